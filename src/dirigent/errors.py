@@ -1,0 +1,97 @@
+"""Everything that can go wrong on purpose, as one small tree.
+
+    DirigentError
+    ├── ConfigError      a setting, key or file is wrong; nothing was run
+    ├── PlanError        a text is not a plan this pool and these limits allow
+    ├── WorkerError      a worker could not answer (after its retries)
+    ├── LimitError       a limit of the run was reached
+    │   ├── DeadlineError
+    │   └── CostError
+    ├── GradeError       an answer could not be judged
+    └── StoreError       a trace or ledger row could not be kept or found
+
+Expected failures are recorded on the trace; the class decides what happens next: a `PlanError`
+earns the format penalty in training, a `WorkerError` leaves the group, so that a policy is never
+punished for infrastructure. Anything that is not a `DirigentError` is a bug and propagates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dirigent.messages import Attempt
+
+
+class DirigentError(Exception):
+    """Base of every expected failure. Its text is meant for a person and names the fix."""
+
+
+class ConfigError(DirigentError):
+    """A setting, key or file is wrong; nothing was run."""
+
+
+class PlanError(DirigentError):
+    """A text is not a plan that this pool and these limits allow."""
+
+
+Fault = Literal[
+    "connect",  # refused, unreachable, reset before a reply
+    "timeout",  # connect, first byte, between chunks or total
+    "rate_limited",  # 429
+    "overloaded",  # 408, 409, 5xx, 529
+    "auth",  # 401, 403
+    "request",  # other 4xx: the request itself is wrong
+    "reply",  # garbage, an error body with status 200, a cut stream, too large
+    "open",  # the circuit breaker is open: not called
+    "unanswerable",  # a recorded or scripted worker has no answer for this
+    "failed",  # anything else a worker says of itself
+]
+
+RETRYABLE: frozenset[Fault] = frozenset({"connect", "timeout", "rate_limited", "overloaded", "reply"})
+
+
+class WorkerError(DirigentError):
+    """A worker could not answer. `fault` says how, `attempts` what was tried and paid."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        worker: str = "",
+        fault: Fault = "failed",
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        attempts: tuple[Attempt, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.fault: Fault = fault
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.attempts = attempts
+
+    @property
+    def retryable(self) -> bool:
+        """Whether asking the same worker again may help."""
+        return self.fault in RETRYABLE
+
+
+class LimitError(DirigentError):
+    """A limit of the run was reached."""
+
+
+class DeadlineError(LimitError):
+    """The run or step ran out of time."""
+
+
+class CostError(LimitError):
+    """The run or step would cost more than its cap allows."""
+
+
+class GradeError(DirigentError):
+    """An answer could not be judged."""
+
+
+class StoreError(DirigentError):
+    """A trace or ledger row could not be kept or found."""

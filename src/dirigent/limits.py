@@ -1,0 +1,160 @@
+"""How much a run may do, and the book that every paid call is entered in before it is made.
+
+`Limits` is a setting; `Ledger` is the protocol that `Metered` workers speak; `Budget` is the ledger of one
+run, in memory. A durable ledger lives in `store/` and stands behind a `Budget` as its parent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+import msgspec
+
+from dirigent.errors import CostError
+
+HARD_MAX_STEPS = 32
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Frozen per run. Nothing a user, a planner or a worker writes can change them."""
+
+    max_steps: int = 5
+    """Steps in one plan; 32 is the most that can be set."""
+    max_rounds: int = 1
+    """How often the planner may plan: with 2 it sees its answer once and accepts or repairs."""
+    deadline_s: float = 300.0
+    """Wall-clock seconds for the whole run, planning included."""
+    step_deadline_s: float | None = None
+    """Seconds for one step, retries and re-assignment included."""
+    max_cost_usd: float | None = None
+    """Most the whole run may cost. Needs a price for every worker."""
+    max_step_cost_usd: float | None = None
+    """Most one step may cost."""
+    max_output_tokens: int = 4096
+    """Most tokens one step may write."""
+    max_run_output_tokens: int | None = None
+    """Most tokens the whole run may write, planning included."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_steps <= HARD_MAX_STEPS:
+            raise ValueError(f"max_steps must be 1 to {HARD_MAX_STEPS}, not {self.max_steps}")
+        if not 1 <= self.max_rounds <= 8:
+            raise ValueError(f"max_rounds must be 1 to 8, not {self.max_rounds}")
+        positive = ("deadline_s", "step_deadline_s", "max_output_tokens", "max_run_output_tokens")
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        for name in ("max_cost_usd", "max_step_cost_usd"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} must be 0 or more, not {value}")
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Money and tokens set aside for one call. `max_output_tokens` is what the call may still write."""
+
+    id: int
+    cost_usd: float
+    max_output_tokens: int | None
+    parent: Hold | None = None
+
+
+class Quote(msgspec.Struct, frozen=True):
+    """What a call is about to ask for: its worst case, and how to shrink it."""
+
+    worker: str
+    input_usd: float
+    """What the input costs at most."""
+    output_token_usd: float
+    """Price of one output token."""
+    max_output_tokens: int | None
+
+
+class Ledger(Protocol):
+    """Every attempt is reserved before its call and settled after it."""
+
+    async def reserve(self, quote: Quote) -> Hold:
+        """Set the worst case aside, granting fewer output tokens where less is left; else `CostError`."""
+        ...
+
+    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+        """Replace the hold by what the call really used."""
+        ...
+
+
+LEAST_OUTPUT_TOKENS = 16
+"""A call that could write fewer tokens than this is refused rather than cut to nothing."""
+
+
+class Budget:
+    """The ledger of one run (or of one step, with the run's budget as its parent)."""
+
+    def __init__(
+        self,
+        *,
+        max_cost_usd: float | None = None,
+        max_output_tokens: int | None = None,
+        parent: Ledger | None = None,
+        what: str = "the run",
+    ) -> None:
+        self.max_cost_usd = max_cost_usd
+        self.max_output_tokens = max_output_tokens
+        self.spent_usd = 0.0
+        self.spent_tokens = 0
+        self._parent = parent
+        self._what = what
+        self._held: dict[int, Hold] = {}
+        self._ids = itertools.count()
+
+    async def reserve(self, quote: Quote) -> Hold:
+        tokens = self._affordable_tokens(quote)
+        parent_hold = None
+        if self._parent is not None:
+            parent_hold = await self._parent.reserve(msgspec.structs.replace(quote, max_output_tokens=tokens))
+            tokens = parent_hold.max_output_tokens
+        cost = quote.input_usd + (tokens or 0) * quote.output_token_usd
+        hold = Hold(next(self._ids), cost, tokens, parent_hold)
+        self._held[hold.id] = hold
+        return hold
+
+    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+        if self._held.pop(hold.id, None) is None:
+            return
+        self.spent_usd += cost_usd
+        self.spent_tokens += output_tokens
+        if self._parent is not None and hold.parent is not None:
+            await self._parent.settle(hold.parent, cost_usd=cost_usd, output_tokens=output_tokens)
+
+    def _affordable_tokens(self, quote: Quote) -> int | None:
+        tokens = quote.max_output_tokens
+        if self.max_output_tokens is not None:
+            held = sum(hold.max_output_tokens or 0 for hold in self._held.values())
+            left = self.max_output_tokens - self.spent_tokens - held
+            tokens = left if tokens is None else min(tokens, left)
+            if tokens < 1:
+                raise CostError(
+                    f"{self._what} may write {self.max_output_tokens} output tokens and has none left "
+                    f"for {quote.worker}; raise max_run_output_tokens"
+                )
+        if self.max_cost_usd is None:
+            return tokens
+        left_usd = self.max_cost_usd - self.spent_usd - sum(hold.cost_usd for hold in self._held.values())
+        affordable = _tokens_for(left_usd - quote.input_usd, quote.output_token_usd)
+        if affordable is not None:
+            wanted = tokens if tokens is not None else affordable
+            if affordable < min(wanted, LEAST_OUTPUT_TOKENS):
+                raise CostError(
+                    f"{self._what} may cost ${self.max_cost_usd:.6g} and has ${max(left_usd, 0):.6g} left: "
+                    f"too little to ask {quote.worker}; raise the cost cap"
+                )
+            tokens = min(wanted, affordable)
+        return tokens
+
+
+def _tokens_for(usd: float, token_usd: float) -> int | None:
+    """How many output tokens a sum buys; None = as many as wanted (they are free)."""
+    if usd < 0:
+        return -1
+    return None if token_usd == 0 else int(usd / token_usd + 1e-9)

@@ -1,0 +1,215 @@
+"""Trace: the one record of a run that serving, evaluation, training and the console all read.
+
+It holds everything needed to understand, bill and replay the run: the pool as it was, every draft, every plan,
+and for each step its messages, reply, attempts, tokens, cost, seconds and error. It holds no secret.
+Times are seconds since the run began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from dirigent.limits import Limits
+from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
+from dirigent.plan import Dialect, Plan
+from dirigent.worker import WorkerInfo
+
+StepStatus = Literal["done", "failed", "skipped", "cancelled"]
+"""`skipped`: something it reads failed. `cancelled`: the run ended while it waited or worked."""
+
+RunStatus = Literal["done", "failed", "cancelled"]
+
+
+class StepRecord(msgspec.Struct, frozen=True):
+    """What became of one step."""
+
+    index: int
+    worker: str
+    """Who did it in the end."""
+    subtask: str
+    access: tuple[int, ...] = ()
+    status: StepStatus = "done"
+    messages: tuple[Message, ...] = ()
+    reply: Reply | None = None
+    attempts: tuple[Attempt, ...] = ()
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    error: str = ""
+    planned_worker: str = ""
+    """Whom the plan named, where the step was re-assigned."""
+
+    @property
+    def usage(self) -> Usage:
+        return total_usage(self.attempts)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(attempt.cost_usd for attempt in self.attempts)
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.started_s
+
+
+class DraftRecord(msgspec.Struct, frozen=True):
+    """One text a planner wrote, and why it was refused if it was."""
+
+    planner: str
+    text: str
+    dialect: Dialect
+    messages: tuple[Message, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    error: str = ""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One plan and its execution. An empty plan accepts the answer of the round before."""
+
+    drafts: tuple[DraftRecord, ...]
+    plan: Plan | None = None
+    steps: tuple[StepRecord, ...] = ()
+    fallback: bool = False
+    """The plan is the profile's fixed one, because the planner gave none that was valid."""
+
+    @property
+    def accepted(self) -> bool:
+        return self.plan is not None and not self.plan.steps
+
+
+class RunUsage(msgspec.Struct, frozen=True):
+    """Tokens and calls of the whole run; the orchestration part is what the answering step did not use."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    orchestration_input_tokens: int = 0
+    orchestration_output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    calls: int = 0
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One run, whole."""
+
+    id: str
+    created_at: str
+    """UTC, ISO 8601."""
+    question: tuple[Message, ...]
+    pool: tuple[WorkerInfo, ...]
+    limits: Limits
+    planner: str
+    profile: str = ""
+    rounds: tuple[Round, ...] = ()
+    status: RunStatus = "done"
+    answer: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    error: str = ""
+    error_kind: str = ""
+    """Class of the error: PlanError, WorkerError, DeadlineError, CostError."""
+    seconds: float = 0.0
+    version: str = ""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan whose last step gave the answer."""
+        rounds = [r for r in self.rounds if r.plan is not None and r.plan.steps]
+        return rounds[-1].plan if rounds else None
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The steps of the round that gave the answer."""
+        rounds = [r for r in self.rounds if r.steps]
+        return rounds[-1].steps if rounds else ()
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every call of the run, planner's and workers', in the order they were recorded."""
+        found: list[Attempt] = []
+        for r in self.rounds:
+            for part in (*r.drafts, *r.steps):
+                found.extend(part.attempts)
+        return tuple(found)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(attempt.cost_usd for attempt in self.attempts)
+
+    @property
+    def usage(self) -> RunUsage:
+        attempts = self.attempts
+        total = total_usage(attempts)
+        answering = self.steps[-1].usage if self.steps else Usage()
+        return RunUsage(
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
+            orchestration_input_tokens=total.input_tokens - answering.input_tokens,
+            orchestration_output_tokens=total.output_tokens - answering.output_tokens,
+            cached_input_tokens=total.cached_input_tokens,
+            reasoning_tokens=total.reasoning_tokens,
+            calls=len(attempts),
+        )
+
+
+def total_usage(attempts: Sequence[Attempt]) -> Usage:
+    return sum((attempt.usage for attempt in attempts), Usage())
+
+
+def critical_path_s(steps: Sequence[StepRecord]) -> float:
+    """Seconds of the longest chain of steps that read one another: what the run could not have gone below."""
+    ends: list[float] = []
+    for step in steps:
+        ends.append(step.seconds + max((ends[j] for j in step.access), default=0.0))
+    return max(ends, default=0.0)
+
+
+class Drafted(Event, frozen=True):
+    """A planner has written a draft (valid if its error is empty)."""
+
+    round: int
+    draft: DraftRecord
+
+
+class Planned(Event, frozen=True):
+    """A round has its plan; its steps start now."""
+
+    round: int
+    plan: Plan
+    fallback: bool = False
+
+
+class StepStarted(Event, frozen=True):
+    round: int
+    index: int
+    worker: str
+
+
+class StepDelta(Event, frozen=True):
+    """A piece of a step's reply."""
+
+    round: int
+    index: int
+    text: str
+
+
+class StepReassigned(Event, frozen=True):
+    round: int
+    index: int
+    worker: str
+    to: str
+    error: str
+
+
+class StepEnded(Event, frozen=True):
+    round: int
+    step: StepRecord
+
+
+class RunEnded(Event, frozen=True):
+    """The last event of every run, cancelled ones included."""
+
+    trace: Trace

@@ -1,0 +1,63 @@
+"""The one contract everything hangs on: a Worker is anything that answers messages.
+
+Features come by wrapping (`workers/wrappers.py`): a retried, cached, metered worker is still a Worker,
+and so is a whole Conductor.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from dirigent.messages import Observe, Reply, Request, Usage, ignore
+
+Ability = Literal["images", "tools", "schema", "json_mode", "grammar", "effort", "seed", "stop"]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """USD per million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached_input: float | None = None
+    """None: cached input costs as much as other input."""
+
+    def of(self, usage: Usage) -> float:
+        """What a call with this usage costs, in USD."""
+        cached_rate = self.input if self.cached_input is None else self.cached_input
+        fresh = usage.input_tokens - usage.cached_input_tokens
+        total = fresh * self.input + usage.cached_input_tokens * cached_rate + usage.output_tokens * self.output
+        return total / 1e6
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """A worker's card: what planners, reports and traces know of it. Holds no secret."""
+
+    name: str
+    about: str = ""
+    """What it is good at, in a line; planners read this."""
+    kind: str = ""
+    model: str = ""
+    price: Price | None = None
+    """None = unknown; a run with a cost cap refuses such a worker."""
+    region: str = ""
+    context_tokens: int | None = None
+    output_tokens: int | None = None
+    """Most tokens the model can write in one reply."""
+    speed_tps: float | None = None
+    skills: tuple[str, ...] = ()
+    abilities: frozenset[Ability] = frozenset()
+    subtask_only: bool = False
+    """Wants its subtask and what it may read, never the user's question."""
+
+
+class Worker(Protocol):
+    """Anything that answers messages."""
+
+    @property
+    def info(self) -> WorkerInfo: ...
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        """Answer, or raise `WorkerError`. `observe` gets `Delta` events while the reply is written."""
+        ...
