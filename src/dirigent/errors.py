@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class DirigentError(Exception):
     """Base of every expected failure. Its text is meant for a person and names the fix."""
 
+    attempts: tuple[Attempt, ...] = ()
+    """The calls that were made, and perhaps paid, before it failed."""
+
 
 class ConfigError(DirigentError):
     """A setting, key or file is wrong; nothing was run."""

@@ -109,15 +109,19 @@ class Budget:
         self._ids = itertools.count()
 
     async def reserve(self, quote: Quote) -> Hold:
-        tokens = self._affordable_tokens(quote)
-        parent_hold = None
-        if self._parent is not None:
-            parent_hold = await self._parent.reserve(msgspec.structs.replace(quote, max_output_tokens=tokens))
-            tokens = parent_hold.max_output_tokens
-        cost = quote.input_usd + (tokens or 0) * quote.output_token_usd
-        hold = Hold(next(self._ids), cost, tokens, parent_hold)
+        hold = _hold(next(self._ids), quote, self._affordable_tokens(quote))
+        # Held before the parent is asked: while it writes, other calls must not be promised the same money.
         self._held[hold.id] = hold
-        return hold
+        if self._parent is None:
+            return hold
+        wanted = msgspec.structs.replace(quote, max_output_tokens=hold.max_output_tokens)
+        try:
+            granted = await self._parent.reserve(wanted)
+        except BaseException:
+            del self._held[hold.id]
+            raise
+        self._held[hold.id] = _hold(hold.id, quote, granted.max_output_tokens, parent=granted)
+        return self._held[hold.id]
 
     async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
         if self._held.pop(hold.id, None) is None:
@@ -141,20 +145,24 @@ class Budget:
         if self.max_cost_usd is None:
             return tokens
         left_usd = self.max_cost_usd - self.spent_usd - sum(hold.cost_usd for hold in self._held.values())
-        affordable = _tokens_for(left_usd - quote.input_usd, quote.output_token_usd)
-        if affordable is not None:
-            wanted = tokens if tokens is not None else affordable
-            if affordable < min(wanted, LEAST_OUTPUT_TOKENS):
-                raise CostError(
-                    f"{self._what} may cost ${self.max_cost_usd:.6g} and has ${max(left_usd, 0):.6g} left: "
-                    f"too little to ask {quote.worker}; raise the cost cap"
-                )
-            tokens = min(wanted, affordable)
-        return tokens
+        for_output_usd = left_usd - quote.input_usd
+        if for_output_usd >= 0 and quote.output_token_usd == 0:
+            return tokens
+        affordable = _tokens_for(for_output_usd, quote.output_token_usd) if for_output_usd > 0 else 0
+        wanted = affordable if tokens is None else tokens
+        if affordable < min(wanted, LEAST_OUTPUT_TOKENS) or affordable < 1:
+            raise CostError(
+                f"{self._what} may cost ${self.max_cost_usd:.6g} and has ${max(left_usd, 0):.6g} left: "
+                f"too little to ask {quote.worker}; raise the cost cap"
+            )
+        return min(wanted, affordable)
 
 
-def _tokens_for(usd: float, token_usd: float) -> int | None:
-    """How many output tokens a sum buys; None = as many as wanted (they are free)."""
-    if usd < 0:
-        return -1
-    return None if token_usd == 0 else int(usd / token_usd + 1e-9)
+def _hold(id: int, quote: Quote, max_output_tokens: int | None, *, parent: Hold | None = None) -> Hold:
+    cost_usd = quote.input_usd + (max_output_tokens or 0) * quote.output_token_usd
+    return Hold(id, cost_usd, max_output_tokens, parent)
+
+
+def _tokens_for(usd: float, token_usd: float) -> int:
+    """Bounded, since an endless sum or next to no price buys more tokens than there are integers for."""
+    return int(min(usd / token_usd + 1e-9, 1e12))

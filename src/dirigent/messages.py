@@ -73,6 +73,11 @@ def conversation(question: str | Sequence[Message]) -> tuple[Message, ...]:
     return tuple(question)
 
 
+def estimate_tokens(text: str) -> int:
+    """Tokens of a text where nobody has counted: a quarter of its characters, rounded up."""
+    return -(-len(text) // 4)
+
+
 class Tool(msgspec.Struct, frozen=True):
     name: str
     parameters: dict[str, Any]

@@ -131,8 +131,10 @@ class Trace(msgspec.Struct, frozen=True):
         """Every call of the run, planner's and workers', in the order they were recorded."""
         found: list[Attempt] = []
         for r in self.rounds:
-            for part in (*r.drafts, *r.steps):
-                found.extend(part.attempts)
+            for draft in r.drafts:
+                found.extend(draft.attempts)
+            for step in r.steps:
+                found.extend(step.attempts)
         return tuple(found)
 
     @property
@@ -161,10 +163,10 @@ def total_usage(attempts: Sequence[Attempt]) -> Usage:
 
 def critical_path_s(steps: Sequence[StepRecord]) -> float:
     """Seconds of the longest chain of steps that read one another: what the run could not have gone below."""
-    ends: list[float] = []
-    for step in steps:
-        ends.append(step.seconds + max((ends[j] for j in step.access), default=0.0))
-    return max(ends, default=0.0)
+    ends: dict[int, float] = {}
+    for step in steps:  # a cancelled run may lack some of the steps that others read
+        ends[step.index] = step.seconds + max((ends.get(j, 0.0) for j in step.access), default=0.0)
+    return max(ends.values(), default=0.0)
 
 
 class Drafted(Event, frozen=True):

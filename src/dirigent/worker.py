@@ -6,6 +6,7 @@ and so is a whole Conductor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, Protocol
 
 import msgspec
@@ -27,7 +28,9 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What a call with this usage costs, in USD."""
         cached_rate = self.input if self.cached_input is None else self.cached_input
         fresh = usage.input_tokens - usage.cached_input_tokens
-        total = fresh * self.input + usage.cached_input_tokens * cached_rate + usage.output_tokens * self.output
+        total = (
+            fresh * self.input + usage.cached_input_tokens * cached_rate + usage.output_tokens * self.output
+        )
         return total / 1e6
 
 
@@ -61,3 +64,11 @@ class Worker(Protocol):
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         """Answer, or raise `WorkerError`. `observe` gets `Delta` events while the reply is written."""
         ...
+
+
+def layers(worker: Worker) -> Iterator[Worker]:
+    """The worker, the one it wraps, and so on down to the wire. A wrapper keeps what it wraps in `.worker`."""
+    layer: Worker | None = worker
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "worker", None)

@@ -1,0 +1,148 @@
+"""The store: where runs are kept and found again.
+
+`Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema), `migrations/` (how a database
+gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit), `traces.py` (runs as
+rows). Later records (keys, ledger, audit) are modules beside `traces.py` over the same `read` and `write`.
+
+    async with Store.open("traces.db") as store:
+        await store.save(trace)
+        same = await store.get(trace.id[:4])
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from dirigent.store.engine import explain, open_engine, where
+from dirigent.store.migrations import upgrade
+from dirigent.store.traces import (
+    TraceRow,
+    Wanted,
+    delete_row,
+    get_trace,
+    insert_row,
+    list_rows,
+    page_of_bodies,
+    read_body,
+    to_row,
+)
+from dirigent.store.writer import Writer
+from dirigent.trace import RunStatus, Trace
+
+__all__ = ["Store", "TraceRow"]
+
+PAGE = 64
+"""Traces an export holds in memory at a time."""
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Store:
+    """An open store. Every method waits off the event loop; its `StoreError`s name the fix."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.where = where(engine)
+        """Its file, or its URL without the password."""
+        self._engine = engine
+        self._writer = writer
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url_or_path: str | Path, *, wait_s: float = 5.0) -> AsyncIterator[Store]:
+        """Open a SQLite file (made private to its owner where there is none) or a `postgresql://` URL.
+
+        `wait_s` is how long a write waits for another program's lock. A write that came while an earlier one
+        was already waiting may wait twice as long.
+        """
+        engine = await asyncio.to_thread(_open, url_or_path, wait_s)
+        writer = Writer(engine)
+        try:
+            yield cls(engine, writer)
+        finally:
+            await writer.close()
+            await asyncio.to_thread(engine.dispose)  # SQLite tidies its journal up when the last one leaves
+
+    @property
+    def commits(self) -> int:
+        """How many commits this store has made: far fewer than writes, when many come at once."""
+        return self._writer.commits
+
+    async def save(self, trace: Trace) -> None:
+        """Keep a run. Returns when it is committed. Saving the same id again changes nothing."""
+        await self.write(insert_row, prepare=partial(to_row, trace))
+
+    async def get(self, id_or_prefix: str) -> Trace:
+        """The run with this id, or the only one whose id begins so."""
+        return await self.read(lambda connection: get_trace(connection, id_or_prefix))
+
+    async def list(
+        self,
+        *,
+        limit: int | None = 20,
+        status: RunStatus | None = None,
+        profile: str | None = None,
+        since: datetime | None = None,
+        search: str = "",
+    ) -> builtins.list[TraceRow]:
+        """The newest runs first; `limit=None` for all of them."""
+        wanted = Wanted(status, profile, since, search)
+        return await self.read(lambda connection: list_rows(connection, wanted, limit))
+
+    async def export(
+        self,
+        *,
+        status: RunStatus | None = None,
+        profile: str | None = None,
+        since: datetime | None = None,
+        search: str = "",
+    ) -> AsyncIterator[Trace]:
+        """Whole runs, the oldest first, a page in memory at a time. Runs saved meanwhile may be missed."""
+        wanted = Wanted(status, profile, since, search)
+        after: tuple[str, str] | None = None
+        while True:
+            page = await self.read(partial(page_of_bodies, wanted=wanted, after=after, size=PAGE))
+            for created_at, id, format, body in page:
+                yield read_body(id, format, body)
+                after = (created_at, id)
+            if len(page) < PAGE:
+                return
+
+    async def delete(self, id: str) -> None:
+        """Forget a run, by its whole id."""
+        await self.write(delete_row, prepare=lambda: id)
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query in a thread, in a transaction of its own."""
+        return await asyncio.to_thread(self._read, query)
+
+    async def write(self, work: Callable[[Connection, P], T], *, prepare: Callable[[], P]) -> T:
+        """Run `work(connection, prepare())` in the writer's thread; returns when it is committed."""
+        return await self._writer.write(work, prepare=prepare)
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.connect() as connection:
+                return query(connection)
+        except SQLAlchemyError as error:
+            raise explain(error, self._engine) from error
+
+
+def _open(url_or_path: str | Path, wait_s: float) -> Engine:
+    engine = open_engine(url_or_path, wait_s=wait_s)
+    try:
+        upgrade(engine)
+    except Exception as error:
+        engine.dispose()
+        raise explain(error, engine) from error
+    return engine

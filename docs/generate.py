@@ -1,0 +1,205 @@
+"""Write docs/reference/configuration.md from the code, so that it cannot drift.
+
+    python docs/generate.py            writes the page
+    python docs/generate.py --check    exits 1 where the page is not what the code says
+
+Every key, its type and default come from the structs in `dirigent/config.py`; its meaning is the docstring
+below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dirigent import config, presets, worker
+from dirigent.workers import http
+
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
+
+HEAD = """\
+# Configuration
+
+*Written by `docs/generate.py` from the code; change the docstrings there, not this page.*
+
+One file, `dirigent.toml`: `--config` names it, else `DIRIGENT_CONFIG`, else the one in the current folder.
+Without a file Dirigent runs on what it finds: keys in the environment, model servers on this machine, else a
+small model on the CPU. `dirigent init` writes that down as a file. A misspelt key is an error that names the
+nearest one and its line.
+
+```toml
+[[worker]]
+name = "gpt-5"
+kind = "openai"                 # openai | anthropic | gemini | local | recorded | scripted
+model = "gpt-5"
+base_url = "https://api.example.com/v1"
+api_key_env = "OPENAI_API_KEY"
+about = "strong at code and maths"
+region = "us"
+price = { input = 1.25, output = 10.0 }   # USD per million tokens
+
+[profile.ultra]
+planner = "language"
+planner_worker = "gpt-5"
+max_steps = 5
+max_rounds = 2
+deadline_s = 900
+max_cost_usd = 2.0
+```
+
+The profile of a run is `--profile`, else `default_profile`, else `ultra`, else the only one. A file without
+profiles has two: `ultra` (up to 5 steps, 2 rounds, 900 s) and `mini` (one step, by the worker the planner
+picks, 60 s).
+"""
+
+ENVIRONMENT = """\
+## Environment
+
+| variable | meaning |
+|---|---|
+| `DIRIGENT_CONFIG` | the config file |
+| `DIRIGENT_HOME` | the folder of the store, the weights and the cache; default `~/.cache/dirigent` |
+| the `api_key_env` of a worker | its key; keys never stand in the file |
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | answered |
+| 1 | the run failed |
+| 2 | usage or configuration |
+| 130 | interrupted: upstream calls were cancelled and the trace kept |
+"""
+
+TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
+    ("Top of the file", "", config.Config),
+    ("`[[worker]]`", "One table a worker; their order is the pool's.", config.WorkerConfig),
+    ("`price`", "USD per million tokens, inside a worker.", worker.Price),
+    ("`timeout`", "Inside a worker.", http.Timeouts),
+    ("`abilities`", "Inside a worker: corrections to what it is taken to honour.", config.Abilities),
+    ("`[profile.NAME]`", "Who plans, over whom, within which limits.", config.Profile),
+    ("`[store]`", "Where traces are kept.", config.StoreConfig),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, *(_section(*table) for table in TABLES), _presets(), ENVIRONMENT]
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _section(title: str, story: str, type_: type[msgspec.Struct]) -> str:
+    said = _docstrings(type_)
+    hints = typing.get_type_hints(type_)
+    rows = [
+        f"## {title}",
+        "",
+        *([story, ""] if story else []),
+        "| key | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for field in msgspec.structs.fields(type_):
+        default = "required" if field.required else _default(field)
+        meaning = " ".join(said.get(field.name, "").split()).replace("|", "\\|")
+        rows.append(f"| `{field.name}` | {_type(hints[field.name])} | {default} | {meaning} |")
+    return "\n".join(rows)
+
+
+def _docstrings(type_: type[msgspec.Struct]) -> dict[str, str]:
+    """The string below each field, of the struct and of those it extends."""
+    found: dict[str, str] = {}
+    for base in reversed(type_.__mro__):
+        if base.__module__.split(".")[0] != "dirigent":
+            continue
+        tree = ast.parse(inspect.getsource(base)).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_text(below):
+                found[field.target.id] = typing.cast(Any, below).value.value
+    return found
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    if value in ("", (), {}, None) or isinstance(value, msgspec.Struct):
+        return "–"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return (
+        f'`"{value}"`'
+        if isinstance(value, str)
+        else f"`{value:g}`"
+        if isinstance(value, float)
+        else f"`{value}`"
+    )
+
+
+def _type(type_: Any) -> str:
+    if isinstance(type_, types.UnionType) or typing.get_origin(type_) is typing.Union:
+        return " or ".join(_type(a) for a in typing.get_args(type_) if a is not types.NoneType)
+    origin, arguments = typing.get_origin(type_), typing.get_args(type_)
+    if origin is typing.Literal:
+        return " \\| ".join(f"`{choice}`" for choice in arguments)
+    if origin is tuple:
+        return "tables" if _is_struct(arguments[0]) else f"list of {_type(arguments[0])}s"
+    if origin is dict:
+        return "tables by name" if _is_struct(arguments[1]) else "table"
+    if _is_struct(type_):
+        return "table"
+    return {str: "text", int: "whole number", float: "number", bool: "true or false"}[type_]
+
+
+def _is_struct(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
+
+
+def _presets() -> str:
+    known = presets.presets()
+    rows = [
+        "## Presets",
+        "",
+        '`preset = "gpt-5"` fills what the worker leaves open. Prices come from genai-prices.',
+        "",
+        "| preset | model | served by | key | region | context | card |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, preset in known.preset.items():
+        provider = known.provider[preset.provider]
+        context = f"{preset.context_tokens:,}" if preset.context_tokens else "–"
+        rows.append(
+            f"| `{name}` | `{preset.model}` | {preset.provider} | `{provider.api_key_env[0]}` "
+            f"| {provider.region or '–'} | {context} | {preset.about} |"
+        )
+    return "\n".join(rows)
+
+
+def main(arguments: list[str]) -> int:
+    text = page()
+    if "--check" in arguments:
+        current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        if current != text:
+            print(f"{PAGE} is not what the code says: run  python docs/generate.py", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

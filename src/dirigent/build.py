@@ -1,0 +1,217 @@
+"""Build: workers from their settings, each with the standard wrappers around it.
+
+Knows every kind of worker and nothing of profiles or planners. A worker that cannot be used yet (no key, no
+extra, no file) is built all the same, as one that says why; what the workers share (connections, local
+models) is held here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from dirigent.config import WIRE_ABILITIES, WIRES, Loaded, WorkerConfig, vendor_of
+from dirigent.errors import ConfigError, WorkerError
+from dirigent.home import home
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.presets import preset
+from dirigent.worker import Ability, Price, Worker, WorkerInfo
+from dirigent.workers.defaults import Defaults
+from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.secret import Secret
+from dirigent.workers.wire import Wire
+from dirigent.workers.wrappers import wrap
+
+if TYPE_CHECKING:
+    from dirigent.workers.local import LocalModel
+
+
+class Builder:
+    """Workers from their settings; holds what they share."""
+
+    def __init__(self, loaded: Loaded, client: HttpClient) -> None:
+        self.problems: dict[str, str] = {}
+        self._loaded = loaded
+        self._client = client
+        self._models: dict[str, LocalModel] = {}
+
+    async def close(self) -> None:
+        for model in self._models.values():
+            await model.close()
+
+    def build(self, worker: WorkerConfig) -> Worker:
+        info = card(worker)
+        try:
+            bare = self._bare(worker, info)
+        except ConfigError as error:
+            self.problems[worker.name] = str(error)
+            return Unusable(info, str(error))
+        wrapped = wrap(
+            bare,
+            retries=worker.retries,
+            requests_per_minute=worker.requests_per_minute,
+            concurrency=worker.concurrency,
+            cache=home() / "replies" / worker.name if worker.cache else None,
+        )
+        return Defaults(
+            wrapped,
+            system=worker.system,
+            temperature=worker.temperature,
+            effort=worker.effort,
+            max_output_tokens=worker.max_output_tokens,
+            sampling=worker.sampling is not False,
+        )
+
+    def _bare(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        match worker.kind:
+            case "scripted":
+                from dirigent.workers.scripted import Scripted
+
+                return Scripted(*worker.replies, **_card_fields(info))
+            case "recorded":
+                from dirigent.workers.recorded import Recorded
+
+                return Recorded(self._path(worker.path), **_card_fields(info))
+            case "local":
+                return self._local(worker, info)
+            case _:
+                return self._http(worker, info)
+
+    def _http(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        return HttpWorker(
+            info,
+            _wire(worker),
+            self._client,
+            base_url=worker.base_url,
+            key=self._key(worker),
+            timeout=worker.timeout,
+        )
+
+    def _local(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        from dirigent.workers.local import TIMEOUTS, Local
+
+        local = Local(
+            self._model(worker.weights),
+            name=worker.name,
+            adapter=worker.adapter or None,
+            about=worker.about,
+            skills=worker.skills,
+            subtask_only=worker.subtask_only,
+            timeout=TIMEOUTS if worker.timeout == Timeouts() else worker.timeout,
+        )
+        local.info = msgspec.structs.replace(
+            local.info, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
+        )
+        return local
+
+    def _model(self, weights: str) -> LocalModel:
+        """One process a weights file, with the adapters of all its workers."""
+        from dirigent.workers.local import LocalModel
+        from dirigent.workers.weights import KNOWN
+
+        if weights not in self._models:
+            on_them = [w.adapter for w in self._loaded.config.worker if w.weights == weights and w.adapter]
+            self._models[weights] = LocalModel(
+                weights if weights in KNOWN else self._path(weights),
+                adapters={adapter: self._path(adapter) for adapter in dict.fromkeys(on_them)},
+            )
+        return self._models[weights]
+
+    def _key(self, worker: WorkerConfig) -> Secret | None:
+        if not worker.api_key_env:
+            return None
+        value = os.environ.get(worker.api_key_env, "").strip()
+        if not value:
+            raise ConfigError(
+                f'worker "{worker.name}" has no key: set {worker.api_key_env}, '
+                f"or remove the worker from {self._loaded.place(worker)}"
+            )
+        return Secret(value)
+
+    def _path(self, path: str) -> Path:
+        """Relative to the config file's folder."""
+        return self._loaded.folder / Path(path).expanduser()
+
+
+class Unusable:
+    """A worker that cannot be asked yet, and says why."""
+
+    def __init__(self, info: WorkerInfo, problem: str) -> None:
+        self.info = info
+        self._problem = problem
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        raise WorkerError(self._problem, worker=self.info.name, fault="auth")
+
+
+def card(worker: WorkerConfig) -> WorkerInfo:
+    """What planners, reports and traces know of a configured worker."""
+    return WorkerInfo(
+        name=worker.name,
+        about=worker.about,
+        kind=str(worker.kind),
+        model=worker.model,
+        price=_price(worker),
+        region=worker.region,
+        context_tokens=worker.context_tokens,
+        output_tokens=worker.max_output_tokens,
+        skills=worker.skills,
+        abilities=_abilities(worker),
+        subtask_only=worker.subtask_only,
+    )
+
+
+def _price(worker: WorkerConfig) -> Price | None:
+    """The stated price, else the vendor's. A model on a server of one's own has none until it is stated."""
+    if worker.price is not None:
+        return worker.price
+    if worker.kind in ("local", "scripted"):
+        return Price()
+    vendor = vendor_of(worker)
+    if vendor is None:
+        return None
+    from dirigent.workers.prices import price_of
+
+    return price_of(worker.model, provider=vendor.prices)
+
+
+def _abilities(worker: WorkerConfig) -> frozenset[Ability]:
+    """What the kind, the vendor and the preset promise, as the worker's own settings correct it."""
+    found: set[Ability] = set()
+    if worker.kind in WIRES:
+        vendor = vendor_of(worker)
+        found.update(vendor.abilities if vendor else WIRE_ABILITIES[worker.kind])
+    elif worker.kind == "local":
+        from dirigent.workers.local import ABILITIES
+
+        found.update(ABILITIES)
+    if worker.preset:
+        found.update(preset(worker.preset)[0].abilities)
+    corrections = msgspec.structs.asdict(worker.abilities)
+    for ability in get_args(Ability):
+        if corrections[ability] is not None:
+            (found.add if corrections[ability] else found.discard)(ability)
+    return frozenset(found)
+
+
+def _card_fields(info: WorkerInfo) -> dict[str, Any]:
+    return msgspec.structs.asdict(info)
+
+
+def _wire(worker: WorkerConfig) -> Wire:
+    match worker.kind:
+        case "anthropic":
+            from dirigent.workers.anthropic import AnthropicWire
+
+            return AnthropicWire(extra=worker.extra)
+        case "gemini":
+            from dirigent.workers.gemini import GeminiWire
+
+            return GeminiWire(extra=worker.extra)
+        case _:
+            from dirigent.workers.openai import OpenAIWire
+
+            return OpenAIWire(extra=worker.extra)

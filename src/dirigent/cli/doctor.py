@@ -1,0 +1,113 @@
+"""What a run needs, looked at piece by piece: each finding is fine, or comes with its fix.
+
+Nothing is paid and nothing is changed, but that the store's file is made where there is none. A worker is
+reached by opening a connection to its address; whether its key is right, `dirigent pool check` finds out by
+asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dirigent.config import Loaded, WorkerConfig, config_path
+from dirigent.errors import DirigentError
+from dirigent.home import home
+from dirigent.runtime import load, open_runtime, open_store
+from dirigent.workers.weights import KNOWN, cached
+
+REACH_S = 3.0
+EXTRAS = {"local": "xllamacpp", "serve": "starlette", "eval": "math_verify", "postgres": "psycopg"}
+
+
+class Check(msgspec.Struct, frozen=True):
+    what: str
+    ok: bool
+    found: str
+    fix: str = ""
+
+
+async def examine(config: Path | None) -> list[Check]:
+    """All findings, in the order one would mend them."""
+    checks = [_python(), _extras()]
+    try:
+        loaded = await load(config)
+    except DirigentError as error:
+        return [*checks, Check("config", False, str(error), "mend the file, or `dirigent init --force`")]
+    checks.append(_config(loaded, config))
+    checks += await _workers(loaded)
+    checks += _weights(loaded)
+    checks.append(await _store(loaded))
+    return checks
+
+
+def _python() -> Check:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", sys.version_info >= (3, 11), found, "install Python 3.11 or newer")
+
+
+def _extras() -> Check:
+    """Missing extras are no problem in themselves: the worker that needs one says so."""
+    there = [name for name, module in EXTRAS.items() if importlib.util.find_spec(module) is not None]
+    missing = [name for name in EXTRAS if name not in there]
+    found = f"installed: {', '.join(there) or 'none'}"
+    return Check("extras", True, found + (f"; not installed: {', '.join(missing)}" if missing else ""))
+
+
+def _config(loaded: Loaded, config: Path | None) -> Check:
+    where = str(config_path(config) or "no file: made from what this machine offers")
+    count = len(loaded.config.worker)
+    fix = "add a [[worker]], or `dirigent init --force`"
+    return Check("config", count > 0, f"{where}, {count} workers", fix)
+
+
+async def _workers(loaded: Loaded) -> list[Check]:
+    """Keys, extras and files of each worker, then whether its address can be reached."""
+    async with open_runtime(loaded) as runtime:
+        problems = runtime.problems
+    return list(await asyncio.gather(*(_worker(w, problems.get(w.name, "")) for w in loaded.config.worker)))
+
+
+async def _worker(worker: WorkerConfig, problem: str) -> Check:
+    what = f"worker {worker.name}"
+    if problem:
+        found, _, fix = problem.partition(": ")
+        return Check(what, False, found, fix or "see docs/reference/configuration.md")
+    if not worker.base_url:
+        return Check(what, True, str(worker.kind))
+    parts = urlsplit(worker.base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    place = f"{parts.hostname}:{port}"
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+        writer.close()
+    except TimeoutError:
+        return Check(what, False, f"{place} did not answer within {REACH_S:g} s", "is the network up?")
+    except OSError as error:
+        return Check(what, False, f"{place} cannot be reached ({error})", "is the server up?")
+    return Check(what, True, f"{worker.kind} at {place}{', key set' if worker.api_key_env else ''}")
+
+
+def _weights(loaded: Loaded) -> list[Check]:
+    names = {w.weights for w in loaded.config.worker if w.kind == "local" and w.weights in KNOWN}
+    checks = []
+    for name in sorted(names):
+        path = cached(name)
+        found = str(path) if path else f"{name} is not here yet"
+        checks.append(Check("weights", path is not None, found, "`dirigent pool pull` brings it"))
+    return checks
+
+
+async def _store(loaded: Loaded) -> Check:
+    try:
+        async with open_store(loaded.config) as store:
+            await store.list(limit=1)
+            return Check("store", True, store.where)
+    except DirigentError as error:
+        return Check("store", False, str(error), f"DIRIGENT_HOME is {home()}")

@@ -1,0 +1,103 @@
+"""How commands end and what they print where: results to stdout, everything else to stderr, errors in one
+line.
+
+Every command hands its coroutine to `carry_out`, the one `asyncio.run` of the command line. Exit codes: 0
+done, 1 the run failed, 2 usage or configuration, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="The config file. Default: DIRIGENT_CONFIG, else ./dirigent.toml."),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")
+]
+
+
+def carry_out(work: Callable[[], Coroutine[Any, Any, int | None]], *, as_json: bool = False) -> None:
+    """Run a command's work, which returns the exit code. Expected failures are one line, no traceback."""
+    from dirigent.errors import ConfigError, DirigentError, PlanError
+    from dirigent.workers.secret import redact
+
+    try:
+        code = asyncio.run(work()) or 0
+    except DirigentError as error:
+        text = redact(str(error))
+        say_error(text)
+        if as_json:
+            print_json({"error": text, "status": "refused"})
+        code = MISUSED if isinstance(error, ConfigError | PlanError) else FAILED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code:
+        raise typer.Exit(code)
+
+
+def say(text: str = "") -> None:
+    """For the person watching: never part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_error(text: str) -> None:
+    """`error: …`, later lines indented below the first."""
+    say("error: " + text.replace("\n", "\n       "))
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on one line of stdout."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    """A result. On a terminal a model's control characters are written out; a pipe gets them as they are."""
+    if sys.stdout.isatty():
+        from dirigent.show import escape
+
+        text = escape(text)
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns two spaces apart, these ones flush right; the last is as long as it is."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def short(id: str) -> str:
+    """As much of a trace's id as a person types."""
+    return id[:8]
+
+
+def read_question(words: Sequence[str]) -> str:
+    """The words of the command line, or stdin for `-`."""
+    text = " ".join(words)
+    if text == "-":
+        text = sys.stdin.read()
+    if not text.strip():
+        from dirigent.errors import ConfigError
+
+        raise ConfigError('there is no question; say  dirigent ask "…"  or pipe one in with  dirigent ask -')
+    return text

@@ -1,0 +1,89 @@
+"""`dirigent init`, `doctor` and `version`: getting started, and finding out why it does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dirigent.cli.output import FAILED, ConfigOption, JsonOption, carry_out, print_json, print_text, say
+
+
+def init(
+    path: Annotated[Path, typer.Option(help="The file to write.")] = Path("dirigent.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write dirigent.toml from what is found: keys in the environment, local model servers, local weights.
+
+    Example:  dirigent init
+    """
+
+    async def work() -> None:
+        from dirigent.config import parse_config
+        from dirigent.discover import discover, toml_of
+        from dirigent.errors import ConfigError
+
+        if path.exists() and not force:
+            raise ConfigError(f"{path} is there already; --force writes over it, --path names another")
+        found = await discover()
+        text = toml_of(found)
+        config = parse_config(text, path=path).config
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error}") from None
+        names = [worker.name for worker in config.worker]
+        if as_json:
+            servers = {server.name: server.base_url for server in found.servers}
+            print_json({"path": str(path), "keys": found.keys, "servers": servers, "workers": names})
+            return
+        for provider, variable in found.keys.items():
+            say(f"found  {variable} ({provider})")
+        for server in found.servers:
+            say(f"found  {server.name} at {server.base_url}: {', '.join(server.models)}")
+        if not found.anything:
+            say("found  no key and no model server: the pool is a small model on this machine's CPU")
+        print_text(f"wrote {path} with {len(names)} workers: {', '.join(names)}")
+        say('next:  dirigent pool check   then   dirigent ask "…"')
+
+    carry_out(work, as_json=as_json)
+
+
+def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Look at everything a run needs, and say what is wrong and how to mend it. Pays nobody.
+
+    Example:  dirigent doctor
+    """
+
+    async def work() -> int:
+        from dirigent.cli.doctor import examine
+
+        checks = await examine(config)
+        well = all(check.ok for check in checks)
+        if as_json:
+            print_json({"ok": well, "checks": checks})
+        else:
+            width = max(len(check.what) for check in checks)
+            for check in checks:
+                said = f"ok       {check.found}" if check.ok else f"problem  {check.found}; {check.fix}"
+                print_text(f"{check.what.ljust(width)}  {said}")
+        return 0 if well else FAILED
+
+    carry_out(work, as_json=as_json)
+
+
+def version(as_json: JsonOption = False) -> None:
+    """Print the version.
+
+    Example:  dirigent version
+    """
+    from dirigent.version import __version__
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    if as_json:
+        print_json({"version": __version__, "python": python})
+    else:
+        print_text(f"dirigent {__version__} (Python {python})")

@@ -1,0 +1,260 @@
+"""`dirigent traces`: the runs that were kept, and running them again.
+
+`replay` carries the recorded plan out once more against the recorded replies: it needs no provider and must
+come to the same answer. With `--live` the workers of today's pool are asked instead.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from dirigent.cli.output import (
+    FAILED,
+    ConfigOption,
+    JsonOption,
+    carry_out,
+    print_json,
+    print_text,
+    say,
+    short,
+    table,
+)
+
+if TYPE_CHECKING:
+    from dirigent.store import Store, TraceRow
+    from dirigent.trace import RunStatus, Trace
+
+app = typer.Typer(
+    help="The runs that were kept: list, show, export, replay, delete.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+IdArgument = Annotated[str, typer.Argument(help="The trace's id, or enough of its beginning.")]
+StatusOption = Annotated[str, typer.Option(help="done, failed or cancelled.")]
+SearchOption = Annotated[str, typer.Option(help="Part of the question, answer or error.")]
+
+
+class Style(enum.StrEnum):
+    timeline = "timeline"
+    tree = "tree"
+
+
+class Format(enum.StrEnum):
+    jsonl = "jsonl"
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, help="How many, the newest first.")] = 20,
+    status: StatusOption = "",
+    search: SearchOption = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest runs.
+
+    Example:  dirigent traces list --status failed
+    """
+
+    async def work() -> None:
+        async with _store(config) as store:
+            rows = await store.list(limit=limit, status=_status(status), search=search)
+        if as_json:
+            print_json({"traces": rows})
+        elif rows:
+            print_text(_rows(rows))
+        else:
+            say('no runs are kept yet: try  dirigent ask "…"')
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
+def show(
+    id: IdArgument,
+    style: Annotated[Style, typer.Option(help="A timeline, or the plan as a tree.")] = Style.timeline,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw a run: plan, steps, time, cost, answer.
+
+    Example:  dirigent traces show 7f3a --style tree
+    """
+
+    async def work() -> None:
+        async with _store(config) as store:
+            trace = await store.get(id)
+        if as_json:
+            print_json(trace)
+        else:
+            from dirigent.show import draw_trace, print_drawing, width_of
+
+            print_drawing(draw_trace(trace, width=width_of(), style=style.value))
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
+def export(
+    format: Annotated[Format, typer.Option(help="One JSON object a line.")] = Format.jsonl,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file. Default: stdout.")] = None,
+    status: StatusOption = "",
+    search: SearchOption = "",
+    config: ConfigOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same: JSON lines are its only form.")] = False,
+) -> None:
+    """Write whole traces as JSON lines, the oldest first.
+
+    Example:  dirigent traces export --format jsonl > traces.jsonl
+    """
+
+    async def work() -> None:
+        import msgspec
+
+        count = 0
+        with output.open("wb") if output is not None else _stdout() as file:
+            async with _store(config) as store:
+                async for trace in store.export(status=_status(status), search=search):
+                    file.write(msgspec.json.encode(trace) + b"\n")
+                    count += 1
+            file.flush()
+        say(f"{count} traces")
+
+    carry_out(work)
+
+
+@app.command()
+def replay(
+    id: IdArgument,
+    live: Annotated[bool, typer.Option("--live", help="Ask the workers of the pool again.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Carry a run's plan out again, against its recorded replies or (--live) the workers of today.
+
+    Example:  dirigent traces replay 7f3a
+    """
+
+    async def work() -> int:
+        async with _store(config) as store:
+            old = await store.get(id)
+        new = await (_live(old, config) if live else _recorded(old))
+        same = (new.status, new.answer, new.tool_calls) == (old.status, old.answer, old.tool_calls)
+        if as_json:
+            from dirigent.cli.ask import summary
+
+            print_json(summary(new) | {"replays": old.id, "same_answer": same})
+        else:
+            from dirigent.show import usd_text
+
+            print_text(new.answer if new.status == "done" else f"{new.status}: {new.error}")
+            told = "the same answer as" if same else "another answer than"
+            say(f"{told} trace {short(old.id)} · {new.usage.calls} calls · {usd_text(new.cost_usd)}")
+        return 0 if same or (live and new.status == "done") else FAILED
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
+def delete(
+    id: IdArgument,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a run.
+
+    Example:  dirigent traces delete 7f3a9c0d12345678
+    """
+
+    async def work() -> None:
+        async with _store(config) as store:
+            whole = (await store.get(id)).id
+            await store.delete(whole)
+        if as_json:
+            print_json({"deleted": whole})
+        else:
+            say(f"deleted {whole}")
+
+    carry_out(work, as_json=as_json)
+
+
+async def _live(old: Trace, config: Path | None) -> Trace:
+    from dirigent.cli.running import opened, watched_run
+    from dirigent.replay import plan_of
+
+    async with opened(config) as runtime:
+        plan = plan_of(old)
+        changes = {"max_steps": max(len(plan.steps), 1), "max_rounds": 1}
+        conductor = runtime.conductor(changes=changes, plan=plan)
+        return await watched_run(conductor, old.question, config=runtime.config)
+
+
+async def _recorded(old: Trace) -> Trace:
+    from dirigent.replay import replay as replay_trace
+
+    return await replay_trace(old)
+
+
+def _store(config: Path | None) -> AbstractAsyncContextManager[Store]:
+    """The store alone: listing old runs needs no worker, no key and no discovery."""
+    from dirigent.config import Config, config_path, load_config
+    from dirigent.runtime import open_store
+
+    path = config_path(config)
+    return open_store(load_config(path).config if path is not None else Config())
+
+
+def _status(text: str) -> RunStatus | None:
+    from dirigent.errors import ConfigError
+    from dirigent.toml import nearest
+
+    known = ("done", "failed", "cancelled")
+    if text and text not in known:
+        raise ConfigError(f'no status is called "{text}"{nearest(text, known)}')
+    return cast("RunStatus | None", text or None)
+
+
+def _rows(rows: Sequence[TraceRow]) -> str:
+    from dirigent.show import one_line, seconds_text, usd_text
+
+    header = (
+        "trace",
+        "when (UTC)",
+        "profile",
+        "status",
+        "steps",
+        "calls",
+        "tokens",
+        "cost",
+        "time",
+        "question",
+    )
+    cells = [
+        (
+            short(row.id),
+            row.created_at[:16].replace("T", " "),
+            row.profile,
+            row.status,
+            str(row.steps),
+            str(row.calls),
+            f"{row.tokens:,}",
+            usd_text(row.cost_usd),
+            seconds_text(row.seconds),
+            one_line(row.question, 60),
+        )
+        for row in rows
+    ]
+    return table(header, cells, right=(4, 5, 6, 7, 8))
+
+
+def _stdout() -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdout.buffer)

@@ -1,0 +1,328 @@
+"""Carry out a plan: every step starts as soon as the steps it reads are done.
+
+Knows nothing of where plans come from or how answers are graded. Retrying belongs to `workers/wrappers.py`;
+here a step whose worker failed for good goes once to a substitute, if the caller allows it. A step that fails
+takes the steps that read it with it; the run ends at once when the last step can no longer be reached, and
+goes on when only a side branch is lost. Deadline, cost cap and cancellation act inside steps: whatever is
+being asked is abandoned, and its connection closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dirigent.errors import DeadlineError, DirigentError, LimitError, WorkerError
+from dirigent.limits import Budget, Ledger, Limits
+from dirigent.messages import (
+    Attempt,
+    Delta,
+    Event,
+    Message,
+    Observe,
+    Reply,
+    Request,
+    conversation,
+    ignore,
+)
+from dirigent.metered import attempts_of, metered
+from dirigent.plan import Plan
+from dirigent.pool import substitute
+from dirigent.prompt import step_messages
+from dirigent.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
+from dirigent.worker import Ability, Worker, WorkerInfo
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """What became of a plan: a record a step, and the error that kept the last step from its reply."""
+
+    steps: tuple[StepRecord, ...]
+    error: DirigentError | None = None
+
+    @property
+    def reply(self) -> Reply | None:
+        """The last step's reply: the answer."""
+        return self.steps[-1].reply if self.steps else None
+
+
+async def execute(
+    plan: Plan,
+    workers: Mapping[str, Worker],
+    question: str | tuple[Message, ...],
+    *,
+    limits: Limits = Limits(),
+    options: Request | None = None,
+    secret: str = "",
+    reassign: bool = False,
+    ledger: Ledger | None = None,
+    started: float | None = None,
+    round_number: int = 0,
+    observe: Observe = ignore,
+    stream: bool = False,
+) -> Execution:
+    """Run the plan's steps over `workers`.
+
+    `options` carries the caller's sampling settings, tools and schema. `started` is when the run began on the
+    monotonic clock: its deadline and the records count from there. With `stream` the observer also gets every
+    piece of text as it is written, which costs workers more than a whole reply does.
+    """
+    steps = _Steps(
+        plan=plan,
+        workers=workers,
+        question=conversation(question),
+        limits=limits,
+        options=options or Request(()),
+        secret=secret,
+        reassign=reassign,
+        ledger=ledger,
+        started=time.monotonic() if started is None else started,
+        round_number=round_number,
+        observe=observe,
+        stream=stream,
+    )
+    return await steps.run()
+
+
+@dataclass
+class _Steps:
+    """The state of one execution: which steps are done, and with what."""
+
+    plan: Plan
+    workers: Mapping[str, Worker]
+    question: tuple[Message, ...]
+    limits: Limits
+    options: Request
+    secret: str
+    reassign: bool
+    ledger: Ledger | None
+    started: float
+    round_number: int
+    observe: Observe
+    stream: bool
+    records: dict[int, StepRecord] = field(default_factory=dict)
+    replies: dict[int, str] = field(default_factory=dict)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    error: DirigentError | None = None
+
+    async def run(self) -> Execution:
+        done = [asyncio.Event() for _ in self.plan.steps]
+        self.tasks = [asyncio.ensure_future(self._carry_out(i, done)) for i in range(len(self.plan.steps))]
+        try:
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+        except asyncio.CancelledError:
+            for task in self.tasks:
+                task.cancel()
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+            self._end_the_rest()
+            raise
+        for task in self.tasks:
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                raise bug
+        self._end_the_rest()
+        return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
+
+    async def _carry_out(self, index: int, done: list[asyncio.Event]) -> None:
+        try:
+            for j in self.plan.steps[index].access:
+                await done[j].wait()
+            lost = [j for j in self.plan.steps[index].access if self.records[j].status != "done"]
+            if lost:
+                error = f"step {lost[0]}, which it reads, gave no result"
+                self._end(self._record(index), "skipped", error=error)
+            else:
+                await self._ask(self._record(index))
+        finally:
+            done[index].set()
+
+    async def _ask(self, record: StepRecord) -> None:
+        """Ask the step's worker and, once, its substitute."""
+        attempts: tuple[Attempt, ...] = ()
+        tried = [record.worker]
+        record = msgspec.structs.replace(record, started_s=self._now_s())
+        step_deadline = self._step_deadline()
+        while True:
+            name = tried[-1]
+            worker = metered(self.workers[name])
+            request = self._request(record.index, worker.info, step_deadline)
+            record = msgspec.structs.replace(record, worker=name, messages=request.messages)
+            try:
+                reply = await self._timed(worker, request, record.index)
+            except asyncio.CancelledError as cancelled:
+                attempts += attempts_of(cancelled)
+                self._end(record, "cancelled", attempts=attempts, error=self._why_cancelled())
+                raise
+            except (WorkerError, LimitError) as error:
+                attempts += error.attempts
+                if to := self._substitute(error, tried, request):
+                    self.observe(StepReassigned(self.round_number, record.index, name, to, str(error)))
+                    record = msgspec.structs.replace(record, planned_worker=record.planned_worker or name)
+                    tried.append(to)
+                    continue
+                self._end(record, "failed", attempts=attempts, error=str(error))
+                self._fail(record.index, error)
+                return
+            attempts += reply.attempts
+            self.replies[record.index] = reply.text
+            self._end(record, "done", attempts=attempts, reply=reply)
+            return
+
+    async def _timed(self, worker: Worker, request: Request, index: int) -> Reply:
+        """One ask, held to the step's deadline."""
+        assert request.deadline is not None
+        self.observe(StepStarted(self.round_number, index, worker.info.name))
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, request.deadline - began)):
+                return await worker.ask(request, observe=self._deltas(index))
+        except TimeoutError as timeout:
+            error = DeadlineError(self._deadline_text(index, worker.info.name))
+            error.attempts = attempts_of(timeout.__cause__)
+            raise error from timeout
+
+    def _request(self, index: int, info: WorkerInfo, deadline: float) -> Request:
+        """The caller's settings, narrowed to this step: tools, schema and stops are the last step's alone."""
+        last = index == len(self.plan.steps) - 1
+        options = self.options
+        caps = [
+            self.limits.max_output_tokens,
+            info.output_tokens,
+            options.max_output_tokens if last else None,
+        ]
+        return Request(
+            messages=step_messages(
+                self.question,
+                self.plan,
+                index,
+                self.replies,
+                secret=self.secret,
+                subtask_only=info.subtask_only,
+            ),
+            tools=options.tools if last else (),
+            tool_choice=options.tool_choice,
+            schema=options.schema if last else None,
+            json_mode=options.json_mode and last,
+            stop=options.stop if last else (),
+            max_output_tokens=min(cap for cap in caps if cap is not None),
+            temperature=options.temperature,
+            top_p=options.top_p,
+            # Steps that ask the same thing twice must be free to differ: each has its own seed.
+            seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
+            effort=options.effort if "effort" in info.abilities else None,
+            deadline=deadline,
+            ledger=self._step_ledger(index),
+        )
+
+    def _step_ledger(self, index: int) -> Ledger | None:
+        cap = self.limits.max_step_cost_usd
+        return (
+            self.ledger if cap is None else Budget(max_cost_usd=cap, parent=self.ledger, what=f"step {index}")
+        )
+
+    def _step_deadline(self) -> float:
+        run_deadline = self.started + self.limits.deadline_s
+        if self.options.deadline is not None:
+            run_deadline = min(run_deadline, self.options.deadline)
+        if self.limits.step_deadline_s is None:
+            return run_deadline
+        return min(run_deadline, time.monotonic() + self.limits.step_deadline_s)
+
+    def _deadline_text(self, index: int, worker: str) -> str:
+        if self.limits.step_deadline_s is not None and self._now_s() < self.limits.deadline_s:
+            return (
+                f"step {index} ({worker}) took longer than step_deadline_s = {self.limits.step_deadline_s:g}"
+            )
+        return f"the deadline of {self.limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
+
+    def _deltas(self, index: int) -> Observe:
+        if not self.stream:
+            return ignore
+
+        def pass_on(event: Event) -> None:
+            if isinstance(event, Delta):
+                self.observe(StepDelta(self.round_number, index, event.text))
+
+        return pass_on
+
+    def _substitute(self, error: DirigentError, tried: list[str], request: Request) -> str | None:
+        if not self.reassign or len(tried) > 1 or not isinstance(error, WorkerError):
+            return None
+        return substitute(
+            self.workers, tried=tried, needs=_needs(request), priced=self.limits.max_cost_usd is not None
+        )
+
+    def _end(
+        self,
+        record: StepRecord,
+        status: StepStatus,
+        *,
+        attempts: tuple[Attempt, ...] = (),
+        reply: Reply | None = None,
+        error: str = "",
+    ) -> None:
+        now = self._now_s()
+        ended = msgspec.structs.replace(
+            record,
+            status=status,
+            reply=reply,
+            attempts=attempts,
+            error=error,
+            started_s=record.started_s or now,
+            ended_s=now,
+        )
+        self.records[record.index] = ended
+        self.observe(StepEnded(self.round_number, ended))
+
+    def _end_the_rest(self) -> None:
+        """Steps that were never started when the run ended."""
+        for index in range(len(self.plan.steps)):
+            if index not in self.records:
+                self._end(self._record(index), "cancelled", error=self._why_cancelled())
+
+    def _record(self, index: int) -> StepRecord:
+        step = self.plan.steps[index]
+        return StepRecord(index, step.worker, step.subtask, step.access)
+
+    def _why_cancelled(self) -> str:
+        return f"the run had ended: {self.error}" if self.error else "the run was cancelled"
+
+    def _fail(self, index: int, error: DirigentError) -> None:
+        """A step failed for good. If the last step needs it, nothing else is worth paying for."""
+        if index not in _needed_for_last(self.plan):
+            return
+        self.error = self.error or error
+        for i, task in enumerate(self.tasks):
+            if i not in self.records:
+                task.cancel()
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self.started
+
+
+def _needed_for_last(plan: Plan) -> set[int]:
+    """The last step and everything it reads, directly or through others."""
+    needed: set[int] = set()
+    waiting = [len(plan.steps) - 1]
+    while waiting:
+        index = waiting.pop()
+        if index not in needed:
+            needed.add(index)
+            waiting.extend(plan.steps[index].access)
+    return needed
+
+
+def _needs(request: Request) -> set[Ability]:
+    """What a substitute must be able to do."""
+    needs: set[Ability] = set()
+    if any(message.images for message in request.messages):
+        needs.add("images")
+    if request.tools:
+        needs.add("tools")
+    if request.schema is not None:
+        needs.add("schema")
+    if request.json_mode:
+        needs.add("json_mode")
+    return needs

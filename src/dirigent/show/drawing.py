@@ -1,0 +1,365 @@
+"""A plan or a finished run as a drawing of a given width.
+
+    ultra · conductor · 1.5 s (critical path 0.6 s + plan 0.8 s) · 3 calls · 214 tokens · $0
+    0 facts   ████████                  0.2 s           "What is the capital of Norway?" → "Oslo"
+    1 letters         ████████          0.2 s  reads 0  "How many letters are in it?" → "4"
+
+Each step is a line: who, when (bars share one axis over all rounds), what it read, what it was asked and what
+it said. What went wrong stands below in its own words. The tree shows the same steps from the answer down.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Literal
+
+import msgspec
+
+from dirigent.plan import Plan, critical_path
+from dirigent.show.words import count_text, one_line, seconds_text, usd_text
+from dirigent.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
+from dirigent.worker import WorkerInfo
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Style = Literal["timeline", "tree"]
+
+DEFAULT_WIDTH = 100
+"""Where there is no terminal to ask."""
+
+_LEAST_TEXT = 24
+_MOST_NAME = 24
+_PLAIN = str.maketrans(
+    {
+        "█": "#",
+        "→": ">",
+        "←": "<",
+        "·": "-",
+        "…": "~",
+        "✗": "x",
+        "↳": ">",
+        "└": "`",
+        "├": "|",
+        "│": "|",
+        "─": "-",
+    }
+)
+"""For terminals whose encoding has no such characters."""
+
+
+def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "timeline") -> Text:
+    """A run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
+    lines = [_header(trace)]
+    frame = _frame_of(trace, width)
+    for number, round in enumerate(trace.rounds):
+        if len(trace.rounds) > 1:
+            lines.append(_text((f"round {number + 1}", "bold")))
+        lines.extend(_round_notes(round, width))
+        if style == "tree":
+            lines.extend(_tree(round.steps, width))
+        else:
+            lines.extend(_timeline(round.steps, frame))
+    lines.extend(_outcome(trace, width))
+    return _joined(lines)
+
+
+def draw_plan(plan: Plan, infos: Sequence[WorkerInfo] = (), *, width: int = DEFAULT_WIDTH) -> Text:
+    """A plan before it is carried out: who is asked what and reads whom, what runs together, the price."""
+    lines = [_text(("plan   ", "bold"), plan_figures(plan))]
+    prices = {info.name: _price_text(info) for info in infos}
+    name_cells = min(max((len(step.worker) for step in plan.steps), default=0), _MOST_NAME)
+    together = _together(plan)
+    for index, step in enumerate(plan.steps):
+        reads = f"   ← {_numbers(step.access)}" if step.access else ""
+        beside = f"   (with {together[index]})" if together[index] is not None else ""
+        price = f"   {prices[step.worker]}" if prices.get(step.worker) else ""
+        room = width - name_cells - 7 - len(reads + beside + price)
+        lines.append(
+            _text(
+                (f"  {index}  ", "bold"),
+                (one_line(step.worker, name_cells).ljust(name_cells), "cyan"),
+                "  " + one_line(step.subtask, max(room, _LEAST_TEXT)),
+                (reads, "cyan"),
+                (beside + price, "dim"),
+            )
+        )
+    return _joined(lines)
+
+
+def draw_summary(trace: Trace) -> Text:
+    """3 calls · 214 tokens · 1.5 s · $0 · trace 7f3a9c21"""
+    figures = [*_spent(trace)[:-1], seconds_text(trace.seconds), _spent(trace)[-1], f"trace {trace.id[:8]}"]
+    return _text((" · ".join(figures), "dim"))
+
+
+def print_drawing(drawing: Text, *, file: IO[str] | None = None) -> None:
+    """Print to standard output (or `file`): in colour on a terminal, else plain and unwrapped."""
+    from rich.console import Console
+
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    if console.is_terminal and console.encoding.startswith("utf"):
+        console.print(drawing, soft_wrap=True)
+    else:
+        print_plain(drawing, file=console.file)
+
+
+def print_plain(drawing: Text, *, file: IO[str]) -> None:
+    """Characters only. Not through `rich`, which ends the program when nobody reads what it prints."""
+    encoding = str(getattr(file, "encoding", None) or "utf-8").lower()
+    plain = drawing.plain if encoding.startswith("utf") else drawing.plain.translate(_PLAIN)
+    file.write(plain.encode(encoding, "replace").decode(encoding) + "\n")
+
+
+def width_of(file: IO[str] | None = None) -> int:
+    """How wide drawings for this file may be."""
+    from rich.console import Console
+
+    console = Console(file=file)
+    return console.width if console.is_terminal else DEFAULT_WIDTH
+
+
+def plan_figures(plan: Plan) -> str:
+    """3 steps, critical path 2"""
+    if not plan.steps:
+        return "accepts the answer as it is"
+    return f"{count_text(len(plan.steps), 'step')}, critical path {critical_path(plan)}"
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    """What the lines of a timeline share: column widths, and the stretch of time under the bars."""
+
+    width: int
+    index_cells: int
+    name_cells: int
+    bar_cells: int
+    seconds_cells: int
+    reads_cells: int
+    from_s: float
+    to_s: float
+
+
+def _header(trace: Trace) -> Text:
+    path_s = sum(critical_path_s(round.steps) for round in trace.rounds)
+    plan_s = sum(draft.ended_s - draft.started_s for round in trace.rounds for draft in round.drafts)
+    time = (
+        f"{seconds_text(trace.seconds)} (critical path {seconds_text(path_s)} + plan {seconds_text(plan_s)})"
+    )
+    names = [one_line(name) for name in (trace.profile, trace.planner) if name]
+    status = [] if trace.status == "done" else [trace.status]
+    return _text((" · ".join([*status, *names, time, *_spent(trace)]), "bold"))
+
+
+def _spent(trace: Trace) -> list[str]:
+    usage = trace.usage
+    tokens = usage.input_tokens + usage.output_tokens
+    return [count_text(usage.calls, "call"), count_text(tokens, "token"), usd_text(trace.cost_usd)]
+
+
+def _frame_of(trace: Trace, width: int) -> _Frame:
+    steps = [step for round in trace.rounds for step in round.steps]
+    reads = max((len(_reads_text(step)) for step in steps), default=0)
+    return _Frame(
+        width=width,
+        index_cells=max((len(str(step.index)) for step in steps), default=1),
+        name_cells=min(max((len(step.worker) for step in steps), default=0), _MOST_NAME),
+        bar_cells=min(max(width // 4, 8), 28),
+        seconds_cells=max((len(_step_seconds(step)) for step in steps), default=0),
+        reads_cells=reads + 2 if reads else 0,
+        from_s=min((step.started_s for step in steps), default=0.0),
+        to_s=max((step.ended_s for step in steps), default=0.0),
+    )
+
+
+def _round_notes(round: Round, width: int) -> Iterator[Text]:
+    """What stands between the planner and the steps: refused drafts, a fallback, an acceptance."""
+    for draft in round.drafts:
+        if draft.error:
+            yield from _refused_draft(draft, width)
+    if round.fallback:
+        yield _text(("↳ no valid plan: the profile's fixed plan took its place", "yellow"))
+    if round.accepted:
+        yield _text(("accepted the answer as it was", "green"))
+    elif round.plan is not None and not round.steps:
+        yield _text((f"planned {plan_figures(round.plan)}; none was started", "yellow"))
+
+
+def _refused_draft(draft: DraftRecord, width: int) -> Iterator[Text]:
+    took = seconds_text(draft.ended_s - draft.started_s)
+    yield from _note(
+        f"✗ draft by {one_line(draft.planner)} ({took}): {one_line(draft.error)}", "red", width, lead=""
+    )
+    if draft.text.strip():
+        yield _text((f'  "{one_line(draft.text, width - 4)}"', "dim"))
+
+
+def _timeline(steps: Sequence[StepRecord], frame: _Frame) -> Iterator[Text]:
+    for step in steps:
+        left = f"{one_line(step.worker, frame.name_cells).ljust(frame.name_cells)} "
+        seconds = _step_seconds(step).rjust(frame.seconds_cells)
+        reads = f"  {_reads_text(step)}".ljust(frame.reads_cells)[: frame.reads_cells]
+        used = frame.index_cells + len(left) + frame.bar_cells + len(seconds) + len(reads) + 4
+        yield _text(
+            (f"{step.index:>{frame.index_cells}} ", "bold"),
+            (left, "cyan"),
+            (_bar(step, frame), _COLOURS[step.status]),
+            (f" {seconds}", "dim"),
+            (reads, "cyan"),
+            "  ",
+            *_asked_and_said(step, max(frame.width - used, _LEAST_TEXT)),
+        )
+        yield from _step_notes(step, frame.width, lead=" " * (frame.index_cells + 1))
+
+
+_COLOURS = {"done": "green", "failed": "red", "skipped": "yellow", "cancelled": "yellow"}
+
+
+def _bar(step: StepRecord, frame: _Frame) -> str:
+    """At least one cell, so that the quickest step is seen; nothing for a step that was never started."""
+    if step.status == "skipped":
+        return " " * frame.bar_cells
+    per_s = frame.bar_cells / max(frame.to_s - frame.from_s, 1e-9)
+    first = min(round((step.started_s - frame.from_s) * per_s), frame.bar_cells - 1)
+    last = max(round((step.ended_s - frame.from_s) * per_s), first + 1)
+    return (" " * first + "█" * (last - first)).ljust(frame.bar_cells)
+
+
+def _asked_and_said(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
+    """`"subtask" → "reply"`, each given what the other does not need."""
+    if step.status != "done":
+        label = f" {step.status}"
+        return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', ("✗" + label, _COLOURS[step.status])]
+    quote, said = _said(step)
+    room = cells - len('"" → ""')
+    said = one_line(said, max(room // 2, room - _cells(one_line(step.subtask, room))))
+    asked = one_line(step.subtask, room - _cells(said))
+    return [f'"{asked}"', (" → ", "dim"), f"{quote}{said}{quote}"]
+
+
+def _said(step: StepRecord) -> tuple[str, str]:
+    """The reply in quotes, or the tools it calls for without."""
+    if step.reply is None:
+        return "", ""
+    calls = ", ".join(f"{call.name}({call.arguments})" for call in step.reply.tool_calls)
+    return ("", f"calls {calls}") if calls else ('"', step.reply.text)
+
+
+def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
+    """Failed tries, who took over, and why there is no result, in the words they were reported in."""
+    shown: set[str] = set()
+    for attempt in step.attempts:
+        said = f"↳ {one_line(attempt.worker)}: {one_line(attempt.error)}"
+        if attempt.error and said not in shown:
+            shown.add(said)
+            times = sum(a.error == attempt.error and a.worker == attempt.worker for a in step.attempts)
+            yield from _note(said + (f" ({times} times)" if times > 1 else ""), "yellow", width, lead=lead)
+    if step.planned_worker and step.planned_worker != step.worker:
+        taken = f"↳ {one_line(step.worker)} took over from {one_line(step.planned_worker)}"
+        yield from _note(taken, "yellow", width, lead=lead)
+    if step.error:
+        yield from _note(f"✗ {one_line(step.error)}", _COLOURS[step.status], width, lead=lead)
+
+
+def _tree(steps: Sequence[StepRecord], width: int) -> Iterator[Text]:
+    """The last step first, what it reads below it; a step read twice is drawn once and then only named."""
+    by_index = {step.index: step for step in steps}
+    drawn: set[int] = set()
+    for step in sorted(steps, key=lambda step: -step.index):
+        if step.index not in drawn:
+            yield from _branch(step, by_index, drawn, width, lead="", below="")
+
+
+def _branch(
+    step: StepRecord, by_index: dict[int, StepRecord], drawn: set[int], width: int, *, lead: str, below: str
+) -> Iterator[Text]:
+    if step.index in drawn:
+        yield _text(
+            (lead, "dim"), (f"{step.index} ", "bold"), (one_line(step.worker), "cyan"), (" (above)", "dim")
+        )
+        return
+    drawn.add(step.index)
+    figures = f"  {_step_seconds(step)}" + (f" {usd_text(step.cost_usd)}" if step.cost_usd else "")
+    used = len(lead) + len(str(step.index)) + len(step.worker) + len(figures) + 3
+    yield _text(
+        (lead, "dim"),
+        (f"{step.index} ", "bold"),
+        (one_line(step.worker) + "  ", "cyan"),
+        *_asked_and_said(step, max(width - used, _LEAST_TEXT)),
+        (figures, "dim"),
+    )
+    reads = [by_index[j] for j in step.access if j in by_index]
+    yield from _step_notes(step, width, lead=below + ("│ " if reads else "  "))
+    for place, read in enumerate(reads, start=1):
+        last = place == len(reads)
+        yield from _branch(
+            read,
+            by_index,
+            drawn,
+            width,
+            lead=below + ("└─ " if last else "├─ "),
+            below=below + ("   " if last else "│  "),
+        )
+
+
+def _outcome(trace: Trace, width: int) -> Iterator[Text]:
+    if trace.status != "done":
+        kind = f"{trace.error_kind}: " if trace.error_kind else ""
+        yield from _note(f"{trace.status}: {kind}{one_line(trace.error)}", "red", width, lead="")
+
+
+def _note(said: str, style: str, width: int, *, lead: str) -> Iterator[Text]:
+    """A sentence in full, on as many lines as it takes."""
+    room = max(width - len(lead), _LEAST_TEXT)
+    for line in textwrap.wrap(said, room, subsequent_indent="  ", break_on_hyphens=False):
+        yield _text((lead, "dim"), (line, style))
+
+
+def _together(plan: Plan) -> list[int | None]:
+    """For each step the first one before it that may run at the same time, if there is one."""
+    depths: list[int] = []
+    first_at: dict[int, int] = {}
+    together: list[int | None] = []
+    for index, step in enumerate(plan.steps):
+        depths.append(1 + max((depths[j] for j in step.access), default=0))
+        together.append(first_at.get(depths[index]))
+        first_at.setdefault(depths[index], index)
+    return together
+
+
+def _price_text(info: WorkerInfo) -> str:
+    if info.price is None or not (info.price.input or info.price.output):
+        return ""
+    return f"${info.price.input:g}/{info.price.output:g} per M"
+
+
+def _step_seconds(step: StepRecord) -> str:
+    return "" if step.status == "skipped" else seconds_text(step.seconds)
+
+
+def _reads_text(step: StepRecord) -> str:
+    return f"reads {_numbers(step.access)}" if step.access else ""
+
+
+def _numbers(access: Sequence[int]) -> str:
+    return " ".join(str(j) for j in access)
+
+
+def _cells(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _text(*parts: str | tuple[str, str]) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
+def _joined(lines: Sequence[Text]) -> Text:
+    from rich.text import Text
+
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)

@@ -1,0 +1,273 @@
+"""The many ways to say one operation, and how to recognise them again.
+
+A clause has a mood (noun phrase, order, question) and a form. Direct: the value stands in it ("the capital of Norway").
+Referring: the value comes from an earlier result ("Count its letters."). Nested: another noun phrase stands in the
+value's place. All three are one template with its slots filled differently.
+
+`recognise` is the inverse, by the same templates: exact, so that what a policy wrote can be scored and test
+workers can answer without a model. It knows nothing of questions made of several clauses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from typing import Literal
+
+import msgspec
+
+from dirigent.tasks.gym.operation import Key
+from dirigent.tasks.gym.skills import OPERATIONS
+
+Mood = Literal["noun", "order", "ask"]
+
+
+class Template(msgspec.Struct, frozen=True):
+    operation: str
+    mood: Mood
+    text: str
+    held_out: bool
+
+    @property
+    def nests(self) -> bool:
+        """Whether a noun phrase can stand in the value's place and still be read one way only."""
+        starts_with_value = self.text.startswith("{x}") and not _COUNTED.match(self.text)
+        return "{x's}" not in self.text and not starts_with_value
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """Words before a noun phrase that make a sentence of it."""
+
+    text: str
+    mood: Mood
+    held_out: bool = False
+
+    def around(self, noun: str) -> str:
+        return f"{self.text} {noun}{'?' if self.mood == 'ask' else '.'}"
+
+
+LEADS = (
+    Lead("Give", "order"),
+    Lead("Find", "order"),
+    Lead("Work out", "order"),
+    Lead("Tell me", "order"),
+    Lead("I need", "order"),
+    Lead("Please find", "order"),
+    Lead("What is", "ask"),
+    Lead("Can you tell me", "ask"),
+    Lead("Determine", "order", held_out=True),
+    Lead("I would like to know", "order", held_out=True),
+    Lead("Do you know", "ask", held_out=True),
+)
+
+CONNECTIVES = (
+    *("then", "next", "after that", "now", "finally", "first", "and", "separately", "also"),
+    *("take", "start with", "think of", "begin with", "from there", "afterwards", "to start", "consider"),
+)
+"""Words a clause may carry over from the sentence it was taken out of."""
+
+TYPE_NAMES = {
+    "capital": "city",
+    "binary": "binary number",
+    "roman": "Roman numeral",
+    "jumble": "jumble",
+    "square": "number",
+}
+
+_COUNTED = re.compile(r"\{x\} (hours|weeks|feet|days|sides)")
+"""Where the value counts a unit, and "it" would be no English."""
+_KINDS = "binary number|Roman numeral|letter|element|list|month|planet|jumble"
+_SINGLE = re.compile(rf"(?:(?P<named>(?:the |a )?(?:{_KINDS}) )|\b(?:a|the) )?\{{x\}}")
+_PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and \{y\}")
+
+
+@cache
+def templates(operation: str) -> tuple[Template, ...]:
+    """Every way to say an operation; the last of each mood is held out."""
+    phrases = OPERATIONS[operation].phrases
+    moods: tuple[tuple[Mood, tuple[str, ...]], ...] = (
+        ("noun", phrases.nouns),
+        ("order", phrases.orders),
+        ("ask", phrases.asks),
+    )
+    return tuple(
+        Template(operation, mood, text, held_out=i == len(texts) - 1)
+        for mood, texts in moods
+        for i, text in enumerate(texts)
+    )
+
+
+def direct(template: Template, key: Key) -> str:
+    """The clause with its values in it."""
+    return _fill(template, values=key[: OPERATIONS[template.operation].arity], key=key)
+
+
+def nested(template: Template, key: Key, phrases: Iterable[str]) -> str:
+    """The clause with noun phrases where its values go; they bring their own articles."""
+    text = _COUNTED.sub(r"as many \1 as {x}", template.text)
+    if text == template.text:
+        text = _SINGLE.sub("{x}", _PAIR.sub("{x} and {y}", text))
+    bare = msgspec.structs.replace(template, text=text)
+    return _fill(bare, values=tuple(phrases), key=key)
+
+
+def referring(template: Template, key: Key, reference: str) -> str:
+    """The clause with a reference, one of `references(template)`, where its values go."""
+    operation = OPERATIONS[template.operation]
+    if operation.arity == 2:
+        text = _PAIR.sub(reference, template.text)
+    elif "{x's}" in template.text:
+        text = template.text.replace("{x's}", reference)
+    elif _COUNTED.search(template.text):
+        text = template.text.replace("{x}", reference)
+    else:
+        text = _SINGLE.sub(reference, template.text)
+    return _capital(text.replace("{k}", key[-1]), template)
+
+
+@cache
+def references(template: Template) -> tuple[tuple[str, bool], ...]:
+    """What may stand for the value, each with whether it is held out."""
+    operation = OPERATIONS[template.operation]
+    name = TYPE_NAMES.get(operation.takes[0], operation.takes[0])
+    if operation.arity == 2:
+        pair = [(f"the two {name}s", False), (f"both {name}s", False), (f"these two {name}s", True)]
+        if name == "number":
+            pair += [("the two results", False), ("both results", False)]
+        return tuple(pair)
+    if "{x's}" in template.text:
+        return (("its", False), (f"that {name}'s", False), (f"this {name}'s", True))
+    if _COUNTED.search(template.text):
+        return (("that many", False), ("this many", True))
+    named = _SINGLE.search(template.text)
+    typed = ((f"that {name}", False), (f"this {name}", True))
+    if named and named["named"]:
+        return (("this " + name, False),) if f"that {named[0]}" in template.text else typed
+    if re.search(r"(number|place|position|numbered|rank|whose number is) \{x\}", template.text):
+        return (*typed, ("the result", False))
+    if "that {x}" in template.text:
+        return (("it", False), ("the result", False), typed[1])
+    return (*typed, ("it", False), ("that", False), ("the result", False))
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a subtask asks: an operation, on written values or on earlier results."""
+
+    operation: str
+    key: Key = ()
+    """Values and parameter, where the subtask is direct."""
+    parameter: str = ""
+    refers: bool = False
+
+
+@lru_cache(maxsize=100_000)
+def recognise(text: str) -> tuple[Reading, ...]:
+    """Every operation a subtask can be read as; more than one only where their answers agree."""
+    found: dict[Reading, None] = {}
+    for core in _cores(text):
+        for pattern in _candidates(core):
+            reading = _read(pattern, core)
+            if reading is not None:
+                found[reading] = None
+        if found:
+            break
+    return tuple(found)
+
+
+class _Pattern(msgspec.Struct, frozen=True):
+    operation: str
+    regex: re.Pattern[str]
+    refers: bool
+
+
+def _cores(text: str) -> Iterable[str]:
+    """The text as it is, then with one more leading word taken off at a time."""
+    core = re.sub(r"\s+", " ", text).strip().strip("\"'").rstrip(".?!;:, ")
+    yield core
+    while (shorter := _LEADING.sub("", core, count=1)) != core:
+        core = shorter
+        yield core
+
+
+_OPENERS = sorted((*CONNECTIVES, *(lead.text for lead in LEADS)), key=len, reverse=True)
+_LEADING = re.compile(rf"^(?:{'|'.join(_OPENERS)})\b[,:]? +", re.IGNORECASE)
+
+
+def _candidates(core: str) -> Iterable[_Pattern]:
+    by_word = _patterns()
+    first = core.split(" ", 1)[0].casefold()
+    return (*by_word.get(first, ()), *by_word.get("", ()))
+
+
+@cache
+def _patterns() -> dict[str, tuple[_Pattern, ...]]:
+    """All templates as patterns, by first word; those that begin with a slot stand under the empty word."""
+    by_word: dict[str, list[_Pattern]] = {}
+    for name in OPERATIONS:
+        for template in templates(name):
+            for refers in (False, True):
+                word = template.text.split(" ", 1)[0].casefold()
+                slotted = "{" in word or (refers and _SINGLE.match(template.text))
+                by_word.setdefault("" if slotted else word, []).append(_compile(template, refers=refers))
+    return {word: tuple(patterns) for word, patterns in by_word.items()}
+
+
+def _compile(template: Template, *, refers: bool) -> _Pattern:
+    parameter_mark, value_mark, other_mark = "\x00", "\x01", "\x02"
+    if refers:
+        text = referring(template, (parameter_mark,), value_mark)
+        alternatives = "|".join(re.escape(reference) for reference, _ in references(template))
+        value = f"(?:{alternatives})"
+    else:
+        text = template.text.replace("{x's}", f"{value_mark}'s").replace(" a {x}", " {a}{x}").replace("{x}", value_mark)
+        text = text.replace("{y}", other_mark).replace("{k}", parameter_mark)
+        value = "(?P<x>.+?)"
+    source = re.escape(text.rstrip(".?"))
+    source = source.replace(re.escape("{a}"), "an? ").replace(value_mark, value).replace(other_mark, "(?P<y>.+?)")
+    source = source.replace(parameter_mark, "(?P<k>.+?)", 1)
+    return _Pattern(template.operation, re.compile(source, re.IGNORECASE), refers)
+
+
+def _read(pattern: _Pattern, core: str) -> Reading | None:
+    match = pattern.regex.fullmatch(core)
+    if match is None:
+        return None
+    slots = {name: value.casefold() for name, value in match.groupdict().items()}
+    if pattern.refers:
+        parameter = _parameters(pattern.operation).get(slots.get("k", ""))
+        return None if parameter is None else Reading(pattern.operation, parameter=parameter, refers=True)
+    wanted = tuple(slots[name] for name in ("x", "y", "k") if name in slots)
+    key = _keys(pattern.operation).get(wanted)
+    return None if key is None else Reading(pattern.operation, key=key)
+
+
+@cache
+def _keys(operation: str) -> dict[Key, Key]:
+    return {tuple(part.casefold() for part in key): key for key in OPERATIONS[operation].table}
+
+
+@cache
+def _parameters(operation: str) -> dict[str, str]:
+    arity = OPERATIONS[operation].arity
+    found = {key[arity].casefold(): key[arity] for key in OPERATIONS[operation].table if len(key) > arity}
+    return found or {"": ""}
+
+
+def _fill(template: Template, *, values: tuple[str, ...], key: Key) -> str:
+    text = template.text.replace("{x's}", "{x}'s")
+    if values[0][0].lower() in "aeiou":
+        text = text.replace(" a {x}", " an {x}")
+    text = text.replace("{x}", values[0]).replace("{k}", key[-1])
+    if "{y}" in text:
+        text = text.replace("{y}", values[1])
+    return _capital(text, template)
+
+
+def _capital(text: str, template: Template) -> str:
+    return text if template.mood == "noun" else text[0].upper() + text[1:]
+
+
+def lowered(clause: str) -> str:
+    """A clause as it reads after "Then": its first word small."""
+    return clause[0].lower() + clause[1:]

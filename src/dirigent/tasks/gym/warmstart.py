@@ -1,0 +1,137 @@
+"""What a conductor is shown before RL: the language of plans, and on purpose not how to coordinate.
+
+`warm_start`: half are right decompositions, but only of questions over warm-only skills, which nobody in the pool has;
+half are gym questions cut at random places. Workers are uniform over the pool shown and access is random, so nothing
+about routing, access or the decomposition of a gym question can be learned from it.
+`gym_decompositions` gives that away for a separate, differently labelled run; `right_plans` gives everything away
+and is the upper reference.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.plan import Plan, Step
+from dirigent.tasks.gym.compose import Blueprint, draw_blueprint, sketch_of
+from dirigent.tasks.gym.frames import Writer, tell
+from dirigent.tasks.gym.operation import Key, Operation
+from dirigent.tasks.gym.pools import cards_for, draw_pool, plan_for, solvable
+from dirigent.tasks.gym.skills import WARM_OPERATIONS
+from dirigent.tasks.gym.specialists import RL_ROSTER
+from dirigent.tasks.gym.split import generate
+from dirigent.worker import WorkerInfo
+
+MAX_STEPS = 4
+POOL_SIZES = (3, 8)
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """A pool as shown, a question, and the plan to imitate."""
+
+    cards: tuple[WorkerInfo, ...]
+    question: str
+    plan: Plan
+
+
+def warm_start(n: int, *, seed: int) -> list[Lesson]:
+    """The language of plans: as many plans of each length, right about warm-only skills and random about the gym's."""
+    rng = random.Random(f"warm start {seed}")
+    questions = [task.question for task in generate("train", max(n // 2, 200), seed=seed)]
+    lessons = []
+    for i in range(n):
+        steps = 1 + (i // 2) % MAX_STEPS
+        if i % 2:
+            question, subtasks = _warm_question(rng, steps=steps)
+        else:
+            question = rng.choice([q for q in rng.sample(questions, min(40, len(questions))) if _long(q, steps)])
+            subtasks = random_spans(rng, question, count=steps)
+        cards = _random_cards(rng)
+        lessons.append(Lesson(cards, question, _random_plan(rng, subtasks, cards)))
+    rng.shuffle(lessons)
+    return lessons
+
+
+def gym_decompositions(n: int, *, seed: int) -> list[Lesson]:
+    """Right subtasks of gym questions; workers and access still random. Claims routing and access only."""
+    rng = random.Random(f"gym decompositions {seed}")
+    lessons = []
+    for task in generate("train", n, seed=seed):
+        cards = _random_cards(rng)
+        subtasks = [step.subtask for step in task.sketch.steps] if task.sketch else []
+        lessons.append(Lesson(cards, task.question, _random_plan(rng, subtasks, cards)))
+    return lessons
+
+
+def right_plans(n: int, *, seed: int) -> list[Lesson]:
+    """Everything right: subtasks, workers, access."""
+    rng = random.Random(f"right plans {seed}")
+    lessons = []
+    for task in generate("train", n, seed=seed):
+        pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
+        while not solvable(task, pool):
+            pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
+        lessons.append(Lesson(cards_for(pool, rng), task.question, plan_for(task, pool)))
+    return lessons
+
+
+def random_spans(rng: random.Random, question: str, *, count: int) -> list[str]:
+    """Pieces of a question, in order and apart, cut without regard to what they mean."""
+    words = question.split()
+    if not 1 <= count <= len(words) // 2:
+        raise ConfigError(f"{count} spans of two words or more do not fit into {question!r}")
+    while True:
+        cuts = sorted(rng.choices(range(len(words) + 1), k=2 * count))
+        spans = [words[a:b] for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
+        if all(len(span) >= 2 for span in spans):
+            return [" ".join(span).strip(" ,;:") for span in spans]
+
+
+def _long(question: str, steps: int) -> bool:
+    return len(question.split()) >= 3 * steps
+
+
+class _Anything:
+    """Rules that allow all: warm-only questions are never tested on."""
+
+    def start(self, operation: Operation, key: Key) -> bool:
+        return True
+
+    def parameter(self, operation: Operation, key: Key) -> bool:
+        return True
+
+    def path(self, skills: tuple[str, ...]) -> bool:
+        return True
+
+
+def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
+    blueprint = _warm_blueprint(rng, steps=steps)
+    told = tell(blueprint, Writer(rng, held_out_share=0.0))
+    return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
+
+
+def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
+    """A chain, or for three and four steps at times a fan, of exactly so many steps."""
+    fan = steps >= 3 and rng.random() < 0.35
+    while True:
+        depth = rng.choice((2, 3)) if fan else steps
+        blueprint = draw_blueprint(
+            rng, shape="fan" if fan else "chain", depth=depth, operations=WARM_OPERATIONS, rules=_Anything()
+        )
+        if len(blueprint.links) == steps:
+            return blueprint
+
+
+def _random_cards(rng: random.Random) -> tuple[WorkerInfo, ...]:
+    return cards_for(rng.sample(RL_ROSTER, rng.randint(*POOL_SIZES)), rng)
+
+
+def _random_plan(rng: random.Random, subtasks: Sequence[str], cards: Sequence[WorkerInfo]) -> Plan:
+    steps = []
+    for i, subtask in enumerate(subtasks):
+        access = tuple(j for j in range(i) if rng.random() < 0.5)
+        steps.append(Step(rng.choice(cards).name, subtask, access))
+    return Plan(tuple(steps))

@@ -1,0 +1,49 @@
+"""The base model and its tokenizer, read from the same GGUF file that users run.
+
+Training on the de-quantised weights of that very file means that an adapter is fitted to what it will meet.
+Prompts are built from the model's own chat template, the same in torch and in llama.cpp.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dirigent.messages import Message
+
+# The oneDNN of some torch builds believes a CPU's claim to AMX and dies of it; this keeps bf16 on AVX-512.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+def load_base(gguf: Path, *, device: str | None = None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
+    """Model and tokenizer from a GGUF file: bf16 on a GPU, float32 on a CPU, unless told otherwise."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or (torch.bfloat16 if device == "cuda" else torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer.padding_side = "left"
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=dtype
+    )
+    # Saving and training are refused on a model that still says it is quantised.
+    model.config.__dict__.pop("quantization_config", None)
+    model.is_quantized = False
+    model.hf_quantizer = None
+    return model.to(device).eval(), tokenizer
+
+
+def prompt_texts(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> list[str]:
+    """Each conversation as the model reads it, up to where its reply begins."""
+    turns = [[{"role": message.role, "content": message.text} for message in c] for c in conversations]
+    return [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text, with no special token added: the template has them all."""
+    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return ids

@@ -1,0 +1,125 @@
+"""Breaker: an endpoint that keeps failing is left alone for a while.
+
+Closed, it lets calls through and counts them; when half of at least ten calls within 30 s failed, it opens
+and refuses at once for 30 s; then a single call may probe, and its outcome closes or opens it again.
+Only faults of the infrastructure count: an endpoint that says "wrong key" or "bad request" is up. Cancelled
+calls and calls refused by a ledger say nothing about the endpoint and are not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from dirigent.errors import RETRYABLE, WorkerError
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.worker import Worker, WorkerInfo
+
+State = Literal["closed", "open", "half-open"]
+
+
+class Breaker:
+    """Refuses calls to a worker that keeps failing, with `WorkerError(fault="open")`."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        failing_share: float = 0.5,
+        least_calls: int = 10,
+        window_s: float = 30.0,
+        open_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.worker = worker
+        self._failing_share = failing_share
+        self._least_calls = least_calls
+        self._window_s = window_s
+        self._open_s = open_s
+        self._clock = clock
+        self._outcomes: deque[tuple[float, bool]] = deque()
+        """When each call of the window ended, and whether it failed."""
+        self._failures = 0
+        self._opened_at: float | None = None
+        self._why = ""
+        self._probing = False
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    @property
+    def state(self) -> State:
+        if self._opened_at is None:
+            return "closed"
+        return "open" if self._rest_s() > 0 else "half-open"
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        probe = self._admit()
+        failed: bool | None = None
+        try:
+            reply = await self.worker.ask(request, observe=observe)
+            failed = False
+        except WorkerError as error:
+            failed = error.fault in RETRYABLE
+            raise
+        finally:
+            if probe:
+                self._judge_probe(failed)
+            elif failed is not None:
+                self._count(failed)
+        return reply
+
+    def _admit(self) -> bool:
+        """Let a call through, saying whether it is the probe; refuse it while the endpoint rests."""
+        if self._opened_at is None:
+            return False
+        if self._rest_s() > 0 or self._probing:
+            until = (
+                f"tried again in {self._rest_s():.0f} s" if self._rest_s() > 0 else "being tried again now"
+            )
+            raise WorkerError(
+                f"{self.info.name} was not asked: {self._why}; it is {until}",
+                worker=self.info.name,
+                fault="open",
+                retry_after_s=self._rest_s(),
+            )
+        self._probing = True
+        return True
+
+    def _judge_probe(self, failed: bool | None) -> None:
+        self._probing = False
+        if failed:
+            self._open("it failed again when it was probed")
+        elif failed is False:
+            self._opened_at = None
+            self._forget()
+
+    def _count(self, failed: bool) -> None:
+        if self._opened_at is not None:
+            return  # a straggler from before it opened
+        now = self._clock()
+        self._outcomes.append((now, failed))
+        self._failures += failed
+        while self._outcomes[0][0] < now - self._window_s:
+            self._failures -= self._outcomes.popleft()[1]
+        calls = len(self._outcomes)
+        if failed and calls >= self._least_calls and self._failures >= self._failing_share * calls:
+            self._open(f"{self._failures} of its last {calls} calls failed")
+
+    def _open(self, why: str) -> None:
+        self._opened_at = self._clock()
+        self._why = why
+        self._forget()
+
+    def _forget(self) -> None:
+        self._outcomes.clear()
+        self._failures = 0
+
+    def _rest_s(self) -> float:
+        """Seconds it stays open still."""
+        if self._opened_at is None:
+            return 0.0
+        return max(0.0, self._opened_at + self._open_s - self._clock())

@@ -1,0 +1,356 @@
+"""One HTTP client for all providers, and the Worker that calls a provider through it.
+
+`HttpWorker` speaks any `Wire`. It asks the provider to stream only when somebody observes. Everything that
+can go wrong on the way ends as a `WorkerError` with its fault, within the time-outs; nothing is followed
+(no redirect, no proxy from the environment, no cookie) and nothing is believed: replies are bounded,
+checked and either whole or an error. Retrying, metering and rate limits belong to `wrappers.py`.
+
+Cancelling the task that asks closes its connection at once, so that the provider stops working and
+charging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dirigent.errors import ConfigError, Fault, WorkerError
+from dirigent.messages import Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
+from dirigent.worker import WorkerInfo
+from dirigent.workers.secret import MASK, Secret, redact
+from dirigent.workers.sse import EventParser
+from dirigent.workers.wire import HttpCall, Wire, error_text, quote, unreadable
+
+if TYPE_CHECKING:
+    import aiohttp
+
+MAX_REPLY_BYTES = 8 * 1024 * 1024
+"""Decompressed. A model's longest answer is a tenth of it."""
+MAX_ERROR_BYTES = 64 * 1024
+LINGER_S = 0.2
+"""How long a finished stream is given to close by itself, so that its connection can be used again."""
+IMAGE_TOKENS = 1500
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds a call may take, by phase. The request's own deadline counts as well, whichever is sooner."""
+
+    connect_s: float = 5.0
+    """Name look-up, TCP and TLS."""
+    first_byte_s: float = 60.0
+    """From the start of the call to the first byte of the reply's body. A reply that is not streamed is
+    written whole before its first byte, so models that think for minutes need more."""
+    chunk_s: float = 30.0
+    """Between two pieces of the body."""
+    total_s: float = 300.0
+    """The whole call."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+class HttpClient:
+    """The connections of a process, opened on first use. Share one; `async with` it or `close()` it."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    def session(self) -> aiohttp.ClientSession:
+        """The session. Call it inside the event loop that will use it."""
+        import aiohttp
+
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # concurrency is the rate limiter's to bound
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def __aenter__(self) -> HttpClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class HttpWorker:
+    """A model behind HTTP. Returns replies without cost and attempts, which `Metered` fills in."""
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        wire: Wire,
+        client: HttpClient,
+        *,
+        base_url: str,
+        key: Secret | None = None,
+        timeout: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        self.info = info
+        self.base_url = _checked(base_url)
+        self.timeout = timeout
+        self._wire = wire
+        self._client = client
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"HttpWorker({self.info.name!r}, {type(self._wire).__name__}, {self.base_url!r})"
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        started = time.monotonic()
+        try:
+            call = self._wire.build(request, info=self.info, base_url=self.base_url, stream=observe is not ignore)
+            reply = await self._call(call, deadline=request.deadline, observe=observe)
+        except WorkerError as error:
+            raise self._ours(error) from error.__cause__
+        usage = _counted(request, reply)
+        return msgspec.structs.replace(reply, usage=usage, seconds=time.monotonic() - started)
+
+    async def _call(self, call: HttpCall, *, deadline: float | None, observe: Observe) -> Reply:
+        limit_s, name = self.timeout.total_s, "total_s"
+        if deadline is not None and deadline - time.monotonic() < limit_s:
+            limit_s, name = deadline - time.monotonic(), "the request's deadline"
+            if limit_s <= 0:
+                raise WorkerError("the request's deadline had passed before the call", fault="timeout")
+        async with (
+            _within(limit_s, f"no whole reply within {limit_s:.3g} s ({name})"),
+            self._open(call) as body,
+        ):
+            if observe is ignore:
+                await body.require("application/json")
+                return self._wire.parse(await body.whole())
+            await body.require("text/event-stream")
+            return await self._read_stream(body, observe)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, call: HttpCall) -> AsyncIterator[_Body]:
+        """Send the call and hand out the body of its 200 reply; the connection is closed on every way out."""
+        import aiohttp
+
+        limits, started = self.timeout, time.monotonic()
+        key_headers: Mapping[str, str] = self._wire.key_headers(self._key.reveal()) if self._key else {}
+        try:
+            async with _within(limits.first_byte_s, _no_first_byte(limits)):
+                response = await self._client.session().post(
+                    call.url,
+                    data=call.body,
+                    headers={"Content-Type": "application/json", **call.headers, **key_headers},
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=None, connect=limits.connect_s, sock_connect=limits.connect_s),
+                )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _not_reached(error, call.url, limits) from None
+        try:
+            body = _Body(response, limits, first_byte_s=limits.first_byte_s - (time.monotonic() - started))
+            if response.status != 200:
+                raise await _refused(response, body)
+            yield body
+        finally:
+            response.close()  # does nothing once the body was read to its end: it is back in the pool
+
+    async def _read_stream(self, body: _Body, observe: Observe) -> Reply:
+        parser, decoder = EventParser(), self._wire.decoder()
+        while chunk := await body.next_chunk():
+            for event in parser.feed(chunk):
+                text = decoder.feed(event)
+                if text:
+                    observe(Delta(text))
+                if decoder.done:
+                    await body.drain(LINGER_S)
+                    return decoder.finish()
+        return decoder.finish()
+
+    def _ours(self, error: WorkerError) -> WorkerError:
+        return WorkerError(
+            redact(f"{self.info.name}: {error}"),
+            worker=self.info.name,
+            fault=error.fault,
+            status=error.status,
+            retry_after_s=error.retry_after_s,
+        )
+
+
+def _checked(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    except ValueError:
+        usable = False
+    if not usable:
+        shown = re.sub(r"//[^/]*@", f"//{MASK}@", base_url)
+        raise ConfigError(f"base_url {shown!r} is not usable: write http(s)://host[:port][/path], without a key")
+    return base_url.rstrip("/")
+
+
+class _Body:
+    """The body of one reply: its type checked, its size bounded, each piece in time."""
+
+    def __init__(self, response: aiohttp.ClientResponse, limits: Timeouts, *, first_byte_s: float) -> None:
+        self._response = response
+        self._limits = limits
+        self._first_byte_s = max(first_byte_s, 0.0)
+        self._size = 0
+
+    async def require(self, content_type: str) -> None:
+        found = self._response.content_type if "Content-Type" in self._response.headers else "none"
+        if found != content_type:
+            text = error_text(await self.beginning(MAX_ERROR_BYTES))
+            raise unreadable(f"expected content type {content_type}, got {quote(found)}: {text}")
+
+    async def whole(self) -> bytes:
+        chunks = []
+        while chunk := await self.next_chunk():
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def beginning(self, max_bytes: int) -> bytes:
+        """As much as comes of a body that only explains an error; what goes wrong with it does not matter."""
+        found = b""
+        with contextlib.suppress(WorkerError):
+            while len(found) < max_bytes and (chunk := await self.next_chunk()):
+                found += chunk
+        return found[:max_bytes]
+
+    async def next_chunk(self) -> bytes:
+        """The next piece; empty at the end."""
+        import aiohttp
+
+        limit_s = self._limits.chunk_s if self._size else self._first_byte_s
+        try:
+            async with asyncio.timeout(limit_s):
+                chunk = await self._response.content.readany()
+        except TimeoutError:
+            late = f"nothing more came for {limit_s:g} s (chunk_s) after {self._size} bytes of the reply"
+            raise WorkerError(late if self._size else _no_first_byte(self._limits), fault="timeout") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise unreadable(f"the reply was cut after {self._size} bytes: {quote(str(error))}") from None
+        self._size += len(chunk)
+        if self._size > MAX_REPLY_BYTES:
+            raise unreadable(f"the reply is larger than {MAX_REPLY_BYTES} bytes")
+        return chunk
+
+    async def drain(self, limit_s: float) -> None:
+        """Let a stream that has said everything end by itself, but do not wait for one that will not."""
+        with contextlib.suppress(TimeoutError, WorkerError):
+            async with asyncio.timeout(limit_s):
+                while await self.next_chunk():
+                    pass
+
+
+@contextlib.asynccontextmanager
+async def _within(limit_s: float, message: str) -> AsyncIterator[None]:
+    scope = asyncio.timeout(limit_s)
+    try:
+        async with scope:
+            yield
+    except TimeoutError:
+        if not scope.expired():  # somebody else's: aiohttp's time-outs are TimeoutErrors too
+            raise
+        raise WorkerError(message, fault="timeout") from None
+
+
+def _no_first_byte(limits: Timeouts) -> str:
+    return f"no first byte of the reply within {limits.first_byte_s:g} s (first_byte_s)"
+
+
+def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:
+    """Why no reply began."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return WorkerError(f"no connection within {limits.connect_s:g} s (connect_s) to {url}", fault="timeout")
+    if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, aiohttp.ClientError | OSError):
+        return WorkerError(f"{url!r} cannot be called ({error}): check base_url", fault="request")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        where = f"{error.host}:{error.port}"
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return WorkerError(f"no host is called {error.host!r}: check base_url", fault="connect")
+        if isinstance(error.os_error, ConnectionRefusedError):
+            return WorkerError(f"refused at {where}: is the server up?", fault="connect")
+        return WorkerError(f"cannot connect to {where}: {quote(str(error.os_error))}", fault="connect")
+    return WorkerError(f"{url} hung up before it replied: {quote(repr(error))}", fault="connect")
+
+
+async def _refused(response: aiohttp.ClientResponse, body: _Body) -> WorkerError:
+    """What a status other than 200 means."""
+    status, hint = response.status, ""
+    if 300 <= status < 400:
+        hint = " (redirects are not followed: set base_url to where it points)"
+    elif status in (401, 403):
+        hint = " (check the key)"
+    elif status == 404:
+        hint = " (check base_url and model)"
+    text = error_text(await body.beginning(MAX_ERROR_BYTES))
+    return WorkerError(
+        f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {text}" if text else ""),
+        fault=fault_of(status),
+        status=status,
+        retry_after_s=retry_after_s(response.headers, now_s=time.time()),
+    )
+
+
+def fault_of(status: int) -> Fault:
+    """The kind of failure that an HTTP status other than 200 stands for."""
+    if status in (401, 403):
+        return "auth"
+    if status == 429:
+        return "rate_limited"
+    if status in (408, 409) or status >= 500:
+        return "overloaded"
+    return "request" if status >= 300 else "reply"
+
+
+def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
+    """How long to wait, as the provider says: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
+        value = headers.get(name, "")
+        with contextlib.suppress(ValueError):
+            seconds = float(value) * unit_s
+            if 0 <= seconds < float("inf"):
+                return seconds
+    with contextlib.suppress(ValueError, TypeError):
+        return max(0.0, email.utils.parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - now_s)
+    return None
+
+
+def _counted(request: Request, reply: Reply) -> Usage:
+    """The usage the provider reported; what it left out is estimated, since an uncounted call is not free."""
+    usage = reply.usage
+    if not usage.input_tokens:
+        texts = [message.text for message in request.messages]
+        texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
+        texts += [tool.name + tool.description + str(tool.parameters) for tool in request.tools]
+        images = sum(len(message.images) for message in request.messages)
+        asked = sum(map(estimate_tokens, texts)) + images * IMAGE_TOKENS
+        usage = msgspec.structs.replace(usage, input_tokens=asked)
+    if not usage.output_tokens:
+        calls = "".join(call.name + call.arguments for call in reply.tool_calls)
+        written = estimate_tokens(reply.text + reply.reasoning + calls)
+        usage = msgspec.structs.replace(usage, output_tokens=written)
+    return msgspec.structs.replace(
+        usage,  # a part above its whole would make the rest of the input cost less than nothing
+        cached_input_tokens=min(usage.cached_input_tokens, usage.input_tokens),
+        reasoning_tokens=min(usage.reasoning_tokens, usage.output_tokens),
+    )

@@ -1,0 +1,124 @@
+"""Child: the process that serves a local model, from its start to its end.
+
+`spawn` hands over the settings on stdin (the key among them), waits for the line that says where the server
+listens, and gives the child an owner. Whatever goes wrong on the way leaves no process behind. Its last
+words on stderr are kept, since they are all that is known of a crash.
+
+Knows nothing of requests, slots or adapters; the other side of the pipe is `local_server.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import sys
+
+import msgspec
+
+from dirigent.errors import WorkerError
+from dirigent.workers.local_server import Ready, ServerSettings
+from dirigent.workers.secret import Secret
+
+START_S = 120.0
+"""Loading 100 MB takes a second; large models on cold disks take a minute."""
+STOP_S = 3.0
+DEATH_S = 0.5
+STDERR_LINES = 20
+
+
+async def spawn(settings: ServerSettings) -> Child:
+    """Start a server process and wait until it can be called."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",  # do not import from whatever folder the user is in
+        "-m",
+        "dirigent.workers.local_server",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=_child_environment(),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = _Tail(process.stderr)
+    try:
+        async with asyncio.timeout(START_S):
+            process.stdin.write(msgspec.json.encode(settings) + b"\n")
+            line = await process.stdout.readline()
+        if not line:
+            await process.wait()
+            raise WorkerError(f"it did not start: {await _epitaph(process, said)}")
+        ready = msgspec.json.decode(line, type=Ready)
+    except BaseException as error:  # cancelled included: no process without an owner
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        if isinstance(error, TimeoutError):
+            late = f"the local model's process was not ready within {START_S:g} s"
+            raise WorkerError(late, fault="timeout") from None
+        raise
+    return Child(process, port=ready.port, key=Secret(settings.key), said=said)
+
+
+def _child_environment() -> dict[str, str]:
+    """The environment without other providers' keys, which the child has no use for."""
+    return {
+        name: value for name, value in os.environ.items() if not name.upper().endswith(("_KEY", "_TOKEN"))
+    }
+
+
+class Child:
+    """A running server: where it listens, its key, and how to end it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, *, port: int, key: Secret, said: _Tail) -> None:
+        self.port = port
+        self.key = key
+        self.process = process
+        self._said = said
+
+    async def death(self) -> str:
+        """How it died; empty if it lives. A killed process takes a moment to be known as such."""
+        try:
+            async with asyncio.timeout(DEATH_S):
+                await self.process.wait()
+        except TimeoutError:
+            return ""
+        return await _epitaph(self.process, self._said)
+
+    async def stop(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+        await self._said.ended()
+
+
+class _Tail:
+    """Reads a process's stderr, so that it never blocks, and keeps the last lines for an error message."""
+
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self._lines: collections.deque[str] = collections.deque(maxlen=STDERR_LINES)
+        self._task = asyncio.create_task(self._read(stream))
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(4096):
+            self._lines.extend(line for line in chunk.decode(errors="replace").splitlines() if line.strip())
+
+    async def ended(self) -> str:
+        """All that was kept, once the process has closed its end."""
+        await self._task
+        return "\n".join(self._lines)
+
+
+async def _epitaph(process: asyncio.subprocess.Process, said: _Tail) -> str:
+    code = process.returncode or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    words = await said.ended()
+    return f"the local model's process {how}" + (f", saying: {words}" if words else "")

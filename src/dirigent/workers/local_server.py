@@ -1,0 +1,145 @@
+"""The child process of a local model: `python -m dirigent.workers.local_server`.
+
+Reads one JSON line of settings from stdin, serves the model on a loopback port of the system's choosing,
+prints one JSON line with that port, and ends when stdin does. A process of its own because xllamacpp in
+process can neither cancel a generation nor survive a program that exits during one, and a crash here costs
+one ask, not the program.
+
+The key comes with the settings: neither the command line nor the environment shows it. Nobody outlives the
+parent: stdin ends when the parent does, however it does, and on Linux the kernel sends SIGKILL on top, for
+the second in which loading the model keeps the thread that watches stdin from running.
+
+Knows nothing of workers or requests; `local.py` speaks to it over HTTP.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+BATCH_TOKENS = 64
+"""Tokens of a prompt that are read at once. The server notices a cancelled request between batches only:
+64 are about 0.3 s on two cores, and are read at nearly the speed of 512."""
+
+PR_SET_PDEATHSIG = 1
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """What the parent says on stdin."""
+
+    weights: str
+    key: str
+    alias: str
+    """What replies call the model: the path of the file is nobody's business."""
+    adapters: tuple[str, ...] = ()
+    slots: int = 1
+    slot_context_tokens: int = 4096
+    threads: int = 1
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What the child says on stdout, once it can be called."""
+
+    port: int
+
+
+def main() -> None:
+    parent = os.getppid()
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    answer_fd = _take_stdout()
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerSettings)
+    threading.Thread(target=_exit_at_eof, daemon=True).start()
+    server = _serve(settings)
+    port = urlsplit(server.listening_address).port
+    if port is None:
+        raise SystemExit(f"the server listens at {server.listening_address!r}, which has no port")
+    os.write(answer_fd, msgspec.json.encode(Ready(port)) + b"\n")
+    threading.Event().wait()
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel was told
+        os._exit(1)
+
+
+def _take_stdout() -> int:
+    """Keep stdout for the one line that is promised; whatever llama.cpp prints goes to stderr."""
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    return ours
+
+
+def _exit_at_eof() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)  # at once: an orderly exit would wait for a generation, or crash in it
+
+
+def _serve(settings: ServerSettings) -> Any:
+    from xllamacpp import CommonAdapterLoraInfo, CommonParams, Server
+
+    params = CommonParams()
+    params.model.path = settings.weights
+    params.model_alias = {settings.alias}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.api_keys = [settings.key]
+    params.cors_origins = ""
+    params.ui = False
+    params.n_parallel = settings.slots
+    params.n_ctx = settings.slots * settings.slot_context_tokens
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.threads
+    params.n_gpu_layers = 0
+    params.fit_params = False  # would shrink the context silently
+    params.warmup = False  # half a second of every start
+    params.verbosity = 1
+    # The server's store of old prompts is found by their tokens alone, whichever adapter computed them.
+    params.cache_ram_mib = 0
+    params.cache_idle_slots = False
+    adapters = []
+    for path in settings.adapters:
+        adapter = CommonAdapterLoraInfo()
+        adapter.path, adapter.scale = path, 0.0  # off, until a request switches it on
+        adapters.append(adapter)
+    params.lora_adapters = adapters
+    return Server(params)
+
+
+def physical_cores() -> int:
+    """Cores this process may use: hyper-threads counted once, a container's quota respected."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = {_siblings(cpu) for cpu in allowed}
+    return max(1, min(len(cores), _quota_cores()))
+
+
+def _siblings(cpu: int) -> str:
+    """The hyper-threads that share a core with this one, as the kernel lists them."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
+
+
+def _quota_cores() -> int:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError):  # no such file, or `max`: no quota
+        return os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

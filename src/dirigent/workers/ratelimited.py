@@ -1,0 +1,116 @@
+"""RateLimited: calls wait their turn, first come first served, so that a provider's limits are kept.
+
+`requests_per_minute` holds for every window of 60 s, not on average; `concurrency` bounds the calls in
+flight. A call whose turn would come after its deadline is refused at once rather than at the deadline, which
+leaves time for a substitute. What was never sent (the breaker was open, the ledger refused) uses up no turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from dirigent.errors import ConfigError, LimitError, WorkerError
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.worker import Worker, WorkerInfo
+
+MINUTE_S = 60.0
+
+
+class RateLimited:
+    """Holds a worker to so many requests a minute and so many at a time."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        requests_per_minute: int | None = None,
+        concurrency: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+    ) -> None:
+        for name, value in (("requests_per_minute", requests_per_minute), ("concurrency", concurrency)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {value}; leave it out for no limit")
+        self.worker = worker
+        self._per_minute = requests_per_minute
+        self._concurrency = concurrency
+        self._slots = asyncio.Semaphore(concurrency) if concurrency is not None else None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._starts: deque[float] = deque()
+        """When the calls of the last minute began."""
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        async with self._slot(request.deadline):
+            start = await self._start(request.deadline)
+            try:
+                return await self.worker.ask(request, observe=observe)
+            except (WorkerError, LimitError) as error:
+                if start is not None and (isinstance(error, LimitError) or error.fault == "open"):
+                    with contextlib.suppress(ValueError):
+                        self._starts.remove(start)
+                raise
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, deadline: float | None) -> AsyncIterator[None]:
+        """One of the places in flight. How long the others take is unknown: it is waited for to the end."""
+        if self._slots is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise self._too_late(f"{self._concurrency} calls at a time", "concurrency") from None
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    async def _start(self, deadline: float | None) -> float | None:
+        """Wait for the turn of this call; the lock is the queue, and whoever holds it is next."""
+        if self._per_minute is None:
+            return None
+        if deadline is not None and self._clock() + self._wait_s(ahead=self._waiting) >= deadline:
+            raise self._too_late(f"{self._per_minute} requests a minute", "requests_per_minute")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                while (wait_s := self._wait_s()) > 0:
+                    await self._sleep(wait_s)
+                self._starts.append(self._clock())
+                return self._starts[-1]
+        finally:
+            self._waiting -= 1
+
+    def _wait_s(self, *, ahead: int = 0) -> float:
+        """Seconds until a call may start that has so many others ahead of it."""
+        assert self._per_minute is not None
+        now = self._clock()
+        while self._starts and self._starts[0] <= now - MINUTE_S:
+            self._starts.popleft()
+        late = ahead - (self._per_minute - len(self._starts))
+        if late < 0:
+            return 0.0
+        minutes, place = divmod(late, self._per_minute)
+        oldest = self._starts[place] if place < len(self._starts) else now
+        return oldest + MINUTE_S * (minutes + 1) - now
+
+    def _too_late(self, limit: str, setting: str) -> WorkerError:
+        return WorkerError(
+            f"{self.info.name} is held to {limit} and its turn comes after the deadline; raise {setting}",
+            worker=self.info.name,
+            fault="rate_limited",
+            retry_after_s=MINUTE_S,
+        )

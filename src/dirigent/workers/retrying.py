@@ -1,0 +1,146 @@
+"""Retrying: a fault that may pass is tried again, within the deadline and within reason.
+
+Which faults may pass is said once, in `errors.RETRYABLE`. After the first word has reached an observer
+nothing is retried, since a second try would repeat it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from dirigent.errors import LimitError, WorkerError
+from dirigent.messages import Attempt, Observe, Reply, Request, ignore
+from dirigent.worker import Worker, WorkerInfo
+from dirigent.metered import Watched, attempts_of, note_attempts
+
+MAX_RETRY_AFTER_S = 30.0
+"""A provider that asks for more patience than this is not waited for: a substitute answers sooner."""
+
+
+class RetryBudget:
+    """How many retries a worker has left: one for every ten calls, ten to begin with, ten a minute besides.
+
+    When an endpoint is down, retries multiply the load on it just when it can bear least; this bounds them.
+    """
+
+    def __init__(
+        self,
+        *,
+        share: float = 0.1,
+        floor: int = 10,
+        most: int = 100,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._share = share
+        self._per_s = floor / 60
+        self._most = most
+        self._clock = clock
+        self._left = float(floor)
+        self._since = clock()
+
+    def earn(self) -> None:
+        """A call was made; a share of a retry is earned."""
+        self._add(self._share)
+
+    def take(self) -> bool:
+        """Use a retry up, if there is one."""
+        self._add(0.0)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def _add(self, share: float) -> None:
+        now = self._clock()
+        self._left = min(self._most, self._left + share + (now - self._since) * self._per_s)
+        self._since = now
+
+
+class Retrying:
+    """Asks again after a passing fault: at most `retries` times, and never past the deadline.
+
+    The wait is drawn from 0 to a bound that doubles with each try (full jitter), or is what the provider
+    asked for. The attempts of all tries end up on the reply, or on the error that ends them. A process has
+    one such wrapper for each endpoint; several for the same endpoint should share a `budget`.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        retries: int = 2,
+        base_s: float = 0.5,
+        max_s: float = 8.0,
+        rng: random.Random | None = None,
+        budget: RetryBudget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+    ) -> None:
+        self.worker = worker
+        self.budget = budget or RetryBudget(clock=clock)
+        self._retries = retries
+        self._base_s = base_s
+        self._max_s = max_s
+        self._rng = rng or random.Random()
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        self.budget.earn()
+        attempts: list[Attempt] = []
+        try:
+            return await self._ask(request, observe, attempts)
+        except (WorkerError, LimitError, asyncio.CancelledError) as error:
+            note_attempts(error, tuple(attempts))
+            raise
+
+    async def _ask(self, request: Request, observe: Observe, attempts: list[Attempt]) -> Reply:
+        """Try until there is a reply or a reason to stop; what each try cost goes on the list."""
+        tries = 0
+        failed: WorkerError | None = None
+        while True:
+            watched = Watched(observe)
+            try:
+                reply = await self.worker.ask(request, observe=watched.observe)
+            except WorkerError as error:
+                attempts.extend(error.attempts)
+                wait_s = self._wait_s(error, tries)
+                if watched.chars or not self._may_retry(error, tries, request.deadline, wait_s=wait_s):
+                    raise
+                failed = error
+            except (LimitError, asyncio.CancelledError) as error:
+                attempts.extend(attempts_of(error))
+                if failed is not None and isinstance(error, LimitError):
+                    # No money for another try: the fault before it is what a caller can act on.
+                    raise failed from error
+                raise
+            else:
+                return msgspec.structs.replace(reply, attempts=(*attempts, *reply.attempts))
+            tries += 1
+            await self._sleep(wait_s)
+
+    def _wait_s(self, error: WorkerError, tries: int) -> float:
+        """Seconds until the next try."""
+        if error.retry_after_s is not None:
+            # Jitter here too: all who were sent away together would come back together.
+            return max(0.0, error.retry_after_s) + self._rng.uniform(0.0, self._base_s)
+        return self._rng.uniform(0.0, min(self._max_s, self._base_s * 2**tries))
+
+    def _may_retry(self, error: WorkerError, tries: int, deadline: float | None, *, wait_s: float) -> bool:
+        if not error.retryable or tries >= self._retries:
+            return False
+        if (error.retry_after_s or 0.0) > MAX_RETRY_AFTER_S:
+            return False
+        if deadline is not None and self._clock() + wait_s >= deadline:
+            return False
+        return self.budget.take()

@@ -1,0 +1,96 @@
+"""Keys that cannot be shown by accident.
+
+A `Secret` reads as `***` wherever it is printed, formatted or serialised; only `reveal()` gives the value,
+and only the HTTP client calls it. `redact` is the net below: sinks (errors, logs, traces) pass their text
+through it, so that a key which a provider echoes back does not reach disk either.
+
+Knows nothing of where keys come from: `config.py` reads them from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import weakref
+from typing import Any, NoReturn
+
+from dirigent.errors import ConfigError
+
+MASK = "***"
+
+SHORTEST_REDACTED = 8
+"""Shorter values are placeholders such as `EMPTY` or `ollama`: masking them would garble ordinary words."""
+
+_live: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
+
+
+class Secret(str):
+    """A key. As a string it *is* `***`: so it prints, formats and dumps (`msgspec` with `enc_hook=str`)."""
+
+    __slots__ = ("__weakref__", "_value")
+    _value: str
+
+    def __new__(cls, value: str) -> Secret:
+        value = value.strip()  # keys read from files end in a newline, which no header may carry
+        if not value or not value.isprintable():
+            raise ConfigError("a key is empty or holds control characters: set it to the provider's key alone")
+        secret = super().__new__(cls, MASK)
+        secret._value = value
+        _live[id(secret)] = secret
+        return secret
+
+    def reveal(self) -> str:
+        """The key itself. Call it where it leaves for the provider, and keep it nowhere."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return MASK
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:  # str brings its own
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a Secret cannot be pickled or copied: pass the same object on")
+
+
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?i)\b(bearer\s+)[a-z0-9._~+/=-]{12,}"), r"\1" + MASK),
+    (
+        re.compile(r"(?i)\b((?:x-api-key|x-goog-api-key|api[-_]key)[\"']?\s*[:=]\s*[\"']?)[\w.~+/=-]{12,}"),
+        r"\1" + MASK,
+    ),
+    (re.compile(r"(?<![A-Za-z0-9])(?:sk|pk|rk|xai|gsk|hf|ghp|key)[-_][A-Za-z0-9_-]{16,}"), MASK),
+    (re.compile(r"(?<![A-Za-z0-9])AIza[0-9A-Za-z_-]{30,}"), MASK),
+)
+"""Shapes of common providers' keys. None can match across a JSON string's end, so JSON stays JSON."""
+
+
+def redact(text: str) -> str:
+    """The text with every live secret's value, and whatever else looks like a key, replaced by `***`."""
+    values = {secret.reveal() for secret in list(_live.values())}
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= SHORTEST_REDACTED:
+            text = text.replace(value, MASK).replace(json.dumps(value)[1:-1], MASK)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class RedactingFilter(logging.Filter):
+    """Put on a log handler: every record is redacted, its arguments and traceback included."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg = redact(record.getMessage())
+        record.args = None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = redact(record.exc_text)
+        return True

@@ -1,0 +1,178 @@
+"""Opening a store: where it lives, who may read it, what it was written by, and what can be wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from dirigent.errors import StoreError
+from dirigent.store import Store
+from dirigent.store.engine import parse_url
+from dirigent.store.tables import REVISIONS, VERSION_TABLE, metadata
+from tests.store.samples import a_trace
+
+
+async def test_the_migrations_lead_to_the_tables_that_the_code_queries(url: str):
+    def differences(connection):
+        context = MigrationContext.configure(
+            connection, opts={"version_table": VERSION_TABLE, "compare_server_default": True}
+        )
+        return compare_metadata(context, metadata)
+
+    async with Store.open(url) as store:
+        assert await store.read(differences) == []
+
+
+def test_the_revisions_in_the_code_are_those_of_the_migrations():
+    config = Config()
+    config.set_main_option("script_location", "dirigent.store:migrations")
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+    assert tuple(script.revision for script in reversed(list(scripts.walk_revisions()))) == REVISIONS
+
+
+async def test_a_store_written_by_a_newer_version_is_refused_untouched(url: str):
+    async with Store.open(url) as store:
+        newer = text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        await store.write(lambda connection, _: connection.execute(newer), prepare=lambda: None)
+    with pytest.raises(
+        StoreError, match=r"has schema 9999, this Dirigent knows up to .*pip install --upgrade"
+    ):
+        async with Store.open(url):
+            pass
+
+
+def test_processes_that_make_the_same_store_at_once_all_succeed(url: str):
+    openers = [subprocess.Popen([sys.executable, "-c", OPENER, url, str(n)]) for n in range(4)]
+    assert [opener.wait(timeout=60) for opener in openers] == [0, 0, 0, 0]
+
+    async def ids() -> list[str]:
+        async with Store.open(url) as store:
+            return sorted([row.id for row in await store.list()])
+
+    assert asyncio.run(ids()) == ["0", "1", "2", "3"]
+
+
+OPENER = """
+import asyncio, sys
+from dirigent.store import Store
+from tests.store.samples import a_trace
+
+async def main():
+    async with Store.open(sys.argv[1]) as store:
+        await store.save(a_trace(sys.argv[2]))
+
+asyncio.run(main())
+"""
+
+
+def test_opening_a_store_that_is_up_to_date_does_not_import_alembic(tmp_path: Path):
+    path = str(tmp_path / "dirigent.db")
+    subprocess.run([sys.executable, "-c", OPENER, path, "first"], check=True, timeout=60)
+    code = OPENER + "\nassert 'alembic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, path, "second"], check=True, timeout=60)
+
+
+async def test_the_file_and_its_folder_belong_to_their_owner_alone(tmp_path: Path):
+    path = tmp_path / "home" / "dirigent.db"
+    async with Store.open(path) as store:
+        await store.save(a_trace())
+        modes = {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()}
+        assert modes == {"dirigent.db": "0o600", "dirigent.db-wal": "0o600", "dirigent.db-shm": "0o600"}
+        assert oct(path.parent.stat().st_mode & 0o777) == "0o700"
+        assert store.where == str(path)
+
+
+async def test_readers_and_the_writer_do_not_wait_for_one_another(tmp_path: Path):
+    async with Store.open(tmp_path / "dirigent.db") as store:
+        pragma = "PRAGMA journal_mode"
+        assert await store.read(lambda connection: connection.exec_driver_sql(pragma).scalar()) == "wal"
+
+
+async def test_a_folder_that_cannot_be_made_is_named_with_the_setting_that_moves_it(tmp_path: Path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError, match=r"cannot keep traces in .*file/dirigent.db: .*set DIRIGENT_HOME"):
+        async with Store.open(tmp_path / "file" / "dirigent.db"):
+            pass
+
+
+async def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path):
+    path = tmp_path / "notes.txt"
+    path.write_text("buy milk " * 500)
+    with pytest.raises(StoreError, match=r"notes.txt is not a store; move it away"):
+        async with Store.open(path):
+            pass
+    assert path.read_text() == "buy milk " * 500
+
+
+async def test_a_damaged_store_says_how_to_save_what_is_left(tmp_path: Path):
+    path = tmp_path / "dirigent.db"
+    async with Store.open(path) as store:
+        await store.save(a_trace())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xee" * (len(whole) - 4096))
+    with pytest.raises(
+        StoreError, match=r"dirigent.db is damaged; save what is readable with `sqlite3 .*\.recover`"
+    ):
+        async with Store.open(path) as store:
+            await store.list()
+
+
+async def test_a_full_disk_costs_the_save_not_the_store(tmp_path: Path):
+    async with Store.open(tmp_path / "dirigent.db") as store:
+        await store.save(a_trace("before"))
+        await _limit_pages(store, "1")  # SQLite takes it as: no more than there are
+        with pytest.raises(StoreError, match=r"no space left for the store .*free some disk space"):
+            await store.save(a_trace("big", question="".join(chr(33 + n * n % 997) for n in range(50_000))))
+        await _limit_pages(store, "100000")
+        await store.save(a_trace("after"))
+        assert sorted([row.id for row in await store.list()]) == ["after", "before"]
+
+
+async def _limit_pages(store: Store, pages: str) -> None:
+    pragma = f"PRAGMA max_page_count={pages}"
+    await store.write(lambda connection, _: connection.exec_driver_sql(pragma).scalar(), prepare=lambda: None)
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password():
+    with pytest.raises(
+        StoreError, match=r"the store postgresql\+psycopg://me:\*\*\*@127.0.0.1:1/traces failed"
+    ) as caught:
+        async with Store.open("postgresql://me:hidden@127.0.0.1:1/traces"):
+            pass
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://me:hidden@host/db", "cannot live in 'mysql'"),
+        ("postgresql://me:hidden@host:port/db", "the store's URL cannot be read"),
+        (":memory:", "':memory:' is no file to keep traces in"),
+        ("sqlite://", "is no file to keep traces in"),
+        ("", "'' is no file to keep traces in"),
+    ],
+)
+async def test_a_place_that_cannot_hold_a_store_is_refused(url: str, said: str):
+    with pytest.raises(StoreError, match=said) as caught:
+        async with Store.open(url):
+            pass
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_every_spelling_of_a_postgresql_url_means_the_same_driver(scheme: str):
+    assert parse_url(f"{scheme}://host/db").drivername == "postgresql+psycopg"
+
+
+def test_a_sqlite_url_is_its_path():
+    assert parse_url("sqlite:////var/lib/traces.db").database == "/var/lib/traces.db"

@@ -1,0 +1,195 @@
+"""What anyone who keeps runs relies on, the same on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from dirigent.errors import StoreError
+from dirigent.store import Store, TraceRow
+from dirigent.workers.secret import Secret
+from tests.store.samples import a_trace
+
+
+async def test_a_trace_comes_back_exactly_as_it_was_saved(url: str):
+    trace = a_trace(question="Wie heißt 挪威's capital?\n\0 \x1b[31m", answer="Oslo 🎻")
+    async with Store.open(url) as store:
+        await store.save(trace)
+        assert await store.get(trace.id) == trace
+
+
+async def test_a_trace_outlives_the_store_that_saved_it(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace())
+    async with Store.open(url) as store:
+        assert await store.get("7f3a0000") == a_trace()
+
+
+async def test_saving_an_id_again_leaves_the_record_as_it_was(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace(answer="first"))
+        await store.save(a_trace(answer="second"))
+        assert (await store.get("7f3a0000")).answer == "first"
+        assert len(await store.list()) == 1
+
+
+async def test_a_trace_is_found_by_the_beginning_of_its_id(url: str):
+    async with Store.open(url) as store:
+        await asyncio.gather(*(store.save(a_trace(id)) for id in ("7f3a", "7f3b", "80")))
+        assert (await store.get("7f3b")).id == "7f3b"
+        assert (await store.get("8")).id == "80"
+
+
+async def test_a_whole_id_wins_over_longer_ones_that_begin_with_it(url: str):
+    async with Store.open(url) as store:
+        await asyncio.gather(store.save(a_trace("7f")), store.save(a_trace("7f3b")))
+        assert (await store.get("7f")).id == "7f"
+
+
+async def test_an_ambiguous_beginning_lists_the_candidates(url: str):
+    async with Store.open(url) as store:
+        await asyncio.gather(*(store.save(a_trace(f"7f{n}")) for n in range(7)))
+        with pytest.raises(
+            StoreError, match=r"'7f' begins several traces: 7f0, 7f1, 7f2, 7f3, 7f4 and more;"
+        ):
+            await store.get("7f")
+        await asyncio.gather(*(store.delete(f"7f{n}") for n in range(2, 7)))
+        with pytest.raises(StoreError, match=r"'7f' begins several traces: 7f0, 7f1; give more of the id"):
+            await store.get("7f")
+
+
+@pytest.mark.parametrize("wildcard", ["%", "_", "7F", "7f%", "\\"])
+async def test_a_beginning_is_taken_to_the_letter(url: str, wildcard: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace("7f3a"))
+        with pytest.raises(StoreError, match="no trace begins with"):
+            await store.get(wildcard)
+
+
+async def test_asking_for_no_trace_in_particular_is_refused(url: str):
+    async with Store.open(url) as store:
+        with pytest.raises(StoreError, match="which trace"):
+            await store.get("")
+
+
+async def test_a_list_shows_the_newest_first_with_what_each_run_took(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace("old", created_at="2026-11-15T02:00:00Z"))
+        await store.save(a_trace("new", created_at="2026-11-15T04:00:00.5+01:00"))  # 03:00:00.5 UTC
+        newest, oldest = await store.list()
+        assert (newest.id, oldest.id) == ("new", "old")
+        assert newest == TraceRow(
+            id="new",
+            created_at="2026-11-15T03:00:00.500000Z",
+            profile="ultra",
+            planner="conductor",
+            status="done",
+            question="What is the capital of Norway?",
+            answer="Oslo",
+            steps=2,
+            calls=3,
+            tokens=60,
+            cost_usd=0.003,
+            seconds=1.5,
+        )
+        assert [row.id for row in await store.list(limit=1)] == ["new"]
+
+
+async def test_a_list_is_narrowed_by_status_profile_time_and_words(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace("a", status="failed", error="gpt-5 429 after 2 retries", answer=""))
+        await store.save(a_trace("b", profile="mini", created_at="2026-11-15T05:00:00+00:00"))
+        await store.save(
+            a_trace("c", question="WAS KOSTET DIE STRASSE ÜBER 100%?" + " x" * 400, answer="nichts")
+        )
+
+        async def ids(**wanted: object) -> list[str]:
+            return sorted([row.id for row in await store.list(**wanted)])
+
+        assert await ids(status="failed") == ["a"]
+        assert await ids(profile="mini") == ["b"]
+        assert await ids(since=datetime(2026, 11, 15, 4, tzinfo=UTC)) == ["b"]
+        assert await ids(since=datetime(2026, 11, 15, 6)) == []
+        assert await ids(search="429 AFTER") == ["a"]
+        assert await ids(search="straße über") == ["c"]
+        assert await ids(search="100%") == ["c"]
+        assert await ids(search="1%0") == []
+        assert await ids(search="oslo", profile="ultra") == []
+
+
+async def test_a_long_question_is_listed_by_its_beginning(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace(question="ab" * 5000))
+        (row,) = await store.list()
+        assert row.question == "ab" * 120
+
+
+async def test_export_gives_every_trace_once_in_order_of_time(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dirigent.store.PAGE", 3)
+    made = [a_trace(f"{n}", created_at=f"2026-11-15T02:00:0{n // 4}Z") for n in range(9)]
+    async with Store.open(url) as store:
+        await asyncio.gather(*(store.save(trace) for trace in reversed(made)))
+        assert [trace async for trace in store.export()] == made
+        assert [trace.id async for trace in store.export(since=datetime(2026, 11, 15, 2, 0, 2))] == ["8"]
+        assert [trace async for trace in store.export(status="failed")] == []
+
+
+async def test_a_deleted_trace_is_gone_and_deleting_wants_the_whole_id(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace("7f3a"))
+        with pytest.raises(StoreError, match="no trace has the id '7f'; nothing was deleted"):
+            await store.delete("7f")
+        await store.delete("7f3a")
+        with pytest.raises(StoreError, match="no trace begins with '7f3a'"):
+            await store.get("7f3a")
+
+
+async def test_no_secret_reaches_the_store_wherever_it_stands_in_a_trace(url: str):
+    secret = Secret('a"very\\odd-key-of-ours')
+    leak = f"it says\n{secret.reveal()} and\nsk-abcdefghijklmnop0123456789"
+    async with Store.open(url) as store:
+        await store.save(a_trace(question=leak, answer=leak, error=leak))
+        kept = await store.get("7f3a0000")
+        (row,) = await store.list()
+        assert await store.list(search="odd-key-of-ours") == []
+    assert kept.answer == row.answer == "it says\n*** and\n***"
+    assert kept.steps[0].messages[0].text == "it says\n*** and\n***"
+    for shown in (repr(kept), repr(row)):
+        assert "odd-key" not in shown
+        assert "sk-abc" not in shown
+
+
+async def test_half_a_character_does_not_cost_the_trace(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace(answer="cut \ud83d"))
+        assert (await store.get("7f3a0000")).answer == "cut \ufffd"
+
+
+async def test_a_trace_with_no_time_is_refused_and_its_neighbours_are_kept(url: str):
+    async with Store.open(url) as store:
+        bad = store.save(a_trace("bad", created_at="yesterday"))
+        good = store.save(a_trace("good"))
+        refused, kept = await asyncio.gather(bad, good, return_exceptions=True)
+        assert isinstance(refused, StoreError)
+        assert "'yesterday', which is no ISO 8601 time" in str(refused)
+        assert kept is None
+        assert [row.id for row in await store.list()] == ["good"]
+
+
+async def test_a_body_that_cannot_be_read_is_named(url: str):
+    async with Store.open(url) as store:
+        await store.save(a_trace())
+        await store.write(
+            lambda c, _: c.exec_driver_sql("UPDATE traces SET format = 7"), prepare=lambda: None
+        )
+        with pytest.raises(
+            StoreError, match="trace 7f3a0000 is written in format 7, this Dirigent reads up to 1"
+        ):
+            await store.get("7f3a")
+        bytes_type = "bytea" if "://" in url else "blob"
+        damage = f"UPDATE traces SET format = 1, body = CAST(searchable AS {bytes_type})"
+        await store.write(lambda c, _: c.exec_driver_sql(damage), prepare=lambda: None)
+        with pytest.raises(StoreError, match="trace 7f3a0000 cannot be read back"):
+            await store.get("7f3a")

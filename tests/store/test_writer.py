@@ -1,0 +1,162 @@
+"""Many callers, one writer: what is shared, what is kept apart, and what a commit means."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from sqlalchemy import text
+
+from dirigent.errors import StoreError
+from dirigent.store import Store
+from dirigent.store.engine import open_engine, writing
+from tests.store.samples import a_trace, busy_writer
+
+
+async def test_500_saves_at_once_share_a_few_commits(url: str):
+    async with Store.open(url) as store:
+        await asyncio.gather(*(store.save(a_trace(f"{n:03}")) for n in range(500)))
+        assert len(await store.list(limit=None)) == 500
+        assert store.commits <= 50
+
+
+async def test_a_piece_of_work_that_fails_takes_no_neighbour_with_it(url: str):
+    def spoil(_connection: object, _prepared: None) -> None:
+        raise ZeroDivisionError("mine alone")
+
+    async with Store.open(url) as store:
+        with busy_writer(store):
+            pieces = [
+                store.save(a_trace("a")),
+                store.write(spoil, prepare=lambda: None),
+                store.save(a_trace("b")),
+            ]
+            together = asyncio.gather(*pieces, return_exceptions=True)
+            await asyncio.sleep(0)
+        first, spoilt, last = await together
+        assert (first, last) == (None, None)
+        assert isinstance(spoilt, ZeroDivisionError)
+        assert [row.id for row in await store.list()] == ["b", "a"]
+
+
+async def test_a_statement_the_database_refuses_takes_no_neighbour_with_it(url: str):
+    async with Store.open(url) as store:
+        with busy_writer(store):
+            wrong = store.write(
+                lambda connection, _: connection.execute(text("INSERT INTO traces (id) VALUES ('x')")),
+                prepare=lambda: None,
+            )
+            together = asyncio.gather(store.save(a_trace("a")), wrong, return_exceptions=True)
+            await asyncio.sleep(0)
+        kept, refused = await together
+        assert kept is None
+        assert isinstance(refused, StoreError)
+        assert [row.id for row in await store.list()] == ["a"]
+
+
+async def test_a_save_is_carried_out_even_if_its_caller_is_cancelled(url: str):
+    async with Store.open(url) as store:
+        with busy_writer(store):
+            saving = asyncio.ensure_future(store.save(a_trace()))
+            await asyncio.sleep(0)
+            saving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await saving
+    async with Store.open(url) as store:
+        assert await store.get("7f3a0000") == a_trace()
+
+
+async def test_a_closed_store_has_kept_what_came_before_and_refuses_the_rest(url: str):
+    async with Store.open(url) as store:
+        with busy_writer(store):
+            saving = [asyncio.ensure_future(store.save(a_trace(f"{n}"))) for n in range(300)]
+            await asyncio.sleep(0)
+    await asyncio.gather(*saving)
+    with pytest.raises(StoreError, match="is closed"):
+        await store.save(a_trace("late"))
+    async with Store.open(url) as store:
+        assert len(await store.list(limit=None)) == 300
+
+
+async def test_a_locked_store_gives_up_after_its_bound_and_never_holds_up_the_event_loop(url: str):
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    async with Store.open(url, wait_s=0.3) as store:
+        ticking = asyncio.ensure_future(tick())
+        with lock(url):
+            together = (store.save(a_trace("a")), store.save(a_trace("b")))
+            outcomes = await asyncio.gather(*together, return_exceptions=True)
+            assert await store.list() == []
+        ticking.cancel()
+        assert all(isinstance(outcome, StoreError) and "lock" in str(outcome) for outcome in outcomes), (
+            outcomes
+        )
+        assert ticks >= 5
+        await store.save(a_trace("after"))
+        assert [row.id for row in await store.list()] == ["after"]
+
+
+async def test_a_lock_let_go_in_time_costs_only_the_wait(url: str):
+    async with Store.open(url, wait_s=30) as store:
+        with lock(url):
+            saving = asyncio.ensure_future(store.save(a_trace()))
+            done, _ = await asyncio.wait([saving], timeout=0.1)
+            assert not done
+        await saving
+
+
+def test_what_was_acknowledged_survives_a_kill(url: str):
+    """SIGKILL in the midst of saves: every id that was printed, and so committed, is there afterwards."""
+    with subprocess.Popen([sys.executable, "-c", SAVER, url], stdout=subprocess.PIPE, text=True) as saver:
+        assert saver.stdout is not None
+        acknowledged = [saver.stdout.readline() for _ in range(200)]
+        saver.kill()
+        acknowledged += [line for line in saver.stdout if line.endswith("\n")]
+    assert saver.returncode == -signal.SIGKILL
+
+    async def saved() -> set[str]:
+        async with Store.open(url) as store:
+            return {trace.id async for trace in store.export()}
+
+    assert {line.strip() for line in acknowledged} <= asyncio.run(saved())
+
+
+SAVER = """
+import asyncio, itertools, sys
+from dirigent.store import Store
+from tests.store.samples import a_trace
+
+async def save_for_ever(store, ids):
+    for id in ids:
+        await store.save(a_trace(id))
+        print(id, flush=True)
+
+async def main():
+    async with Store.open(sys.argv[1]) as store:
+        ids = (f"{n:06}" for n in itertools.count())
+        await asyncio.gather(*(save_for_ever(store, ids) for _ in range(8)))
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def lock(url: str) -> Iterator[None]:
+    """Another program that writes and takes its time."""
+    engine = open_engine(url, wait_s=5)
+    with closing(writing(engine).connect()) as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("LOCK TABLE traces IN EXCLUSIVE MODE"))
+        yield
+    engine.dispose()

@@ -1,0 +1,39 @@
+"""The public API: pinned, lazy, and light to import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import dirigent
+
+HEAVY = ("aiohttp", "genai_prices", "rich", "sqlalchemy", "alembic", "torch", "starlette", "typer", "xllamacpp")
+
+
+def test_every_public_name_is_importable_and_nothing_else_is_listed() -> None:
+    assert sorted(dirigent.__all__) == sorted({*dirigent._HOME, "__version__"})
+    for name in dirigent.__all__:
+        assert getattr(dirigent, name) is not None
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(dirigent.__file__).read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported == set(dirigent._HOME)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(dirigent, "Orchestrator")
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    code = f"import sys, dirigent; print([m for m in {HEAVY!r} if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_the_whole_core_loads_nothing_heavy_either() -> None:
+    code = f"import sys; from dirigent import *; print([m for m in {HEAVY!r} if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

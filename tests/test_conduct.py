@@ -1,0 +1,210 @@
+"""Conductor.run: plans, repairs, fallbacks, rounds, traces, and conductors inside conductors."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError, WorkerError
+from dirigent.limits import Limits
+from dirigent.messages import Delta, Event, Message, Request, Usage
+from dirigent.plan import Plan, Step
+from dirigent.planner import LanguagePlanner
+from dirigent.planners.fixed import Fixed, Single
+from dirigent.pool import Pool
+from dirigent.trace import Drafted, Planned, RunEnded, StepEnded, Trace
+from dirigent.worker import Price
+from dirigent.workers.scripted import Scripted
+
+TWO_STEPS = 'model_id = [0, 1]\nsubtasks = ["name the capital", "count its letters"]\naccess_list = [[], [0]]'
+ACCEPT = "model_id = []\nsubtasks = []\naccess_list = []"
+
+
+def pool_of(**replies: str) -> Pool:
+    return Pool(Scripted(text, name=name, about=f"knows {name}") for name, text in replies.items())
+
+
+def conductor(*drafts: str | Exception, pool: Pool | None = None, **settings: object) -> Conductor:
+    planner = LanguagePlanner(Scripted(*drafts, name="planner"))
+    return Conductor(planner, pool or pool_of(facts="Oslo", letters="4"), **settings)  # type: ignore[arg-type]
+
+
+async def test_a_question_becomes_a_plan_an_answer_and_a_trace() -> None:
+    trace = await conductor(TWO_STEPS).run("How many letters has the capital of Norway?")
+    assert (trace.status, trace.answer) == ("done", "4")
+    assert trace.plan == Plan((Step("facts", "name the capital"), Step("letters", "count its letters", (0,))))
+    assert [info.name for info in trace.pool] == ["facts", "letters"]
+    assert trace.rounds[0].drafts[0].text == TWO_STEPS
+    assert trace.rounds[0].drafts[0].messages
+    assert trace.usage.calls == 3
+
+
+async def test_a_trace_survives_being_written_and_read() -> None:
+    trace = await conductor(TWO_STEPS).run("How many letters?")
+    assert msgspec.json.decode(msgspec.json.encode(trace), type=Trace) == trace
+
+
+async def test_usage_adds_up_and_orchestration_is_what_the_answering_step_did_not_use() -> None:
+    pool = Pool(
+        [
+            Scripted("Oslo", name="facts", usage=Usage(10, 2)),
+            Scripted("4", name="letters", usage=Usage(20, 1)),
+        ]
+    )
+    planner = LanguagePlanner(Scripted(TWO_STEPS, usage=Usage(100, 30)))
+    usage = (await Conductor(planner, pool).run("?")).usage
+    assert (usage.input_tokens, usage.output_tokens) == (130, 33)
+    assert (usage.orchestration_input_tokens, usage.orchestration_output_tokens) == (110, 32)
+
+
+async def test_a_draft_that_is_no_plan_is_mended_once() -> None:
+    asking = conductor("I would ask facts.", TWO_STEPS)
+    trace = await asking.run("?")
+    assert trace.status == "done"
+    first, second = trace.rounds[0].drafts
+    assert first.error
+    assert not second.error
+    assert first.error in "".join(m.text for m in second.messages), "the planner is told why"
+
+
+async def test_without_a_fallback_two_bad_drafts_fail_the_run() -> None:
+    trace = await conductor("nonsense").run("?")
+    assert (trace.status, trace.error_kind) == ("failed", "PlanError")
+    assert trace.usage.calls == 2, "both drafts are billed"
+
+
+async def test_the_fallback_answers_when_the_planner_cannot() -> None:
+    trace = await conductor("nonsense", fallback=Single("letters")).run("?")
+    assert (trace.status, trace.answer) == ("done", "4")
+    assert trace.rounds[0].fallback
+    assert len(trace.rounds[0].drafts) == 3
+
+
+async def test_the_fallback_answers_when_the_planners_model_is_down() -> None:
+    trace = await conductor(WorkerError("down"), fallback=Single()).run("?")
+    assert (trace.status, trace.answer, trace.rounds[0].fallback) == ("done", "Oslo", True)
+
+
+async def test_a_plan_outside_the_pool_is_refused_before_anyone_is_asked() -> None:
+    pool = pool_of(facts="Oslo")
+    trace = await conductor(TWO_STEPS, pool=pool, repairs=0).run("?")
+    assert trace.error_kind == "PlanError"
+    worker = pool["facts"]
+    assert isinstance(worker, Scripted)
+    assert worker.requests == []
+
+
+async def test_in_a_second_round_the_planner_accepts() -> None:
+    trace = await conductor(TWO_STEPS, ACCEPT, limits=Limits(max_rounds=2)).run("?")
+    assert trace.answer == "4"
+    assert trace.rounds[1].accepted
+    assert "4" in trace.rounds[1].drafts[0].messages[-1].text, "it sees the answer"
+
+
+async def test_in_a_second_round_the_planner_repairs() -> None:
+    better = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]'
+    trace = await conductor(TWO_STEPS, better, limits=Limits(max_rounds=2)).run("?")
+    assert trace.answer == "Oslo"
+    assert len(trace.rounds) == 2
+
+
+async def test_accepting_in_the_first_round_is_no_plan() -> None:
+    trace = await conductor(ACCEPT, repairs=0).run("?")
+    assert trace.error_kind == "PlanError"
+
+
+async def test_a_second_round_that_fails_leaves_the_first_answer_standing() -> None:
+    trace = await conductor(TWO_STEPS, "nonsense", limits=Limits(max_rounds=2), repairs=0).run("?")
+    assert (trace.status, trace.answer) == ("done", "4")
+
+
+async def test_a_fixed_planner_accepts_its_own_answer() -> None:
+    trace = await Conductor(Single(), pool_of(a="yes"), limits=Limits(max_rounds=2)).run("?")
+    assert [r.accepted for r in trace.rounds] == [False, True]
+
+
+async def test_observers_see_the_run_in_order_and_last_of_all_its_trace() -> None:
+    seen: list[Event] = []
+    trace = await conductor(TWO_STEPS).run("?", observe=seen.append)
+    kinds = [type(event) for event in seen]
+    assert kinds.index(Drafted) < kinds.index(Planned) < kinds.index(StepEnded)
+    assert isinstance(seen[-1], RunEnded)
+    assert seen[-1].trace == trace
+
+
+async def test_a_cancelled_run_still_leaves_a_trace() -> None:
+    seen: list[Event] = []
+    pool = Pool([Scripted("late", name="slow", delay_s=30)])
+    running = Conductor(Single(), pool)
+    task = asyncio.create_task(running.run("?", observe=seen.append))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert isinstance(seen[-1], RunEnded)
+    assert seen[-1].trace.status == "cancelled"
+    assert seen[-1].trace.steps[0].status == "cancelled"
+
+
+async def test_the_deadline_covers_planning() -> None:
+    planner = LanguagePlanner(Scripted(TWO_STEPS, delay_s=30))
+    trace = await Conductor(planner, pool_of(facts="x", letters="y"), limits=Limits(deadline_s=0.1)).run("?")
+    assert trace.error_kind == "DeadlineError"
+
+
+async def test_a_cost_cap_needs_every_price() -> None:
+    with pytest.raises(ConfigError, match=r'a price for worker "facts".*price = '):
+        await conductor(TWO_STEPS, limits=Limits(max_cost_usd=1.0)).run("?")
+
+
+async def test_a_run_never_costs_more_than_its_cap() -> None:
+    pool = Pool([Scripted("word " * 5000, name="dear", price=Price(1.0, 1000.0))])
+    limits = Limits(max_cost_usd=0.05)
+    plan = Plan(tuple(Step("dear", "write", tuple(range(i))) for i in range(3)))
+    trace = await Conductor(Fixed(plan), pool, limits=limits).run("?")
+    assert 0 < trace.cost_usd <= 0.05
+
+
+async def test_a_conductor_is_a_worker() -> None:
+    inner = conductor(TWO_STEPS, name="inner")
+    outer = Conductor(Single(), Pool([inner]))
+    trace = await outer.run("?")
+    assert trace.answer == "4"
+    assert trace.usage.calls == 3, "the calls inside are the calls that are billed"
+
+
+async def test_a_conductor_streams_its_last_step_to_whoever_asks_it() -> None:
+    seen: list[Event] = []
+    reply = await conductor(TWO_STEPS).ask(Request((Message("user", "?"),)), observe=seen.append)
+    assert "".join(e.text for e in seen if isinstance(e, Delta)) == reply.text
+
+
+async def test_a_conductor_that_stands_in_its_own_pool_ends() -> None:
+    class Mirror:
+        info = Scripted("x", name="mirror").info
+        target: Conductor
+
+        async def ask(self, request: Request, *, observe: object = None) -> object:
+            return await self.target.ask(request)
+
+    mirror = Mirror()
+    mirror.target = Conductor(Single(), Pool([mirror]))  # type: ignore[list-item]
+    trace = await mirror.target.run("?")
+    assert trace.status == "failed"
+    assert "nested deeper" in trace.error
+
+
+async def test_a_dry_run_asks_no_worker() -> None:
+    pool = pool_of(facts="Oslo", letters="4")
+    drafted = await conductor(TWO_STEPS, pool=pool).draft("?")
+    assert drafted.plan is not None
+    assert len(drafted.plan.steps) == 2
+    assert all(isinstance(w, Scripted) and not w.requests for w in pool.values())
+
+
+def test_an_empty_pool_is_refused() -> None:
+    with pytest.raises(ConfigError, match="pool is empty"):
+        Conductor(Single(), Pool([]))

@@ -1,0 +1,227 @@
+"""Carrying out a plan: order, access, faults, limits, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from dirigent.errors import CostError, DeadlineError, WorkerError
+from dirigent.execute import execute
+from dirigent.limits import Budget, Limits
+from dirigent.messages import Event, Message, Request, Schema, Usage, conversation
+from dirigent.plan import Plan, Step
+from dirigent.prompt import ANSWER, step_messages
+from dirigent.trace import StepDelta, StepEnded, StepReassigned, StepStarted
+from dirigent.worker import Price
+from dirigent.workers.scripted import Scripted
+
+QUESTION = conversation("How many letters has the capital of Norway?")
+
+
+def chain(*workers: str) -> Plan:
+    return Plan(tuple(Step(name, f"do {i}", (i - 1,) if i else ()) for i, name in enumerate(workers)))
+
+
+async def test_step_sees_only_what_its_access_allows() -> None:
+    spy = Scripted("done")
+    plan = Plan((Step("a", "one"), Step("b", "two"), Step("spy", "three", access=(1,))))
+    await execute(plan, {"a": Scripted("ALPHA"), "b": Scripted("BETA"), "spy": spy}, QUESTION)
+    assert "BETA" in spy.seen_text
+    assert "ALPHA" not in spy.seen_text
+
+
+async def test_the_last_reply_is_the_answer_and_every_step_is_recorded() -> None:
+    plan = chain("a", "b")
+    done = await execute(plan, {"a": Scripted("Oslo"), "b": Scripted("4")}, QUESTION)
+    assert done.reply is not None
+    assert done.reply.text == "4"
+    assert [step.status for step in done.steps] == ["done", "done"]
+    assert all(step.attempts and step.messages for step in done.steps)
+    assert done.steps[1].started_s >= done.steps[0].ended_s
+
+
+async def test_steps_that_do_not_read_one_another_run_at_the_same_time() -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(request: Request) -> str:
+        await asyncio.wait_for(both.wait(), 5)
+        return "met"
+
+    from dirigent.workers.scripted import FromFunction
+
+    workers = {"a": FromFunction(meet, name="a"), "b": FromFunction(meet, name="b"), "c": Scripted("end")}
+    plan = Plan((Step("a", "x"), Step("b", "y"), Step("c", "z", (0, 1))))
+    assert (await execute(plan, workers, QUESTION)).error is None
+
+
+async def test_a_step_waits_for_nothing_but_what_it_reads() -> None:
+    order: list[int] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepEnded):
+            order.append(event.step.index)
+
+    workers = {"slow": Scripted("s", delay_s=0.2), "quick": Scripted("q")}
+    plan = Plan((Step("slow", "x"), Step("quick", "y"), Step("quick", "z", (1,))))
+    await execute(plan, workers, QUESTION, observe=note)
+    assert order == [1, 2, 0]
+
+
+async def test_a_failed_worker_is_replaced_once_and_the_record_says_so() -> None:
+    events: list[Event] = []
+    workers = {"bad": Scripted(WorkerError("down", worker="bad")), "good": Scripted("fine")}
+    done = await execute(chain("bad"), workers, QUESTION, reassign=True, observe=events.append)
+    step = done.steps[0]
+    assert (step.worker, step.planned_worker, step.status) == ("good", "bad", "done")
+    assert [type(e) for e in events] == [StepStarted, StepReassigned, StepStarted, StepEnded]
+
+
+async def test_a_step_is_reassigned_at_most_once() -> None:
+    down = WorkerError("down")
+    third = Scripted("never asked")
+    workers = {"a": Scripted(down), "b": Scripted(down), "c": third}
+    done = await execute(chain("a"), workers, QUESTION, reassign=True)
+    assert isinstance(done.error, WorkerError)
+    assert third.requests == []
+
+
+async def test_without_reassignment_the_failure_ends_the_run() -> None:
+    workers = {"bad": Scripted(WorkerError("down")), "good": Scripted("fine")}
+    done = await execute(chain("bad", "good"), workers, QUESTION)
+    assert [step.status for step in done.steps] == ["failed", "cancelled"]
+    assert str(done.error) == "down"
+
+
+async def test_a_substitute_must_be_able_to_do_what_is_asked() -> None:
+    plain = Scripted("no schema here")
+    able = Scripted("{}", abilities=frozenset({"schema"}))
+    workers = {"bad": Scripted(WorkerError("down")), "plain": plain, "able": able}
+    options = Request((), schema=Schema({"type": "object"}))
+    done = await execute(chain("bad"), workers, QUESTION, reassign=True, options=options)
+    assert done.steps[0].worker == "able"
+    assert plain.requests == []
+
+
+async def test_a_lost_side_branch_does_not_end_the_run() -> None:
+    plan = Plan((Step("bad", "side"), Step("good", "also side", (0,)), Step("good", "main")))
+    done = await execute(plan, {"bad": Scripted(WorkerError("down")), "good": Scripted("fine")}, QUESTION)
+    assert [step.status for step in done.steps] == ["failed", "skipped", "done"]
+    assert done.error is None
+
+
+async def test_when_the_answer_is_lost_the_others_are_cancelled_at_once() -> None:
+    slow = Scripted("late", delay_s=30)
+    plan = Plan((Step("slow", "x"), Step("bad", "y"), Step("slow", "z", (0, 1))))
+    began = time.monotonic()
+    done = await execute(plan, {"slow": slow, "bad": Scripted(WorkerError("down"))}, QUESTION)
+    assert time.monotonic() - began < 5
+    assert [step.status for step in done.steps] == ["cancelled", "failed", "cancelled"]
+
+
+async def test_the_deadline_is_kept_inside_a_step() -> None:
+    limits = Limits(deadline_s=0.1)
+    done = await execute(
+        chain("slow", "next"),
+        {"slow": Scripted("late", delay_s=30), "next": Scripted("x")},
+        QUESTION,
+        limits=limits,
+    )
+    assert isinstance(done.error, DeadlineError)
+    assert "0.1 s" in str(done.error)
+    assert [step.status for step in done.steps] == ["failed", "cancelled"]
+
+
+async def test_a_step_has_a_deadline_of_its_own() -> None:
+    limits = Limits(deadline_s=60, step_deadline_s=0.1)
+    done = await execute(chain("slow"), {"slow": Scripted("late", delay_s=30)}, QUESTION, limits=limits)
+    assert "step_deadline_s = 0.1" in str(done.error)
+
+
+async def test_cancelling_abandons_running_steps_and_starts_no_other() -> None:
+    after = Scripted("never")
+    ended: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepEnded):
+            ended.append(event.step.status)
+
+    workers = {"slow": Scripted("late", delay_s=30), "after": after}
+    task = asyncio.create_task(execute(chain("slow", "after"), workers, QUESTION, observe=note))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["cancelled", "cancelled"]
+    assert after.requests == []
+
+
+async def test_a_bug_in_a_worker_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await execute(
+            chain("a", "b"), {"a": Scripted(ZeroDivisionError("bug")), "b": Scripted("x")}, QUESTION
+        )
+
+
+async def test_the_cost_cap_stops_the_next_step_of_a_worker_that_keeps_no_book() -> None:
+    dear = Scripted("x", price=Price(0, 1e6), usage=Usage(0, 3))
+    budget = Budget(max_cost_usd=2.0)
+    done = await execute(chain("dear", "dear"), {"dear": dear}, QUESTION, ledger=budget)
+    assert isinstance(done.error, CostError)
+    assert len(dear.requests) <= 1 or done.steps[1].status == "failed"
+
+
+async def test_only_the_last_step_gets_schema_and_stops() -> None:
+    first, last = Scripted("a"), Scripted("b")
+    options = Request((), schema=Schema({"type": "object"}), stop=("END",), max_output_tokens=7)
+    await execute(chain("first", "last"), {"first": first, "last": last}, QUESTION, options=options)
+    assert first.requests[0].schema is None
+    assert first.requests[0].stop == ()
+    assert first.requests[0].max_output_tokens == Limits().max_output_tokens
+    assert last.requests[0].schema is not None
+    assert last.requests[0].max_output_tokens == 7
+
+
+async def test_steps_that_ask_the_same_get_seeds_of_their_own() -> None:
+    worker = Scripted("x", abilities=frozenset({"seed"}))
+    plan = Plan((Step("w", "same"), Step("w", "same")))
+    await execute(plan, {"w": worker}, QUESTION, options=Request((), seed=10))
+    assert sorted(r.seed or 0 for r in worker.requests) == [10, 11]
+
+
+async def test_text_is_streamed_only_when_asked_for() -> None:
+    events: list[Event] = []
+    await execute(chain("a"), {"a": Scripted("one two")}, QUESTION, observe=events.append)
+    assert not any(isinstance(e, StepDelta) for e in events)
+    await execute(chain("a"), {"a": Scripted("one two")}, QUESTION, observe=events.append, stream=True)
+    assert "".join(e.text for e in events if isinstance(e, StepDelta)) == "one two"
+
+
+async def test_a_step_that_only_answers_gets_the_conversation_as_it_is() -> None:
+    spy = Scripted("4")
+    question = (Message("system", "Be brief."), Message("user", "2 + 2?"))
+    await execute(Plan((Step("spy", ANSWER),)), {"spy": spy}, question)
+    assert spy.requests[0].messages == question
+
+
+def test_canaries_never_leave_their_access_list() -> None:
+    """10,000 random plans: every reply holds a canary, and a prompt holds exactly those it may read."""
+    rng = random.Random(20261115)
+    for _ in range(10_000):
+        count = rng.randint(1, 8)
+        plan = Plan(
+            tuple(
+                Step("w", f"subtask {i}", tuple(sorted(rng.sample(range(i), rng.randint(0, i)))))
+                for i in range(count)
+            )
+        )
+        canaries = {i: f"canary-{rng.getrandbits(64):016x}" for i in range(count)}
+        index = rng.randrange(count)
+        messages = step_messages(
+            QUESTION, plan, index, canaries, secret=f"{rng.random()}", subtask_only=rng.random() < 0.3
+        )
+        text = "\n".join(message.text for message in messages)
+        seen = {i for i, canary in canaries.items() if canary in text}
+        assert seen == set(plan.steps[index].access)

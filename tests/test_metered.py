@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dirigent.errors import CostError, WorkerError
+from dirigent.limits import Budget, Hold, Quote
+from dirigent.messages import (
+    Delta,
+    Event,
+    Image,
+    Message,
+    Observe,
+    Reply,
+    Request,
+    Schema,
+    Text,
+    Tool,
+    ToolCall,
+    Usage,
+    conversation,
+    ignore,
+)
+from dirigent.metered import Metered, attempts_of, most_input_tokens
+from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.scripted import Scripted
+from tests.workers.clock import Clock
+
+PRICE = Price(input=1_000.0, output=10_000.0, cached_input=100.0)
+"""A tenth of a cent a token read, a cent a token written: sums that can be checked by eye."""
+
+
+def asked(ledger: Budget | None = None, **fields: object) -> Request:
+    return Request(conversation("12345678"), ledger=ledger, **fields)  # type: ignore[arg-type]
+
+
+async def test_a_call_becomes_one_attempt_with_its_cost():
+    worker = Metered(Scripted("ok", name="w", price=PRICE, usage=Usage(100, 5, cached_input_tokens=50)))
+    reply = await worker.ask(asked())
+    (attempt,) = reply.attempts
+    assert attempt.worker == "w"
+    assert attempt.usage == reply.usage == Usage(100, 5, cached_input_tokens=50)
+    assert attempt.cost_usd == reply.cost_usd == pytest.approx(0.05 + 0.005 + 0.05)
+    assert attempt.error == ""
+    assert not attempt.cached
+
+
+async def test_seconds_are_those_of_the_call():
+    clock = Clock()
+
+    async def slow(request: Request) -> str:
+        await clock.sleep(2.5)
+        return "ok"
+
+    reply = await Metered(Scripted(slow), clock=clock).ask(asked())
+    assert reply.seconds == reply.attempts[0].seconds == 2.5
+
+
+async def test_the_ledger_holds_the_worst_case_during_the_call_and_the_truth_after_it():
+    budget = Budget(max_cost_usd=1.0)
+    held: list[float] = []
+
+    def look(request: Request) -> str:
+        held.extend(hold.cost_usd for hold in budget._held.values())
+        return "12345678"
+
+    await Metered(Scripted(look, price=PRICE)).ask(asked(budget, max_output_tokens=20))
+    assert held == [pytest.approx((16 + 4) * 0.001 + 20 * 0.01)]
+    assert budget.spent_usd == pytest.approx(2 * 0.001 + 2 * 0.01)
+    assert budget.spent_tokens == 2
+    assert not budget._held
+
+
+async def test_a_call_may_write_no_more_than_the_ledger_and_the_model_allow():
+    inner = Scripted("x" * 1_000, price=PRICE, output_tokens=50)
+    await Metered(inner).ask(asked())
+    await Metered(inner).ask(asked(max_output_tokens=30))
+    await Metered(inner).ask(asked(Budget(max_cost_usd=0.02 + 0.25)))
+    assert [request.max_output_tokens for request in inner.requests] == [50, 30, 25]
+
+
+async def test_a_call_that_cannot_be_paid_is_not_made():
+    inner = Scripted("never", price=PRICE)
+    with pytest.raises(CostError, match="too little to ask scripted") as caught:
+        await Metered(inner).ask(asked(Budget(max_cost_usd=0.01)))
+    assert inner.calls == 0
+    assert caught.value.attempts == ()
+
+
+async def test_a_failed_call_is_on_the_error_and_costs_nothing_if_nothing_came():
+    budget = Budget(max_cost_usd=1.0)
+    worker = Metered(Scripted(WorkerError("503 from upstream", fault="overloaded"), name="w", price=PRICE))
+    with pytest.raises(WorkerError) as caught:
+        await worker.ask(asked(budget))
+    (attempt,) = caught.value.attempts
+    assert (attempt.error, attempt.cost_usd, attempt.usage) == ("503 from upstream", 0.0, Usage())
+    assert caught.value.worker == "w"
+    assert budget.spent_usd == 0.0
+    assert not budget._held
+
+
+class BreaksOff:
+    """Writes eight characters, then stalls or fails."""
+
+    info = WorkerInfo("broken", price=PRICE)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.writing = asyncio.Event()
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        observe(Delta("1234"))
+        observe(Delta("5678"))
+        self.writing.set()
+        if self.error is not None:
+            raise self.error
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+
+async def test_a_stream_that_broke_off_is_charged_for_what_was_read_and_written():
+    budget = Budget(max_cost_usd=1.0)
+    seen: list[Event] = []
+    worker = Metered(BreaksOff(WorkerError("cut", fault="reply")))
+    with pytest.raises(WorkerError) as caught:
+        await worker.ask(asked(budget), observe=seen.append)
+    assert caught.value.attempts[0].usage == Usage(2, 2)
+    assert budget.spent_usd == caught.value.attempts[0].cost_usd == pytest.approx(0.022)
+    assert seen == [Delta("1234"), Delta("5678")]
+
+
+async def test_a_cancelled_call_is_charged_settled_and_told_of():
+    budget = Budget(max_cost_usd=1.0)
+    inner = BreaksOff()
+    task = asyncio.ensure_future(Metered(inner).ask(asked(budget), observe=lambda event: None))
+    await inner.writing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    (attempt,) = attempts_of(caught.value)
+    assert (attempt.error, attempt.usage) == ("cancelled", Usage(2, 2))
+    assert budget.spent_usd == attempt.cost_usd == pytest.approx(0.022)
+    assert not budget._held
+
+
+async def test_a_bug_in_a_worker_propagates_and_leaves_no_hold():
+    budget = Budget(max_cost_usd=1.0)
+    with pytest.raises(ZeroDivisionError) as caught:
+        await Metered(Scripted(ZeroDivisionError("oops"), price=PRICE)).ask(asked(budget))
+    assert attempts_of(caught.value)[0].error == "ZeroDivisionError: oops"
+    assert not budget._held
+
+
+class Door:
+    """A ledger that lets nothing through until it is opened, as a slow database would."""
+
+    def __init__(self, *, open_for: str) -> None:
+        self.budget = Budget(max_cost_usd=1.0)
+        self.opened = asyncio.Event()
+        self.reached = asyncio.Event()
+        self.open_for = open_for
+
+    async def reserve(self, quote: Quote) -> Hold:
+        hold = await self.budget.reserve(quote)
+        await self._pass("reserve")
+        return hold
+
+    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+        await self._pass("settle")
+        await self.budget.settle(hold, cost_usd=cost_usd, output_tokens=output_tokens)
+
+    async def _pass(self, what: str) -> None:
+        if what != self.open_for:
+            self.reached.set()
+            await self.opened.wait()
+
+
+@pytest.mark.parametrize(("open_for", "calls"), [("settle", 0), ("reserve", 1)])
+async def test_a_cancellation_during_book_keeping_leaves_no_hold(open_for: str, calls: int):
+    door = Door(open_for=open_for)
+    inner = Scripted("12345678", price=PRICE)
+    request = Request(conversation("12345678"), ledger=door, max_output_tokens=20)
+    task = asyncio.ensure_future(Metered(inner).ask(request))
+    await door.reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    door.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert inner.calls == calls
+    assert not door.budget._held
+    assert door.budget.spent_usd == pytest.approx(0.022 * calls)
+
+
+async def test_a_cost_that_the_worker_states_goes_before_the_price():
+    reply = await Metered(Scripted(Reply("x", cost_usd=0.5), price=PRICE)).ask(asked())
+    assert reply.cost_usd == reply.attempts[0].cost_usd == 0.5
+
+
+async def test_a_worker_without_a_price_costs_nothing():
+    budget = Budget()
+    reply = await Metered(Scripted("12345678")).ask(asked(budget))
+    assert reply.attempts[0].cost_usd == 0.0
+    assert reply.attempts[0].usage == Usage(2, 2)
+    assert budget.spent_tokens == 2
+
+
+class Uncounted:
+    info = WorkerInfo("uncounted", price=PRICE)
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        assert observe is ignore, "nobody watches, so nothing need be streamed"
+        return Reply("12345678")
+
+
+async def test_a_reply_without_counts_is_estimated_since_it_was_not_free():
+    reply = await Metered(Uncounted()).ask(asked())
+    assert reply.usage == Usage(2, 2)
+    assert reply.cost_usd == pytest.approx(0.022)
+
+
+def test_the_input_is_estimated_generously():
+    plain = Request(conversation("x" * 100))
+    assert most_input_tokens(plain) == 16 + 50
+    assert most_input_tokens(Request(conversation("語" * 100))) == 16 + 150
+    assert most_input_tokens(Request(conversation("\ud800"))) == 16 + 1
+    picture = Message("user", (Text("x" * 100), Image(url="https://example.com/a.png")))
+    assert most_input_tokens(Request((picture,))) == 16 + 50 + 1_500
+    called = Message("assistant", tool_calls=(ToolCall("1", "look", "{}"),))
+    assert most_input_tokens(Request((called,))) == 16 + 3
+    tool = Tool("look", {"type": "object", "properties": {"where": {"type": "string"}}})
+    assert most_input_tokens(Request((), tools=(tool,))) > 16 + 40
+    assert most_input_tokens(Request((), schema=Schema({"type": "object"}))) > 16 + 20

@@ -1,0 +1,92 @@
+import copy
+import gc
+import json
+import logging
+import pickle
+
+import msgspec
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.workers.secret import RedactingFilter, Secret, redact
+
+KEY = "not-a-known-shape-42"
+
+
+def test_a_secret_shows_only_its_mask():
+    secret = Secret(KEY)
+    shown = [repr(secret), str(secret), f"{secret:>5}", json.dumps({"key": secret}), "%s" % secret]  # noqa: UP031
+    shown.append(msgspec.json.encode({"key": secret}, enc_hook=str).decode())
+    assert all("***" in text and KEY not in text for text in shown)
+    assert secret.reveal() == KEY
+
+
+def test_a_secret_can_be_neither_pickled_nor_copied():
+    secret = Secret(KEY)
+    for leak in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            leak(secret)
+
+
+def test_two_secrets_are_never_equal_by_their_mask():
+    assert Secret(KEY) != Secret("another-key-43")
+    assert Secret(KEY) != "***"
+
+
+@pytest.mark.parametrize("value", ["", "  \n", "two\nlines"])
+def test_a_key_that_no_header_can_carry_is_refused(value):
+    with pytest.raises(ConfigError, match="key is empty or holds control characters"):
+        Secret(value)
+
+
+def test_a_trailing_newline_is_dropped():
+    assert Secret(KEY + "\n").reveal() == KEY
+
+
+def test_live_secrets_are_redacted_by_value_and_forgotten_with_their_owner():
+    secret = Secret(KEY)
+    longer = Secret(KEY + "-and-more")
+    assert redact(f"tried {KEY}, then {KEY}-and-more!") == "tried ***, then ***!"
+    del secret, longer
+    gc.collect()
+    assert redact(f"tried {KEY}") == f"tried {KEY}"
+
+
+def test_a_secret_is_found_in_its_json_form_too():
+    secret = Secret('quo"ted-key')
+    assert redact(json.dumps({"said": secret.reveal()})) == '{"said": "***"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("key sk-proj-abcdefghijklmnop1234 refused", "key *** refused"),
+        ("Authorization: Bearer abc.def-ghi_jkl123", "Authorization: Bearer ***"),
+        ('{"x-api-key": "0123456789abcdef"}', '{"x-api-key": "***"}'),
+        ("AIzaSyA1234567890abcdefghijklmnopqrstuvw", "***"),
+        (
+            "the task-force-of-sixteen-people met; bearer of news",
+            "the task-force-of-sixteen-people met; bearer of news",
+        ),
+    ],
+)
+def test_common_shapes_of_keys_are_redacted_and_ordinary_words_are_not(text, expected):
+    assert redact(text) == expected
+
+
+def test_placeholders_are_too_short_to_redact():
+    placeholder = Secret("ollama")
+    assert redact("ollama serves llama") == "ollama serves llama"
+    assert placeholder.reveal() == "ollama"
+
+
+def test_log_records_are_redacted_with_arguments_and_traceback(caplog):
+    secret = Secret(KEY)
+    caplog.handler.addFilter(RedactingFilter())
+    try:
+        raise ValueError(secret.reveal())
+    except ValueError:
+        logging.getLogger("dirigent.test").exception("calling with %s", secret.reveal())
+    assert "calling with ***" in caplog.text
+    assert "ValueError: ***" in caplog.text
+    assert KEY not in caplog.text
