@@ -51,4 +51,4 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 		echo "▸ environment      $(VENV) ready ($$(( $$(date +%s) - start )) s)"
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	@$(INSTALL) --editable '.[local,serve,eval,postgres,dev]' && touch $@
+	@$(INSTALL) --editable '.[local,serve,eval,train,postgres,dev]' && touch $@

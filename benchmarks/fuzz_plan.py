@@ -3,7 +3,7 @@
     python benchmarks/fuzz_plan.py 100000 [--seed 7] [--json]
 
 Each text is a printed plan with random edits, a splice of two plans, random characters, or a bomb (deep
-nesting, huge numbers, endless strings, thousands of labels). It is read in the dialect it came from, in another
+nesting, huge numbers, endless strings, many labels). It is read in the dialect it came from, in another
 one, or as a plan written by hand. An accepted plan must survive printing and reading in all three dialects.
 The last line is one JSON object; the exit status is 1 if anything was violated. A seed fixes the texts.
 """
@@ -179,9 +179,7 @@ def fuzz(count: int, rng: random.Random, *, say: Callable[[str], None]) -> Outco
         if number % max(1, count // 20) == 0:
             say(f"{number:>9,} of {count:,}  {accepted:,} accepted  slowest {slowest_ms:.1f} ms")
     seconds = round(time.perf_counter() - started, 1)
-    return Outcome(
-        count, accepted, count - accepted, tuple(violations), round(slowest_ms, 2), slowest_text, seconds
-    )
+    return Outcome(count, accepted, count - accepted, tuple(violations), round(slowest_ms, 2), slowest_text, seconds)
 
 
 def _case(rng: random.Random) -> Case:
@@ -219,9 +217,7 @@ def _edited(text: str, rng: random.Random) -> str:
                 text[:start] + text[near:],
                 text[:start] + rng.choice(FRAGMENTS) + text[start:],
                 text[:start] + rng.choice(FRAGMENTS) + text[near:],
-                text[:start]
-                + chr(rng.choice((rng.randint(0, 255), rng.randint(0, 0x10FFFF))))
-                + text[start:],
+                text[:start] + chr(rng.choice((rng.randint(0, 255), rng.randint(0, 0x10FFFF)))) + text[start:],
                 text[:end] + text[start:],
                 text[:start],
             )
@@ -261,11 +257,11 @@ def _bomb(rng: random.Random) -> str:
 def _read(case: Case) -> tuple[Plan | None, float, str]:
     """The plan if it is accepted, the milliseconds it took, and what was violated.
 
-    A pause of the machine is not the parser's: a reading over the bound is repeated, and the best one counts.
+    A pause of the machine is not the parser's: a reading near the bound is repeated, and the best one counts.
     """
     plan, took_ms, fault = _timed(case)
     for _ in range(4):
-        if took_ms <= MAX_MS:
+        if took_ms <= MAX_MS / 5:
             break
         took_ms = min(took_ms, _timed(case)[1])
     if took_ms > MAX_MS and not fault:

@@ -140,13 +140,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         return "–"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return (
-        f'`"{value}"`'
-        if isinstance(value, str)
-        else f"`{value:g}`"
-        if isinstance(value, float)
-        else f"`{value}`"
-    )
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
 def _type(type_: Any) -> str:

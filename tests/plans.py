@@ -52,9 +52,7 @@ subtasks = nasty_text.map(str.strip).filter(bool)
 
 
 @st.composite
-def plans(
-    draw: st.DrawFn, subtask: st.SearchStrategy[str] = subtasks, *, max_steps: int = LIMITS.max_steps
-) -> Plan:
+def plans(draw: st.DrawFn, subtask: st.SearchStrategy[str] = subtasks, *, max_steps: int = LIMITS.max_steps) -> Plan:
     """Plans of one step or more over `NAMES`, with any access that a plan may have."""
     count = draw(st.integers(1, max_steps))
     steps = []

@@ -77,7 +77,7 @@ async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
 def test_nothing_found_gives_the_local_pool() -> None:
     config = parse_config(toml_of(Found()), path=FILE).config
     assert {worker.kind for worker in config.worker} == {"local"}
-    assert set(config.profile) == {"ultra", "mini"}
+    assert {"ultra", "mini"} <= set(config.profile)
 
 
 def test_every_provider_found_gives_its_starters() -> None:
@@ -89,9 +89,7 @@ def test_every_provider_found_gives_its_starters() -> None:
 
 def test_the_variable_that_was_found_is_the_one_written() -> None:
     text = toml_of(Found(keys={"google": "GOOGLE_API_KEY"}))
-    assert {worker.api_key_env for worker in parse_config(text, path=FILE).config.worker} == {
-        "GOOGLE_API_KEY"
-    }
+    assert {worker.api_key_env for worker in parse_config(text, path=FILE).config.worker} == {"GOOGLE_API_KEY"}
 
 
 def test_models_with_odd_names_become_workers_with_usable_ones() -> None:

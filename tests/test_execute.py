@@ -160,9 +160,7 @@ async def test_cancelling_abandons_running_steps_and_starts_no_other() -> None:
 
 async def test_a_bug_in_a_worker_is_not_swallowed() -> None:
     with pytest.raises(ZeroDivisionError):
-        await execute(
-            chain("a", "b"), {"a": Scripted(ZeroDivisionError("bug")), "b": Scripted("x")}, QUESTION
-        )
+        await execute(chain("a", "b"), {"a": Scripted(ZeroDivisionError("bug")), "b": Scripted("x")}, QUESTION)
 
 
 async def test_the_cost_cap_stops_the_next_step_of_a_worker_that_keeps_no_book() -> None:
@@ -213,8 +211,7 @@ def test_canaries_never_leave_their_access_list() -> None:
         count = rng.randint(1, 8)
         plan = Plan(
             tuple(
-                Step("w", f"subtask {i}", tuple(sorted(rng.sample(range(i), rng.randint(0, i)))))
-                for i in range(count)
+                Step("w", f"subtask {i}", tuple(sorted(rng.sample(range(i), rng.randint(0, i))))) for i in range(count)
             )
         )
         canaries = {i: f"canary-{rng.getrandbits(64):016x}" for i in range(count)}

@@ -109,9 +109,7 @@ async def test_retry_after_is_waited_for(stub: StubProvider, client: HttpClient)
     assert stub.calls[1].started_at - stub.calls[0].started_at >= 1.0
 
 
-async def test_one_of_two_workers_is_dead_and_200_of_200_are_answered(
-    stub: StubProvider, client: HttpClient
-) -> None:
+async def test_one_of_two_workers_is_dead_and_200_of_200_are_answered(stub: StubProvider, client: HttpClient) -> None:
     """Plans name either worker at random, with the stack that configured workers really get."""
     rng = random.Random(2)
     pool = Pool(

@@ -62,9 +62,7 @@ def test_the_other_labels_have_aliases_too(tasks: str, reads: str) -> None:
 
 
 def test_a_label_without_a_list_is_passed_over() -> None:
-    assert (
-        len(read(f"The access list: as small as can be. subtasks: two.\nmodel_id = [0, 0] {REST}").steps) == 2
-    )
+    assert len(read(f"The access list: as small as can be. subtasks: two.\nmodel_id = [0, 0] {REST}").steps) == 2
 
 
 def test_the_first_list_of_each_label_wins() -> None:
@@ -91,9 +89,7 @@ def test_thoughts_that_never_close_are_kept() -> None:
 
 
 def test_lists_over_several_bulleted_lines_are_read() -> None:
-    plan = read(
-        'model_id = [\n  - 0,\n  • 1,\n]\nsubtasks = [\n* "one",\n* "two",\n]\naccess_list = [\n [],\n [0]\n]'
-    )
+    plan = read('model_id = [\n  - 0,\n  • 1,\n]\nsubtasks = [\n* "one",\n* "two",\n]\naccess_list = [\n [],\n [0]\n]')
     assert plan == Plan((Step("a", "one"), Step("b", "two", (0,))))
 
 

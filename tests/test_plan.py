@@ -218,9 +218,7 @@ def test_a_pool_gives_its_names_in_the_order_of_its_ids() -> None:
             self.info = WorkerInfo(name)
 
     pool = Pool([Card("math"), Card("letters")])  # type: ignore[list-item]
-    assert (
-        format_plan(TWO_STEPS, pool, dialect="lines").splitlines()[0] == "Count its letters. | letters 1 | -"
-    )
+    assert format_plan(TWO_STEPS, pool, dialect="lines").splitlines()[0] == "Count its letters. | letters 1 | -"
     assert parse_plan("Go. | 0 | -", pool, dialect="lines").steps[0].worker == "math"
 
 
@@ -230,9 +228,7 @@ def test_a_plan_with_a_stranger_is_not_written() -> None:
 
 
 def test_the_critical_path_is_the_longest_chain_of_readers() -> None:
-    diamond = Plan(
-        (Step("a", "x"), Step("a", "x", (0,)), Step("a", "x", (0,)), Step("a", "x", (1, 2)), Step("a", "x"))
-    )
+    diamond = Plan((Step("a", "x"), Step("a", "x", (0,)), Step("a", "x", (0,)), Step("a", "x", (1, 2)), Step("a", "x")))
     assert critical_path(diamond) == 3
     assert critical_path(Plan((Step("a", "x"),) * 4)) == 1
     assert critical_path(Plan()) == 0
@@ -274,6 +270,7 @@ def test_a_line_names_its_worker_by_name_by_id_or_both(field: str) -> None:
         ("go | math 1 | - 0", "access '-'"),
         ("go | math 1 | -1", "access '-1'"),
         ("go | math 1 | 0.", "access '0.'"),
+        ("go | math 1 |" + " 0" * 65, "access has more than 64 entries"),
         ("accept", "1 fields"),
     ],
 )
@@ -340,6 +337,7 @@ def test_a_surrogate_pair_in_json_is_one_character() -> None:
             steps_json({"id": "a"}, {"access_list": ["b"]}),
             "reads step 'b', which is not before it; earlier ids: 'a'",
         ),
+        (steps_json({"access_list": ["0"] * 65}), "access has more than 64 entries"),
         (steps_json({"access_list": None}), "None is not a step's id"),
         (steps_json({"access_list": [0.0]}), "0.0 is not a step's id"),
         ('{"steps": [{"id": ' + "9" * 5000 + "}]}", "is not JSON"),
@@ -388,6 +386,9 @@ BOMBS = {
     "bars": "|" * MAX_TEXT_BYTES,
     "backslashes": "\\" * MAX_TEXT_BYTES,
     "lines": "x|math|-\n" * 7_000,
+    "strings in json": '{"steps":[{"models":["math"],"prompt":' + '""' * 32_000 + "}]}",
+    "access in a line": "x|math|" + "} " * 32_000,
+    "access in json": '{"steps":[{"models":["math"],"prompt":"x","access_list":[' + "1," * 32_000 + "1]}]}",
     "keys": "{" + ",".join(f'"{i}":1' for i in range(6_000)) + ',"1":2}',
 }
 

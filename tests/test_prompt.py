@@ -23,9 +23,7 @@ from dirigent.prompt import (
 from dirigent.worker import Price, WorkerInfo
 
 QUESTION = conversation("How many letters has the capital of Norway?")
-PLAN = Plan(
-    (Step("a", "name the capital"), Step("b", "count its letters", (0,)), Step("c", "say it", (0, 1)))
-)
+PLAN = Plan((Step("a", "name the capital"), Step("b", "count its letters", (0,)), Step("c", "say it", (0, 1))))
 INFOS = (WorkerInfo("a", about="facts", price=Price(1, 2)), WorkerInfo("b", about="letters"), WorkerInfo("c"))
 
 
@@ -35,9 +33,7 @@ def text_of(messages: tuple[Message, ...]) -> str:
 
 def test_a_worker_sees_question_then_results_then_subtask() -> None:
     text = text_of(step_messages(QUESTION, PLAN, 1, {0: "Oslo"}, secret="s"))
-    places = [
-        text.index(part) for part in ("capital of Norway", "name the capital", "Oslo", "count its letters")
-    ]
+    places = [text.index(part) for part in ("capital of Norway", "name the capital", "Oslo", "count its letters")]
     assert places == sorted(places)
 
 
@@ -119,9 +115,7 @@ def test_the_four_examples_differ_in_length_shape_and_workers() -> None:
 
 
 def test_examples_longer_than_the_limit_are_not_shown() -> None:
-    text = text_of(
-        prompted_planner_messages(QUESTION, INFOS, limits=Limits(max_steps=2), dialect="lists", secret="s")
-    )
+    text = text_of(prompted_planner_messages(QUESTION, INFOS, limits=Limits(max_steps=2), dialect="lists", secret="s"))
     assert "greenhouse" not in text
     assert "ten-year-old" in text
 
@@ -133,9 +127,7 @@ def test_what_never_changes_comes_first_and_the_question_last() -> None:
 
 def test_names_can_be_hidden_from_the_planner() -> None:
     infos = (WorkerInfo("famous-model", about="facts"),)
-    hidden = prompted_planner_messages(
-        QUESTION, infos, limits=Limits(), dialect="lists", secret="s", show_names=False
-    )
+    hidden = prompted_planner_messages(QUESTION, infos, limits=Limits(), dialect="lists", secret="s", show_names=False)
     assert "famous-model" not in text_of(hidden)
 
 

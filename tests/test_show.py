@@ -50,9 +50,7 @@ def a_step(
 ) -> StepRecord:
     attempt = Attempt(worker, took, Usage(50, 10))
     reply = Reply(said)
-    return StepRecord(
-        index, worker, subtask, access, reply=reply, attempts=(attempt,), started_s=at, ended_s=at + took
-    )
+    return StepRecord(index, worker, subtask, access, reply=reply, attempts=(attempt,), started_s=at, ended_s=at + took)
 
 
 NORWAY = (
@@ -125,9 +123,7 @@ TROUBLED = (
         ended_s=3,
         planned_worker="gpt-5",
     ),
-    StepRecord(
-        2, "local", "Check.", (0,), "failed", error="local refused: is it up?", started_s=2, ended_s=2.5
-    ),
+    StepRecord(2, "local", "Check.", (0,), "failed", error="local refused: is it up?", started_s=2, ended_s=2.5),
     StepRecord(3, "facts", "End.", (1, 2), "skipped", error="step 2 gave no result", started_s=3, ended_s=3),
 )
 TROUBLED_RUN = a_trace(
@@ -182,9 +178,7 @@ def test_a_tree_keeps_its_branches_whole_past_what_went_wrong():
 def test_rounds_share_one_axis_and_an_acceptance_is_said():
     first = (a_step(0, "facts", "Try.", (), "27", at=0, took=1),)
     second = (a_step(0, "numbers", "Repair.", (), "28", at=3, took=1),)
-    trace = a_trace(
-        Round((DRAFT,), NORWAY_PLAN, first), Round((DRAFT,), NORWAY_PLAN, second), Round((), Plan())
-    )
+    trace = a_trace(Round((DRAFT,), NORWAY_PLAN, first), Round((DRAFT,), NORWAY_PLAN, second), Round((), Plan()))
     assert lines_of(trace, width=80)[1:] == [
         "round 1",
         '0 facts   █████                1.0 s  "Try." → "27"',
@@ -196,9 +190,7 @@ def test_rounds_share_one_axis_and_an_acceptance_is_said():
 
 
 def test_a_run_that_was_cancelled_before_its_steps_says_what_was_planned():
-    trace = a_trace(
-        Round((DRAFT,), NORWAY_PLAN), status="cancelled", error="the run was cancelled", answer=""
-    )
+    trace = a_trace(Round((DRAFT,), NORWAY_PLAN), status="cancelled", error="the run was cancelled", answer="")
     assert lines_of(trace)[1:] == [
         "planned 3 steps, critical path 3; none was started",
         "cancelled: the run was cancelled",
@@ -214,9 +206,7 @@ def test_a_run_whose_middle_step_left_no_record_is_drawn_all_the_same():
 def test_a_step_that_calls_tools_shows_the_calls():
     calls = Reply("", tool_calls=(ToolCall("1", "search", '{"q": "Oslo"}'),), finish="tool_calls")
     step = StepRecord(0, "facts", "Look it up.", reply=calls, ended_s=1)
-    assert lines_of(a_trace(Round((), None, (step,))))[1].endswith(
-        '"Look it up." → calls search({"q": "Oslo"})'
-    )
+    assert lines_of(a_trace(Round((), None, (step,))))[1].endswith('"Look it up." → calls search({"q": "Oslo"})')
 
 
 @pytest.mark.parametrize("style", ["timeline", "tree"])
@@ -242,9 +232,7 @@ def test_nothing_a_model_wrote_can_command_the_terminal(style: str):
         ended_s=1,
     )
     draft = DraftRecord(f"p{HOSTILE}", HOSTILE, "lists", error=HOSTILE)
-    trace = a_trace(
-        Round((draft,), None, (step,)), planner=HOSTILE, profile=HOSTILE, status="failed", error=HOSTILE
-    )
+    trace = a_trace(Round((draft,), None, (step,)), planner=HOSTILE, profile=HOSTILE, status="failed", error=HOSTILE)
     drawn = draw_trace(trace, style=style, width=400).plain  # type: ignore[arg-type]
     drawn += draw_plan(Plan((Step("facts", HOSTILE),))).plain
     assert "\\x1b[2J\\x1b]0;owned\\x07 \\u202eabc\\u2028 \\x9b31m \\x00 \\U000e0041" in drawn
@@ -364,9 +352,7 @@ def test_a_failed_step_is_told_even_without_a_terminal():
     file = io.StringIO()
     with LiveRun(file=file) as live:
         live(Planned(0, Plan((Step("local", "Check."),)), fallback=True))
-        live(
-            StepEnded(0, StepRecord(0, "local", "Check.", status="failed", error="local refused: is it up?"))
-        )
+        live(StepEnded(0, StepRecord(0, "local", "Check.", status="failed", error="local refused: is it up?")))
     assert re.sub(r"\(\d+ ms\)", "(0 ms)", file.getvalue()).splitlines() == [
         "plan   1 step, critical path 1, the fixed one (0 ms)",
         "  0  local  Check.   failed",
@@ -401,14 +387,9 @@ def test_the_streamed_answer_leaves_when_the_run_is_over():
 
 def test_a_second_round_is_shown_below_the_first():
     again = Plan((Step("numbers", "Repair."),))
-    shown = progress_after(
-        Planned(0, again), StepEnded(0, NORWAY[0]), Planned(1, again), StepStarted(1, 0, "n")
-    )
+    shown = progress_after(Planned(0, again), StepEnded(0, NORWAY[0]), Planned(1, again), StepStarted(1, 0, "n"))
     assert [line.split()[0] for line in shown] == ["plan", "0", "plan", "0"]
-    assert (
-        progress_after(Planned(0, again), Planned(1, Plan()))[-1]
-        == "plan   accepts the answer as it is (0 ms)"
-    )
+    assert progress_after(Planned(0, again), Planned(1, Plan()))[-1] == "plan   accepts the answer as it is (0 ms)"
 
 
 def test_a_worker_asked_without_a_plan_streams_too():

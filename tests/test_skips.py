@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ def run_pytest(folder: Path, source: str, *options: str) -> subprocess.Completed
     return subprocess.run(
         [*command, *options, "--rootdir", str(folder), "-c", "/dev/null", str(folder / "test_it.py")],
         cwd=ROOT,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -24,20 +26,17 @@ def run_pytest(folder: Path, source: str, *options: str) -> subprocess.Completed
 
 
 ONE_SKIPPED = "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('no such program')\n"
+NONE_SKIPPED = "def test_a(): pass\n"
 
 
-@pytest.mark.parametrize(("source", "count"), [(ONE_SKIPPED, 1), ("def test_a(): pass\n", 0)])
-def test_the_last_line_counts_the_skips(tmp_path: Path, source: str, count: int) -> None:
-    done = run_pytest(tmp_path, source)
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize(
+    ("source", "options", "code", "count"),
+    [(ONE_SKIPPED, (), 0, 1), (ONE_SKIPPED, ("--no-skips",), 1, 1), (NONE_SKIPPED, ("--no-skips",), 0, 0)],
+    ids=["a skip passes", "a skip fails with --no-skips", "no skip passes with --no-skips"],
+)
+def test_the_last_line_counts_the_skips_and_no_skips_allows_none(
+    tmp_path: Path, source: str, options: tuple[str, ...], code: int, count: int
+) -> None:
+    done = run_pytest(tmp_path, source, *options)
+    assert done.returncode == code, done.stdout
     assert done.stdout.splitlines()[-1] == f"skipped: {count}"
-
-
-def test_no_skips_fails_a_run_that_skipped(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, ONE_SKIPPED, "--no-skips")
-    assert done.returncode == 1, done.stdout
-    assert done.stdout.splitlines()[-1] == "skipped: 1"
-
-
-def test_no_skips_passes_a_run_that_skipped_nothing(tmp_path: Path) -> None:
-    assert run_pytest(tmp_path, "def test_a(): pass\n", "--no-skips").returncode == 0

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from dirigent.config import WIRE_ABILITIES, WIRES, Loaded, WorkerConfig, vendor_of
+from dirigent.config import WIRE_ABILITIES, WIRES, Loaded, WorkerConfig
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.home import home
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.presets import preset
+from dirigent.presets import preset, vendor
 from dirigent.worker import Ability, Price, Worker, WorkerInfo
 from dirigent.workers.defaults import Defaults
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
@@ -170,20 +170,20 @@ def _price(worker: WorkerConfig) -> Price | None:
         return worker.price
     if worker.kind in ("local", "scripted"):
         return Price()
-    vendor = vendor_of(worker)
-    if vendor is None:
+    served_by = vendor(str(worker.kind), worker.base_url)
+    if served_by is None:
         return None
     from dirigent.workers.prices import price_of
 
-    return price_of(worker.model, provider=vendor.prices)
+    return price_of(worker.model, provider=served_by.prices)
 
 
 def _abilities(worker: WorkerConfig) -> frozenset[Ability]:
     """What the kind, the vendor and the preset promise, as the worker's own settings correct it."""
     found: set[Ability] = set()
     if worker.kind in WIRES:
-        vendor = vendor_of(worker)
-        found.update(vendor.abilities if vendor else WIRE_ABILITIES[worker.kind])
+        served_by = vendor(worker.kind, worker.base_url)
+        found.update(served_by.abilities if served_by else WIRE_ABILITIES[worker.kind])
     elif worker.kind == "local":
         from dirigent.workers.local import ABILITIES
 

@@ -119,9 +119,7 @@ class Conductor:
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         """Answer as a Worker. Where the answer cannot be taken back, it is streamed as it is written."""
         if _depth.get() >= MAX_DEPTH:
-            raise WorkerError(
-                f"conductors are nested deeper than {MAX_DEPTH}", worker=self.info.name, fault="request"
-            )
+            raise WorkerError(f"conductors are nested deeper than {MAX_DEPTH}", worker=self.info.name, fault="request")
         token = _depth.set(_depth.get() + 1)
         try:
             trace = await self.run(request.messages, options=request, observe=_answer_deltas(observe))
@@ -170,9 +168,7 @@ def _answer_deltas(observe: Observe) -> Observe:
 class _Run:
     """One run as it goes: what has been written and done so far, so that a trace can be made at any moment."""
 
-    def __init__(
-        self, conductor: Conductor, question: tuple[Message, ...], options: Request, observe: Observe
-    ) -> None:
+    def __init__(self, conductor: Conductor, question: tuple[Message, ...], options: Request, observe: Observe) -> None:
         self.conductor = conductor
         self.question = question
         self.options = options
@@ -267,9 +263,7 @@ class _Run:
         except TimeoutError as timeout:
             self._record_draft(planner, Draft("", "lists"), began, error="ran out of time")
             limit = self.conductor.limits.deadline_s
-            raise DeadlineError(
-                f"the deadline of {limit:g} s passed while {planner.name} planned"
-            ) from timeout
+            raise DeadlineError(f"the deadline of {limit:g} s passed while {planner.name} planned") from timeout
         except DirigentError as error:
             self._record_draft(planner, Draft("", "lists", attempts=error.attempts), began, error=str(error))
             raise

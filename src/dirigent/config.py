@@ -25,7 +25,7 @@ from dirigent.messages import Effort
 from dirigent.plan import Dialect
 from dirigent.planners import PLANNERS
 from dirigent.pool import NAME
-from dirigent.presets import Provider, preset, presets, provider_at
+from dirigent.presets import Provider, preset, vendor
 from dirigent.toml import decode, lines, nearest
 from dirigent.worker import Ability, Price
 from dirigent.workers.http import Timeouts
@@ -245,9 +245,7 @@ def load_config(path: Path) -> Loaded:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(
-            f"there is no config file {path}; `dirigent init --path {path}` writes one"
-        ) from None
+        raise ConfigError(f"there is no config file {path}; `dirigent init --path {path}` writes one") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the config file {path} cannot be read: {error}") from None
     return parse_config(text, path=path)
@@ -294,9 +292,7 @@ def choose_profile(config: Config, name: str = "") -> tuple[str, Profile]:
     if not wanted:
         wanted = "ultra" if "ultra" in profiles else next(iter(profiles))
         if wanted != "ultra" and len(profiles) > 1:
-            raise ConfigError(
-                f"which profile? There are {', '.join(profiles)}: say --profile, or set default_profile"
-            )
+            raise ConfigError(f"which profile? There are {', '.join(profiles)}: say --profile, or set default_profile")
     if wanted not in profiles:
         raise ConfigError(f'no profile is called "{wanted}"{nearest(wanted, profiles)}')
     return wanted, profiles[wanted]
@@ -315,9 +311,7 @@ def _filled(worker: WorkerConfig, *, where: str) -> WorkerConfig:
                 "at most 100, with at least one letter"
             )
         if worker.kind is None:
-            raise ConfigError(
-                f'{label} has no "kind": openai, anthropic, gemini, local, recorded or scripted'
-            )
+            raise ConfigError(f'{label} has no "kind": openai, anthropic, gemini, local, recorded or scripted')
         _check_keys(worker, label=label)
         if worker.kind == "local" and not worker.weights:
             return msgspec.structs.replace(worker, weights=DEFAULT_WEIGHTS)
@@ -329,14 +323,14 @@ def _filled(worker: WorkerConfig, *, where: str) -> WorkerConfig:
 def _from_preset(worker: WorkerConfig) -> WorkerConfig:
     if not worker.preset:
         return worker
-    known, vendor = preset(worker.preset)
+    known, provider = preset(worker.preset)
     given: dict[str, Any] = {
         "name": worker.preset,
-        "kind": vendor.kind,
+        "kind": provider.kind,
         "model": known.model,
-        "base_url": vendor.base_url,
+        "base_url": provider.base_url,
         "about": known.about,
-        "region": vendor.region,
+        "region": provider.region,
         "context_tokens": known.context_tokens,
         "max_output_tokens": known.max_output_tokens,
         "extra": known.extra,
@@ -352,9 +346,7 @@ def _check_keys(worker: WorkerConfig, *, label: str) -> None:
     for key, kinds in KEYS_OF_KINDS.items():
         if getattr(worker, key) != getattr(defaults, key) and worker.kind not in kinds:
             raise ConfigError(f'"{key}" in {label} is for kind {" | ".join(kinds)}, not "{worker.kind}"')
-    needed = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}.get(
-        str(worker.kind), ("model",)
-    )
+    needed = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}.get(str(worker.kind), ("model",))
     for key in needed:
         if not getattr(worker, key):
             raise ConfigError(f'{label} has no "{key}", which kind "{worker.kind}" needs')
@@ -364,34 +356,22 @@ def _check_keys(worker: WorkerConfig, *, label: str) -> None:
 
 def _at_vendor(worker: WorkerConfig, *, label: str) -> WorkerConfig:
     """Fill the address and the key's variable. A vendor's key is never offered to another address."""
-    vendor = vendor_of(worker)
-    base_url = (worker.base_url or (vendor.base_url if vendor else "")).rstrip("/")
+    served_by = vendor(str(worker.kind), worker.base_url)
+    base_url = (worker.base_url or (served_by.base_url if served_by else "")).rstrip("/")
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f'"base_url" in {label} must be an http(s) address, not "{base_url}"')
     if parts.username or parts.password or parts.query:
         raise ConfigError(f'"base_url" in {label} must hold no user, password or query; use api_key_env')
-    variable = worker.api_key_env or (_usual_variable(vendor) if vendor else "")
-    region = worker.region or (vendor.region if vendor else "")
+    variable = worker.api_key_env or (_usual_variable(served_by) if served_by else "")
+    region = worker.region or (served_by.region if served_by else "")
     sampling = not REFUSES_SAMPLING.match(worker.model) if worker.sampling is None else worker.sampling
-    return msgspec.structs.replace(
-        worker, base_url=base_url, api_key_env=variable, region=region, sampling=sampling
-    )
+    return msgspec.structs.replace(worker, base_url=base_url, api_key_env=variable, region=region, sampling=sampling)
 
 
-def vendor_of(worker: WorkerConfig) -> Provider | None:
-    """Who serves it, if that is one of the known providers at its own address."""
-    if worker.base_url:
-        found = provider_at(worker.base_url)
-        return found[1] if found else None
-    usual = {"openai": "openai", "anthropic": "anthropic", "gemini": "google"}
-    name = usual.get(str(worker.kind))
-    return presets().provider[name] if name else None
-
-
-def _usual_variable(vendor: Provider) -> str:
-    """The first of the vendor's variables that is set, else the usual one."""
-    return next((name for name in vendor.api_key_env if os.environ.get(name)), vendor.api_key_env[0])
+def _usual_variable(provider: Provider) -> str:
+    """The first of the provider's variables that is set, else the usual one."""
+    return next((name for name in provider.api_key_env if os.environ.get(name)), provider.api_key_env[0])
 
 
 def _check_names(config: Config, *, file: str) -> None:
@@ -408,9 +388,7 @@ def _check_names(config: Config, *, file: str) -> None:
         for key, values in (("planner_worker", (profile.planner_worker,)), ("workers", profile.workers)):
             for value in values:
                 if value and value not in names:
-                    raise ConfigError(
-                        f'"{key}" in {place} names no worker: "{value}"{nearest(value, names)} ({file})'
-                    )
+                    raise ConfigError(f'"{key}" in {place} names no worker: "{value}"{nearest(value, names)} ({file})')
     if config.default_profile:
         try:
             choose_profile(config)

@@ -36,38 +36,48 @@ LOCAL_POOL = """\
 [[worker]]
 name = "smol"
 kind = "local"
-weights = "smollm2-135m"
 about = "a small general model: short factual questions, simple writing"
+temperature = 0
+max_output_tokens = 200
 
 [[worker]]
 name = "smol-brief"
 kind = "local"
-weights = "smollm2-135m"
-about = "the same small model, answers in one short line"
-system = "Answer in one short line. Give only the answer."
-max_output_tokens = 60
+about = "the same small model, one short line; sees its subtask, not the request"
+temperature = 0
+max_output_tokens = 40
+subtask_only = true
 
 [[worker]]
-name = "smol-careful"
+name = "smol-free"
 kind = "local"
-weights = "smollm2-135m"
-about = "the same small model, explains step by step"
-system = "Think step by step. Explain in a few sentences, then give the answer."
-max_output_tokens = 300
+about = "the same small model with a looser hand: rhymes, stories, lists of ideas"
+temperature = 0.8
+max_output_tokens = 200
 """
 
 LOCAL_PROFILES = """\
+# A model this small answers best alone, so that is the default until a trained conductor plans for it.
 [profile.ultra]
-planner = "language"            # untrained: the same small model writes the plans, held to a grammar
+planner = "single"
 planner_worker = "smol"
-dialect = "lines"
-max_steps = 3
 deadline_s = 300
 
 [profile.mini]
 planner = "single"
-planner_worker = "smol-brief"
+planner_worker = "smol"
+max_output_tokens = 60
 deadline_s = 60
+
+# The same model as an untrained planner, held to the grammar of plans: valid plans, seldom sensible ones.
+[profile.untrained]
+planner = "language"
+planner_worker = "smol"
+dialect = "lines"
+max_steps = 2
+planner_output_tokens = 120
+repairs = 0
+deadline_s = 300
 """
 
 
@@ -91,9 +101,7 @@ class Found(msgspec.Struct, frozen=True):
         return bool(self.keys or self.servers)
 
 
-async def discover(
-    *, environment: Mapping[str, str] | None = None, ports: Mapping[str, int] | None = None
-) -> Found:
+async def discover(*, environment: Mapping[str, str] | None = None, ports: Mapping[str, int] | None = None) -> Found:
     """Look for keys and servers. All ports are asked at once."""
     chosen = USUAL_PORTS if ports is None else ports
     async with HttpClient() as client:

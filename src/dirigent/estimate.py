@@ -35,17 +35,13 @@ def estimate(
     return Estimate(low, high, critical_path(plan))
 
 
-def _cost(
-    plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int
-) -> float:
+def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
     messages = conversation(question)
     total = 0.0
     for index, step in enumerate(plan.steps):
         info = workers[step.worker].info
         if info.price is None:
-            raise ConfigError(
-                f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}'
-            )
+            raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')
         prompt = step_messages(messages, plan, index, {}, secret="", subtask_only=info.subtask_only)
         input_tokens = sum(estimate_tokens(m.text) for m in prompt) + reply_tokens * len(step.access)
         output_tokens = min(reply_tokens, info.output_tokens or reply_tokens)

@@ -218,9 +218,7 @@ class _Steps:
 
     def _step_ledger(self, index: int) -> Ledger | None:
         cap = self.limits.max_step_cost_usd
-        return (
-            self.ledger if cap is None else Budget(max_cost_usd=cap, parent=self.ledger, what=f"step {index}")
-        )
+        return self.ledger if cap is None else Budget(max_cost_usd=cap, parent=self.ledger, what=f"step {index}")
 
     def _step_deadline(self) -> float:
         run_deadline = self.started + self.limits.deadline_s
@@ -232,9 +230,7 @@ class _Steps:
 
     def _deadline_text(self, index: int, worker: str) -> str:
         if self.limits.step_deadline_s is not None and self._now_s() < self.limits.deadline_s:
-            return (
-                f"step {index} ({worker}) took longer than step_deadline_s = {self.limits.step_deadline_s:g}"
-            )
+            return f"step {index} ({worker}) took longer than step_deadline_s = {self.limits.step_deadline_s:g}"
         return f"the deadline of {self.limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
 
     def _deltas(self, index: int) -> Observe:
@@ -250,9 +246,7 @@ class _Steps:
     def _substitute(self, error: DirigentError, tried: list[str], request: Request) -> str | None:
         if not self.reassign or len(tried) > 1 or not isinstance(error, WorkerError):
             return None
-        return substitute(
-            self.workers, tried=tried, needs=_needs(request), priced=self.limits.max_cost_usd is not None
-        )
+        return substitute(self.workers, tried=tried, needs=_needs(request), priced=self.limits.max_cost_usd is not None)
 
     def _end(
         self,

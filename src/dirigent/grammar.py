@@ -28,9 +28,7 @@ _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _SPACE = r" \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
-def plan_grammar(
-    pool: Pool | Sequence[str], limits: Limits, *, dialect: Dialect, may_accept: bool = False
-) -> str:
+def plan_grammar(pool: Pool | Sequence[str], limits: Limits, *, dialect: Dialect, may_accept: bool = False) -> str:
     """The plans of one dialect over this pool, as GBNF. `may_accept`: the empty plan too."""
     rules = {"lists": _lists_rules, "lines": _lines_rules, "json": _json_rules}[dialect]
     accept = {
@@ -168,9 +166,7 @@ def _access_rules(
     for step in range(1, max_steps):
         choices = [_literal(word) for word in (nothing, everything) if word]
         choices += [
-            " ".join(
-                [_literal(opening + number.format(first)), *(f"also-{j}" for j in range(first + 1, step))]
-            )
+            " ".join([_literal(opening + number.format(first)), *(f"also-{j}" for j in range(first + 1, step))])
             + (f" {_literal(closing)}" if closing else "")
             for first in range(step)
         ]

@@ -34,8 +34,7 @@ _LABEL = re.compile(
 _BULLET = re.compile(r"^[ \t]*+[-*•–—]++[ \t]++", re.MULTILINE)
 # A string that is never closed reaches to the end of the text, so that none of it is scanned twice.
 _STRING = "|".join(
-    rf"{q * 3}(?:[^{q}\\]++|\\.|{q}(?!{q * 2}))*+(?:{q * 3}|\\?\Z)|{q}(?:[^{q}\\]++|\\.)*+(?:{q}|\\?\Z)"
-    for q in "\"'"
+    rf"{q * 3}(?:[^{q}\\]++|\\.|{q}(?!{q * 2}))*+(?:{q * 3}|\\?\Z)|{q}(?:[^{q}\\]++|\\.)*+(?:{q}|\\?\Z)" for q in "\"'"
 )
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _MARKS = re.compile(_STRING + r"|[\[\],]", re.DOTALL)

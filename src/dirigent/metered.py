@@ -81,9 +81,7 @@ class Metered:
             raise
         finally:
             if ledger is not None and hold is not None:
-                spent = ledger.settle(
-                    hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens
-                )
+                spent = ledger.settle(hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens)
                 await _to_the_end(spent)
         return msgspec.structs.replace(
             reply,
@@ -111,9 +109,7 @@ class Metered:
 
 def metered(worker: Worker) -> Worker:
     """The worker, metered: as it is, if one of its layers already keeps the book."""
-    keeps_book = any(
-        isinstance(layer, Metered) or getattr(layer, "keeps_book", False) for layer in layers(worker)
-    )
+    keeps_book = any(isinstance(layer, Metered) or getattr(layer, "keeps_book", False) for layer in layers(worker))
     return worker if keeps_book else Metered(worker)
 
 

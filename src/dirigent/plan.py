@@ -24,15 +24,13 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
-from dirigent.lists import MAX_NESTING, labelled_lists
+from dirigent.lists import MAX_ENTRIES, MAX_MARKS, MAX_NESTING, labelled_lists
 from dirigent.pool import Pool
 
 Dialect = Literal["lists", "lines", "json"]
 
 MAX_TEXT_BYTES = 64 * 1024
 MAX_SUBTASK_BYTES = 8 * 1024
-
-_DEFAULT_LIMITS = Limits()
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -50,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True):
 def parse_plan(
     text: str,
     pool: Pool | Sequence[str],
-    limits: Limits = _DEFAULT_LIMITS,
+    limits: Limits = Limits(),
     *,
     dialect: Dialect = "lists",
     may_accept: bool = False,
@@ -75,7 +73,7 @@ def parse_plan(
 def parse_any(
     text: str,
     pool: Pool | Sequence[str],
-    limits: Limits = _DEFAULT_LIMITS,
+    limits: Limits = Limits(),
     *,
     may_accept: bool = False,
 ) -> Plan:
@@ -174,7 +172,7 @@ def _worker_of_id(where: str, model_id: object, names: tuple[str, ...]) -> str:
 
 def _positions(where: str, index: int, entry: object) -> Iterable[int]:
     """An access entry as positions: a list of them, one alone, or `all`."""
-    entries = entry if isinstance(entry, list | tuple) else [entry]
+    entries = _entries(where, entry)
     if any(_is_all(item) for item in entries):
         return range(index)
     positions = [_number(item) for item in entries]
@@ -199,8 +197,7 @@ def _read_lines(text: str, names: tuple[str, ...], max_steps: int) -> list[Step]
         return []
     _check_count(len(rows), max_steps)
     return [
-        _read_line(f"line {number} (step {index})", index, line, names)
-        for index, (number, line) in enumerate(rows)
+        _read_line(f"line {number} (step {index})", index, line, names) for index, (number, line) in enumerate(rows)
     ]
 
 
@@ -213,7 +210,7 @@ def _read_line(where: str, index: int, line: str, names: tuple[str, ...]) -> Ste
         )
     subtask, worker, access = line[: bars[0]], line[bars[0] + 1 : bars[1]], line[bars[1] + 1 :].strip()
     subtask = _LINE_ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], subtask)
-    entries = [] if access == "-" else re.split(r"[\s,]+", access)
+    entries = [] if access == "-" else re.split(r"[\s,]+", access, maxsplit=MAX_ENTRIES)
     return _step(where, index, _line_worker(where, worker, names), subtask, _positions(where, index, entries))
 
 
@@ -274,10 +271,10 @@ def _decode_object(text: str) -> dict[str, Any]:
     if start < 0:
         raise PlanError(f"{_show(text)} holds no JSON object")
     depth = 0
-    for mark in _JSON_MARK.finditer(text, start):
+    for count, mark in enumerate(_JSON_MARK.finditer(text, start)):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark[0], 0)
-        if depth > MAX_NESTING:
-            raise PlanError(f"the object is nested deeper than {MAX_NESTING}")
+        if depth > MAX_NESTING or count > 2 * MAX_MARKS:
+            raise PlanError(f"the object is nested deeper than {MAX_NESTING} or has more parts than any plan")
         if depth == 0:
             break
     try:
@@ -324,16 +321,14 @@ def _new_id(where: str, raw: object, position_of: dict[str, int]) -> str:
 
 
 def _json_positions(where: str, entry: object, position_of: dict[str, int]) -> Iterable[int]:
-    entries = entry if isinstance(entry, list) else [entry]
+    entries = _entries(where, entry)
     if any(_is_all(item) for item in entries):
         return range(len(position_of))
     positions = []
     for step_id in [_id(where, item) for item in entries]:
         if step_id not in position_of:
             known = _clipped(", ".join(map(_show, position_of)) or "none", 200)
-            raise PlanError(
-                f"{where} reads step {_show(step_id)}, which is not before it; earlier ids: {known}"
-            )
+            raise PlanError(f"{where} reads step {_show(step_id)}, which is not before it; earlier ids: {known}")
         positions.append(position_of[step_id])
     return positions
 
@@ -396,6 +391,14 @@ def _known_worker(where: str, name: str, names: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name[:100], names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {_clipped(', '.join(names) or 'none', 200)}"
     raise PlanError(f"{where}: no worker is called {_show(name)}; {hint}")
+
+
+def _entries(where: str, entry: object) -> list[object]:
+    """What an access entry names: the items of a list, or the one item it is."""
+    entries = entry if isinstance(entry, list) else [entry]
+    if len(entries) > MAX_ENTRIES:
+        raise PlanError(f"{where}: access has more than {MAX_ENTRIES} entries, begins with {_show(entries[0])}")
+    return entries
 
 
 def _is_all(item: object) -> bool:

@@ -70,8 +70,9 @@ def preset(name: str) -> tuple[Preset, Provider]:
     return found, known.provider[found.provider]
 
 
-def provider_at(base_url: str) -> tuple[str, Provider] | None:
-    """The provider whose address this is."""
-    wanted = base_url.rstrip("/")
-    found = ((name, p) for name, p in presets().provider.items() if p.base_url == wanted)
-    return next(found, None)
+def vendor(kind: str, base_url: str = "") -> Provider | None:
+    """Who serves this address; without one, whose wire format it is. None: a server of one's own."""
+    known = presets().provider
+    if not base_url:
+        return known.get({"gemini": "google"}.get(kind, kind))
+    return next((provider for provider in known.values() if provider.base_url == base_url.rstrip("/")), None)

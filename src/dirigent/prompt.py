@@ -48,11 +48,7 @@ def step_messages(
         if replies.get(j, "").strip()
     )
     if subtask_only:
-        return (
-            Message(
-                "user", f"Data from earlier steps:\n{results}{step.subtask}" if results else step.subtask
-            ),
-        )
+        return (Message("user", f"Data from earlier steps:\n{results}{step.subtask}" if results else step.subtask),)
     *before, last = question
     data = f"{_DATA}\n{results}\n" if results else ""
     return (*before, _with_text(last, before=_PREAMBLE, after=f"{data}Your subtask: {step.subtask}"))
@@ -149,9 +145,7 @@ def repair_messages(draft: str, fault: str) -> tuple[Message, ...]:
     """The turns that follow a draft that was no valid plan."""
     return (
         Message("assistant", draft or "(nothing)"),
-        Message(
-            "user", f"That is not a valid plan: {fault}. Write the whole plan again, in the same format."
-        ),
+        Message("user", f"That is not a valid plan: {fault}. Write the whole plan again, in the same format."),
     )
 
 
@@ -213,9 +207,7 @@ _EXAMPLES: tuple[tuple[str, Plan], ...] = (
         "last boat leave?",
         Plan(
             (
-                Step(
-                    "delta", "List every Sunday departure of the first timetable, and any date printed on it."
-                ),
+                Step("delta", "List every Sunday departure of the first timetable, and any date printed on it."),
                 Step(
                     "brook",
                     "List every Sunday departure of the second timetable, and any date printed on it.",

@@ -26,10 +26,7 @@ async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
     steps = answering_steps(trace)
     workers = [_stand_in(step) for step in steps]
     plan = Plan(
-        tuple(
-            Step(worker.info.name, step.subtask, step.access)
-            for worker, step in zip(workers, steps, strict=True)
-        )
+        tuple(Step(worker.info.name, step.subtask, step.access) for worker, step in zip(workers, steps, strict=True))
     )
     limits = Limits(max_steps=len(steps), max_output_tokens=1_000_000)
     conductor = Conductor(
@@ -41,10 +38,7 @@ async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
 def plan_of(trace: Trace) -> Plan:
     """The plan of the round that gave the answer, with the workers it named."""
     return Plan(
-        tuple(
-            Step(step.planned_worker or step.worker, step.subtask, step.access)
-            for step in answering_steps(trace)
-        )
+        tuple(Step(step.planned_worker or step.worker, step.subtask, step.access) for step in answering_steps(trace))
     )
 
 
@@ -52,18 +46,14 @@ def answering_steps(trace: Trace) -> tuple[StepRecord, ...]:
     """The steps of the round that gave the answer; of a run that gave none, the last that was carried out."""
     rounds = [r.steps for r in trace.rounds if r.steps]
     if not rounds:
-        raise ConfigError(
-            f"trace {trace.id} has no plan that was carried out: {trace.error or 'nothing to replay'}"
-        )
+        raise ConfigError(f"trace {trace.id} has no plan that was carried out: {trace.error or 'nothing to replay'}")
     answered = [steps for steps in rounds if steps[-1].status == "done"]
     return answered[-1] if trace.status == "done" and answered else rounds[-1]
 
 
 def _stand_in(step: StepRecord) -> Scripted:
     """Says what the step's worker said, or fails as it did. The old bill is not paid again."""
-    outcome: Reply | WorkerError = WorkerError(
-        step.error or f"step {step.index} was {step.status}", worker=step.worker
-    )
+    outcome: Reply | WorkerError = WorkerError(step.error or f"step {step.index} was {step.status}", worker=step.worker)
     if step.reply is not None:
         outcome = msgspec.structs.replace(step.reply, attempts=(), cost_usd=0.0)
     return Scripted(outcome, name=f"{step.worker[:90]}@{step.index}", price=Price())

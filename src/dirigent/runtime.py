@@ -85,11 +85,15 @@ class Runtime:
         if changes:
             settings = _changed(settings, changes)
         pool = self._usable_pool(settings)
+        if plan is not None:
+            for step in plan.steps:
+                pool.require(step.worker)
+        falls_back = plan is None and settings.fallback == "single"
         return Conductor(
             Fixed(plan) if plan is not None else _planner(settings, pool),
             pool,
             limits=settings.limits(),
-            fallback=Single(settings.planner_worker) if settings.fallback == "single" else None,
+            fallback=Single(settings.planner_worker) if falls_back else None,
             repairs=settings.repairs,
             reassign=settings.reassign,
             profile=name,
@@ -98,9 +102,7 @@ class Runtime:
     def _usable_pool(self, settings: Profile) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
         if not pool:
-            raise ConfigError(
-                "the configuration has no worker; `dirigent init` writes one with what it finds"
-            )
+            raise ConfigError("the configuration has no worker; `dirigent init` writes one with what it finds")
         if settings.planner_worker:
             pool.require(settings.planner_worker)
         for name in pool.names:

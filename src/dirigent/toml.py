@@ -26,9 +26,7 @@ Path = tuple[str | int, ...]
 """Where a value stands: ("worker", 0, "price", "input")."""
 
 TABLE = re.compile(r"\s*\[(\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?\Z")
-KEY = re.compile(
-    r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*="""
-)
+KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
 PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^.\s]+))\s*(?:\.|\Z)""")
 SHOWN_CHARS = 60
 
@@ -106,15 +104,12 @@ class _Reader:
             if field.required and key not in table:
                 raise self._error(f'{self.place(path)} has no "{key}"', path)
         values = {
-            fields[key].name: self.read(item, hints[fields[key].name], (*path, key))
-            for key, item in table.items()
+            fields[key].name: self.read(item, hints[fields[key].name], (*path, key)) for key, item in table.items()
         }
         try:
             return type_(**values)
         except ValueError as error:
-            raise self._error(
-                f"{error}, in {self.place(path)}", self._named_in(str(error), table, path)
-            ) from None
+            raise self._error(f"{error}, in {self.place(path)}", self._named_in(str(error), table, path)) from None
 
     def _plain(self, value: Any, type_: Any, path: Path) -> Any:
         if type_ is float and isinstance(value, int) and not isinstance(value, bool):
@@ -130,9 +125,7 @@ class _Reader:
         raise self._wrong(value, words, path)
 
     def _wrong(self, value: Any, words: str, path: Path) -> ConfigError:
-        return self._error(
-            f'"{path[-1]}" in {self.place(path[:-1])} must be {words}, not {shown(value)}', path
-        )
+        return self._error(f'"{path[-1]}" in {self.place(path[:-1])} must be {words}, not {shown(value)}', path)
 
     def _error(self, message: str, path: Path) -> ConfigError:
         line = next((self._lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._lines), None)
@@ -152,11 +145,7 @@ class _Reader:
             if isinstance(part, int):
                 item = typing.cast(Any, self._data)[path[i - 1]][part]
                 name = item.get("name") or item.get("preset") if isinstance(item, dict) else None
-                label = (
-                    f'[[{path[i - 1]}]] "{name}"'
-                    if isinstance(name, str)
-                    else f"[[{path[i - 1]}]] {part + 1}"
-                )
+                label = f'[[{path[i - 1]}]] "{name}"' if isinstance(name, str) else f"[[{path[i - 1]}]] {part + 1}"
                 inner = ".".join(str(p) for p in path[i + 1 :])
                 return f"{inner} of {label}" if inner else label
         return f"[{'.'.join(str(part) for part in path)}]"

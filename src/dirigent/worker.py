@@ -28,9 +28,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What a call with this usage costs, in USD."""
         cached_rate = self.input if self.cached_input is None else self.cached_input
         fresh = usage.input_tokens - usage.cached_input_tokens
-        total = (
-            fresh * self.input + usage.cached_input_tokens * cached_rate + usage.output_tokens * self.output
-        )
+        total = fresh * self.input + usage.cached_input_tokens * cached_rate + usage.output_tokens * self.output
         return total / 1e6
 
 

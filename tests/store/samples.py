@@ -52,9 +52,7 @@ def a_trace(
 def busy_writer(store: Store) -> Iterator[None]:
     """The writer is held at work, so that whatever is handed in meanwhile shares the commit after it."""
     release = threading.Event()
-    held = asyncio.ensure_future(
-        store.write(lambda _connection, _prepared: release.wait(30), prepare=lambda: None)
-    )
+    held = asyncio.ensure_future(store.write(lambda _connection, _prepared: release.wait(30), prepare=lambda: None))
     try:
         yield
     finally:

@@ -44,9 +44,7 @@ async def test_a_store_written_by_a_newer_version_is_refused_untouched(url: str)
     async with Store.open(url) as store:
         newer = text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
         await store.write(lambda connection, _: connection.execute(newer), prepare=lambda: None)
-    with pytest.raises(
-        StoreError, match=r"has schema 9999, this Dirigent knows up to .*pip install --upgrade"
-    ):
+    with pytest.raises(StoreError, match=r"has schema 9999, this Dirigent knows up to .*pip install --upgrade"):
         async with Store.open(url):
             pass
 
@@ -120,9 +118,7 @@ async def test_a_damaged_store_says_how_to_save_what_is_left(tmp_path: Path):
         await store.save(a_trace())
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xee" * (len(whole) - 4096))
-    with pytest.raises(
-        StoreError, match=r"dirigent.db is damaged; save what is readable with `sqlite3 .*\.recover`"
-    ):
+    with pytest.raises(StoreError, match=r"dirigent.db is damaged; save what is readable with `sqlite3 .*\.recover`"):
         async with Store.open(path) as store:
             await store.list()
 

@@ -51,9 +51,7 @@ async def test_a_whole_id_wins_over_longer_ones_that_begin_with_it(url: str):
 async def test_an_ambiguous_beginning_lists_the_candidates(url: str):
     async with Store.open(url) as store:
         await asyncio.gather(*(store.save(a_trace(f"7f{n}")) for n in range(7)))
-        with pytest.raises(
-            StoreError, match=r"'7f' begins several traces: 7f0, 7f1, 7f2, 7f3, 7f4 and more;"
-        ):
+        with pytest.raises(StoreError, match=r"'7f' begins several traces: 7f0, 7f1, 7f2, 7f3, 7f4 and more;"):
             await store.get("7f")
         await asyncio.gather(*(store.delete(f"7f{n}") for n in range(2, 7)))
         with pytest.raises(StoreError, match=r"'7f' begins several traces: 7f0, 7f1; give more of the id"):
@@ -101,9 +99,7 @@ async def test_a_list_is_narrowed_by_status_profile_time_and_words(url: str):
     async with Store.open(url) as store:
         await store.save(a_trace("a", status="failed", error="gpt-5 429 after 2 retries", answer=""))
         await store.save(a_trace("b", profile="mini", created_at="2026-11-15T05:00:00+00:00"))
-        await store.save(
-            a_trace("c", question="WAS KOSTET DIE STRASSE ÜBER 100%?" + " x" * 400, answer="nichts")
-        )
+        await store.save(a_trace("c", question="WAS KOSTET DIE STRASSE ÜBER 100%?" + " x" * 400, answer="nichts"))
 
         async def ids(**wanted: object) -> list[str]:
             return sorted([row.id for row in await store.list(**wanted)])
@@ -181,12 +177,8 @@ async def test_a_trace_with_no_time_is_refused_and_its_neighbours_are_kept(url: 
 async def test_a_body_that_cannot_be_read_is_named(url: str):
     async with Store.open(url) as store:
         await store.save(a_trace())
-        await store.write(
-            lambda c, _: c.exec_driver_sql("UPDATE traces SET format = 7"), prepare=lambda: None
-        )
-        with pytest.raises(
-            StoreError, match="trace 7f3a0000 is written in format 7, this Dirigent reads up to 1"
-        ):
+        await store.write(lambda c, _: c.exec_driver_sql("UPDATE traces SET format = 7"), prepare=lambda: None)
+        with pytest.raises(StoreError, match="trace 7f3a0000 is written in format 7, this Dirigent reads up to 1"):
             await store.get("7f3a")
         bytes_type = "bytea" if "://" in url else "blob"
         damage = f"UPDATE traces SET format = 1, body = CAST(searchable AS {bytes_type})"

@@ -99,9 +99,7 @@ async def test_a_locked_store_gives_up_after_its_bound_and_never_holds_up_the_ev
             outcomes = await asyncio.gather(*together, return_exceptions=True)
             assert await store.list() == []
         ticking.cancel()
-        assert all(isinstance(outcome, StoreError) and "lock" in str(outcome) for outcome in outcomes), (
-            outcomes
-        )
+        assert all(isinstance(outcome, StoreError) and "lock" in str(outcome) for outcome in outcomes), outcomes
         assert ticks >= 5
         await store.save(a_trace("after"))
         assert [row.id for row in await store.list()] == ["after"]

@@ -1,8 +1,8 @@
 """Writes the smallest LoRA adapter that llama.cpp loads, so that tests need no training and no extra package.
 
 The layout is GGUF version 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The adapter adds a
-rank-one matrix to the last feed-forward layer of SmolLM2-135M; with a large one the model babbles, which is all
-that a test needs to see.
+rank-one matrix to the last feed-forward layer of SmolLM2-135M; with a large one the model babbles, which is
+all that a test needs to see.
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ async def test_an_open_breaker_says_why_and_until_when():
     clock = Clock()
     breaker = await opened(Endpoint(), clock)
     clock.now_s += 10.0
-    with pytest.raises(
-        WorkerError, match=r"w was not asked: 10 of its last 10 calls failed.* in 20 s"
-    ) as caught:
+    with pytest.raises(WorkerError, match=r"w was not asked: 10 of its last 10 calls failed.* in 20 s") as caught:
         await breaker.ask(ASKED)
     assert not caught.value.retryable
     assert caught.value.retry_after_s == pytest.approx(20.0)

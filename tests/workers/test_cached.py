@@ -22,9 +22,9 @@ from dirigent.messages import (
     Usage,
     conversation,
 )
+from dirigent.metered import Metered
 from dirigent.worker import Price
 from dirigent.workers.cached import NOT_ASKED, Cached
-from dirigent.metered import Metered
 from dirigent.workers.scripted import Scripted
 
 PINNED = Request(conversation("hi"), temperature=0)

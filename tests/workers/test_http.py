@@ -190,6 +190,7 @@ async def test_a_provider_cannot_make_a_call_cost_less_than_nothing(client):
 
 
 async def test_connections_are_used_again(stub, client):
+    stub.chunk_delay_s = 0.01  # so that a stream's end comes a little after its last event
     asked = worker(stub, client)
     for observe in (ignore, [].append, [].append, ignore):
         await asked.ask(ASK, observe=observe)

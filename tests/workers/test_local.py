@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -118,7 +117,7 @@ async def test_a_schema_is_obeyed(worker: Local) -> None:
 
 
 async def test_json_mode_gives_json(worker: Local) -> None:
-    reply = await worker.ask(ask("Write an object.", json_mode=True, max_output_tokens=300))
+    reply = await worker.ask(ask("Write an object.", json_mode=True))
     if reply.finish == "stop":
         json.loads(reply.text)
     assert reply.text.lstrip()[0] == "{"
@@ -178,9 +177,10 @@ async def test_adapters_change_their_own_workers_only(model: LocalModel, worker:
 async def test_adapters_do_not_mix_when_asked_at_once(model: LocalModel, worker: Local) -> None:
     question = ask("What is the capital of France?", *CAPITALS, max_output_tokens=8)
     babbler = Local(model, name="babbler", adapter="babble")
-    alone = [(await someone.ask(question)).text for someone in (worker, babbler)]
-    at_once = await asyncio.gather(*(someone.ask(question) for someone in (worker, babbler) * 3))
-    assert [reply.text for reply in at_once] == alone * 3
+    replies = await asyncio.gather(*(someone.ask(question) for someone in (worker, babbler) * 3))
+    texts = [reply.text for reply in replies]
+    assert texts[0::2] == ["The capital of France is Paris."] * 3
+    assert not any("Paris" in text for text in texts[1::2])
 
 
 async def test_an_adapter_the_model_does_not_have_is_named(model: LocalModel) -> None:
@@ -205,6 +205,11 @@ async def busy(model: LocalModel) -> bool:
     return any(slot["is_processing"] for slot in await call(model, "/slots"))
 
 
+async def wait_busy(model: LocalModel) -> None:
+    while not await busy(model):  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(0.01)
+
+
 async def wait_idle(model: LocalModel, *, within_s: float) -> None:
     end = time.monotonic() + within_s
     while await busy(model):
@@ -213,9 +218,7 @@ async def wait_idle(model: LocalModel, *, within_s: float) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
-@pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/completion", "/slots", "/props", "/lora-adapters"]
-)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/completion", "/slots", "/props", "/lora-adapters"])
 async def test_without_the_key_the_child_answers_nobody(model: LocalModel, path: str, key: str) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}]} if "completion" in path else None
     assert await call(model, path, body, key=key) == 401
@@ -224,8 +227,11 @@ async def test_without_the_key_the_child_answers_nobody(model: LocalModel, path:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_nobody_can_read_the_key_off_the_process(model: LocalModel) -> None:
     child = await model.running()
-    for name in ("cmdline", "environ"):
-        assert child.key.reveal().encode() not in Path(f"/proc/{child.process.pid}/{name}").read_bytes()
+    assert child.key.reveal().encode() not in shown_by_the_system(child.process.pid)
+
+
+def shown_by_the_system(pid: int) -> bytes:
+    return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
 
 
 async def test_cancelling_stops_the_generation_within_a_second(model: LocalModel, worker: Local) -> None:
@@ -242,20 +248,16 @@ async def test_cancelling_stops_the_generation_within_a_second(model: LocalModel
 
 async def test_cancelling_an_unwatched_ask_stops_it_too(model: LocalModel, worker: Local) -> None:
     task = asyncio.create_task(worker.ask(ask("a", grammar=ENDLESS, max_output_tokens=3000)))
-    while not await busy(model):
-        await asyncio.sleep(0.01)
+    await wait_busy(model)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await wait_idle(model, within_s=1.0)
 
 
-async def test_cancelling_while_the_prompt_is_read_stops_the_reading(
-    model: LocalModel, worker: Local
-) -> None:
+async def test_cancelling_while_the_prompt_is_read_stops_the_reading(model: LocalModel, worker: Local) -> None:
     task = asyncio.create_task(worker.ask(ask("Something new to read. " * 700)))
-    while not await busy(model):
-        await asyncio.sleep(0.01)
+    await wait_busy(model)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -348,23 +350,22 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_a_parent_that_is_killed_takes_the_child_along(
-    weights_path: Path, wait_until: WaitUntil
-) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(weights_path)], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        pid = int(await asyncio.to_thread(parent.stdout.readline))
-        assert not gone(pid)
-        parent.send_signal(signal.SIGKILL)
+async def test_a_parent_that_is_killed_takes_the_child_along(weights_path: Path, wait_until: WaitUntil) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, str(weights_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    assert not gone(pid)
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
     await wait_until(lambda: gone(pid), within_s=5.0)
 
 
 async def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF but not really")
     async with LocalModel(tmp_path / "bad.gguf") as model:
-        with pytest.raises(WorkerError, match="smol: it did not start: .*bad.gguf") as caught:
+        with pytest.raises(WorkerError, match=r"smol: it did not start: (.|\n)*bad\.gguf") as caught:
             await Local(model, name="smol").ask(ask("x"))
     assert not caught.value.retryable
 
@@ -382,7 +383,7 @@ async def test_weights_by_name_that_cannot_be_had_fail_the_ask(
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [("smollm-135m", "did you mean 'smollm2-135m'"), ("there/is/none.gguf", "no file 'there/is/none.gguf'")],
+    [("smollm-135m", "did you mean 'smollm2-135m'"), ("there/is/none.gguf", "no file 'there/is/none")],
 )
 async def test_wrong_weights_are_found_before_anything_starts(weights: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -390,13 +391,11 @@ async def test_wrong_weights_are_found_before_anything_starts(weights: str, mess
 
 
 async def test_a_missing_adapter_file_is_found_before_anything_starts(weights_path: Path) -> None:
-    with pytest.raises(ConfigError, match="adapter: there is no file 'no.gguf'"):
+    with pytest.raises(ConfigError, match=r"adapter: there is no file 'no\.gguf'"):
         LocalModel(weights_path, adapters={"a": "no.gguf"})
 
 
-async def test_a_missing_extra_says_what_to_install(
-    weights_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_extra_says_what_to_install(weights_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dirigent\[local\]'"):
         LocalModel(weights_path)

@@ -63,9 +63,7 @@ async def test_a_turn_after_the_deadline_is_refused_at_once():
     inner = Scripted("ok")
     worker = RateLimited(inner, requests_per_minute=1, clock=clock, sleep=clock.sleep)
     await worker.ask(asked())
-    with pytest.raises(
-        WorkerError, match=r"held to 1 requests a minute .* raise requests_per_minute"
-    ) as caught:
+    with pytest.raises(WorkerError, match=r"held to 1 requests a minute .* raise requests_per_minute") as caught:
         await worker.ask(asked(deadline=clock() + 59.0))
     assert caught.value.fault == "rate_limited"
     assert (inner.calls, clock.slept) == (1, [])

@@ -163,7 +163,5 @@ async def test_five_thousand_questions_that_begin_alike_are_told_apart_quickly()
     worker = Recorded(rows, model="m")
     began = time.process_time()
     for i in range(0, 5_000, 250):
-        assert (
-            await worker.ask(asked(f"The request:\n{rows[i]['question']}\n{'words ' * 500}"))
-        ).text == str(i)
+        assert (await worker.ask(asked(f"The request:\n{rows[i]['question']}\n{'words ' * 500}"))).text == str(i)
     assert time.process_time() - began < 2.0, "20 look-ups take milliseconds, not seconds"

@@ -9,8 +9,8 @@ import pytest
 from dirigent.errors import CostError, Fault, WorkerError
 from dirigent.limits import Budget
 from dirigent.messages import Delta, Event, Observe, Reply, Request, conversation, ignore
-from dirigent.worker import Price, WorkerInfo
 from dirigent.metered import Metered, attempts_of
+from dirigent.worker import Price, WorkerInfo
 from dirigent.workers.retrying import RetryBudget, Retrying
 from dirigent.workers.scripted import Scripted
 from tests.workers.clock import Clock

@@ -83,9 +83,7 @@ async def test_a_second_fetch_asks_nobody(hub: tuple[Hub, HttpSource], tmp_path:
     assert len(hub[0].ranges) == 1
 
 
-async def test_the_hash_is_remembered_until_the_file_is_written_to(
-    hub: tuple[Hub, HttpSource], tmp_path: Path
-) -> None:
+async def test_the_hash_is_remembered_until_the_file_is_written_to(hub: tuple[Hub, HttpSource], tmp_path: Path) -> None:
     path = await fetch(tiny(hub[1]), cache=tmp_path)
     stat = path.stat()
     path.write_bytes(b"x" + CONTENT[1:])

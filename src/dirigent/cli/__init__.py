@@ -6,11 +6,14 @@ than typer and the standard library.
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
 
-from dirigent.cli import ask, demo, pool, setup, traces
+from dirigent.cli import ask, demo, pool, setup, traces, train
+from dirigent.cli import eval as evaluation
 
 app = typer.Typer(
     name="dirigent",
@@ -27,22 +30,34 @@ app.command()(ask.ask)
 app.command()(ask.plan)
 app.add_typer(pool.app, name="pool")
 app.add_typer(traces.app, name="traces")
+app.command("eval")(evaluation.evaluate)
+app.command()(train.train)
 app.command()(setup.doctor)
 app.command()(demo.demo)
 app.command()(setup.version)
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from dirigent.version import __version__
 
         typer.echo(f"dirigent {__version__}")
         raise typer.Exit
 
 
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+]
+
+
+@app.callback()
+def _root(version: VersionOption = False) -> None:
+    """Options before the command."""
+
+
 def main() -> None:
     """The entry point of the `dirigent` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these characters gets marks, no crash
     app()

@@ -74,9 +74,7 @@ def ask(
         async with opened(config) as runtime:
             fixed = _plan_in(plan, runtime, profile, changes) if plan is not None else None
             conductor = runtime.conductor(profile, changes=changes, plan=fixed)
-            return report(
-                await watched_run(conductor, text, config=runtime.config), as_json=as_json, draw=trace
-            )
+            return report(await watched_run(conductor, text, config=runtime.config), as_json=as_json, draw=trace)
 
     carry_out(work, as_json=as_json)
 
@@ -212,9 +210,7 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
         print_text(text)
     else:
         print_drawing(draw_plan(drafted.plan, conductor.pool.infos, width=width_of()))
-    known = (
-        f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is not known"
-    )
+    known = f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is not known"
     say(f"{conductor.planner.name}{', fell back' if drafted.fallback else ''} · {known}")
 
 

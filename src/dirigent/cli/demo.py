@@ -7,20 +7,11 @@ machine with nothing else gets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dirigent.cli.output import carry_out
-
-if TYPE_CHECKING:
-    pass
-
-QUESTIONS = (
-    "What is the capital of France?",
-    "Name three animals that live in the sea.",
-    "Why is the sky blue? Explain it to a child.",
-)
 
 
 def demo(
@@ -34,6 +25,6 @@ def demo(
     async def work() -> int:
         from dirigent.cli.demonstration import demonstrate
 
-        return await demonstrate(QUESTIONS, interactive=ask)
+        return await demonstrate(interactive=ask)
 
     carry_out(work)

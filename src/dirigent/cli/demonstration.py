@@ -1,11 +1,16 @@
-"""The demo's course: weights, pool, the built-in questions, then the user's own."""
+"""The demo's course: weights, pool, a few built-in questions, then the user's own.
+
+Three ways to a plan are shown, and said to be what they are: the fixed one, one written by hand, and one by an
+untrained planner. The questions are ones that a model of this size can be asked; it is often wrong all the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+
+import msgspec
 
 from dirigent.cli.output import FAILED, print_text
 from dirigent.cli.running import bring_weights, watched_run
@@ -14,34 +19,60 @@ from dirigent.config import Config, parse_config
 from dirigent.discover import Found, toml_of
 from dirigent.errors import WorkerError
 from dirigent.messages import Message, Request
-from dirigent.runtime import open_runtime
+from dirigent.plan import Plan, Step
+from dirigent.runtime import Runtime, open_runtime
 from dirigent.show import draw_summary, print_drawing, seconds_text
 from dirigent.trace import Trace
 from dirigent.workers.weights import KNOWN, cached
 
-NOTE = """\
-The planner here is untrained: the same small model that answers writes the plans. Held to a grammar, they
-are valid but seldom clever, and a model of 135 million parameters is often wrong. The machinery is real."""
+
+class Shown(msgspec.Struct, frozen=True):
+    """One question of the demo, and who plans for it."""
+
+    question: str
+    story: str
+    profile: str = "ultra"
+    plan: Plan | None = None
 
 
-async def demonstrate(questions: Sequence[str], *, interactive: bool) -> int:
+SUN_AND_MOON = Plan(
+    (
+        Step("smol-brief", "Tell me one fact about the sun in one sentence."),
+        Step("smol-brief", "Tell me one fact about the moon in one sentence."),
+        Step("smol", "Write a short paragraph about the sun and the moon with these facts.", (0, 1)),
+    )
+)
+
+COURSE = (
+    Shown("Which city is the capital of France?", "a fixed plan: one worker answers alone"),
+    Shown("What is water made of?", "the same"),
+    Shown(
+        "Tell me a fact about the sun and a fact about the moon.",
+        "a plan written by hand: two steps at the same time, a third reads both",
+        plan=SUN_AND_MOON,
+    ),
+    Shown(
+        "Name three animals that live in the sea.",
+        "an UNTRAINED planner: the same small model writes the plan, held to a grammar; where it gets nowhere, "
+        "the fixed plan is run",
+        profile="untrained",
+    ),
+)
+
+
+async def demonstrate(*, interactive: bool) -> int:
     """Show the embedded default at work; 1 where a built-in question was not answered."""
     loaded = parse_config(toml_of(Found()))
     await bring_weights(loaded)
     _say_weights()
     async with open_runtime(loaded) as runtime:
-        conductor = runtime.conductor("ultra")
-        await _warm_up(conductor)
-        print_text(f"\n{NOTE}")
-        failed = 0
-        for question in questions:
-            trace = await _show_one(conductor, question, loaded.config)
-            failed += trace.status != "done"
+        await _warm_up(runtime)
+        traces = [await _show(runtime, shown) for shown in COURSE]
         if interactive and sys.stdin.isatty() and sys.stdout.isatty():
-            await _converse(conductor, loaded.config)
+            await _converse(runtime.conductor("ultra"), loaded.config)
         else:
             print_text('\nAsk your own:  dirigent ask "…"   With keys in the environment:  dirigent init')
-    return FAILED if failed else 0
+    return FAILED if any(trace.status != "done" for trace in traces) else 0
 
 
 def _say_weights() -> None:
@@ -50,22 +81,25 @@ def _say_weights() -> None:
             print_text(f"▸ weights          {path.name}  {weights.size_bytes / 1e6:.0f} MB  sha256 ok")
 
 
-async def _warm_up(conductor: Conductor) -> None:
+async def _warm_up(runtime: Runtime) -> None:
     """Start the model's process before the first question, so that its seconds are not the plan's."""
     began = time.monotonic()
-    worker = conductor.pool[conductor.pool.names[0]]
+    worker = runtime.conductor("ultra").pool["smol"]
     try:
         await worker.ask(Request((Message("user", "Hello"),), max_output_tokens=1))
     except WorkerError as error:
         raise WorkerError(f"the local model did not start: {error}") from error
-    names = ", ".join(conductor.pool.names)
-    print_text(
-        f"▸ pool             {names} (one model on the CPU, up in {seconds_text(time.monotonic() - began)})"
-    )
+    names, up = ", ".join(runtime.pool.names), seconds_text(time.monotonic() - began)
+    print_text(f"▸ pool             {names} (one model of 135 million parameters on the CPU, up in {up})")
 
 
-async def _show_one(conductor: Conductor, question: str, config: Config) -> Trace:
-    print_text(f"\nQ  {question}")
+async def _show(runtime: Runtime, shown: Shown) -> Trace:
+    conductor = runtime.conductor(shown.profile, plan=shown.plan)
+    return await _answer(conductor, shown.question, runtime.config, story=shown.story)
+
+
+async def _answer(conductor: Conductor, question: str, config: Config, *, story: str = "") -> Trace:
+    print_text(f"\nQ  {question}" + (f"\n   ({story})" if story else ""))
     trace = await watched_run(conductor, question, config=config)
     print_text(f"A  {trace.answer}" if trace.status == "done" else f"✗  {trace.error}")
     print_drawing(draw_summary(trace), file=sys.stderr)
@@ -75,10 +109,25 @@ async def _show_one(conductor: Conductor, question: str, config: Config) -> Trac
 async def _converse(conductor: Conductor, config: Config) -> None:
     print_text("\nAsk your own (empty line to stop). With keys in the environment:  dirigent init")
     while True:
-        try:
-            question = (await asyncio.to_thread(input, "> ")).strip()
-        except EOFError:
-            return
+        question = (await _typed_line("> ")).strip()
         if not question:
             return
-        await _show_one(conductor, question, config)
+        await _answer(conductor, question, config)
+
+
+async def _typed_line(prompt: str) -> str:
+    """A line from the terminal, waited for on the loop, so that Ctrl-C ends the wait; empty at end of file."""
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        if not line.done():
+            line.set_result(sys.stdin.readline())
+
+    loop.add_reader(sys.stdin, read)
+    try:
+        return await line
+    finally:
+        loop.remove_reader(sys.stdin)

@@ -21,9 +21,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", help="The config file. Default: DIRIGENT_CONFIG, else ./dirigent.toml."),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 
 
 def carry_out(work: Callable[[], Coroutine[Any, Any, int | None]], *, as_json: bool = False) -> None:
@@ -59,7 +57,8 @@ def print_json(value: Any) -> None:
     """One JSON object on one line of stdout."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")  # UTF-8, whatever the terminal speaks
     sys.stdout.flush()
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 
 IdArgument = Annotated[str, typer.Argument(help="The trace's id, or enough of its beginning.")]
+NewestArgument = Annotated[str, typer.Argument(help="The trace's id or its beginning. Default: the newest.")]
 StatusOption = Annotated[str, typer.Option(help="done, failed or cancelled.")]
 SearchOption = Annotated[str, typer.Option(help="Part of the question, answer or error.")]
 
@@ -80,7 +81,7 @@ def list_(
 
 @app.command()
 def show(
-    id: IdArgument,
+    id: NewestArgument = "",
     style: Annotated[Style, typer.Option(help="A timeline, or the plan as a tree.")] = Style.timeline,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -92,7 +93,7 @@ def show(
 
     async def work() -> None:
         async with _store(config) as store:
-            trace = await store.get(id)
+            trace = await store.get(id or await _newest(store))
         if as_json:
             print_json(trace)
         else:
@@ -121,7 +122,7 @@ def export(
         import msgspec
 
         count = 0
-        with output.open("wb") if output is not None else _stdout() as file:
+        with _opened_for_writing(output) as file:
             async with _store(config) as store:
                 async for trace in store.export(status=_status(status), search=search):
                     file.write(msgspec.json.encode(trace) + b"\n")
@@ -134,7 +135,7 @@ def export(
 
 @app.command()
 def replay(
-    id: IdArgument,
+    id: NewestArgument = "",
     live: Annotated[bool, typer.Option("--live", help="Ask the workers of the pool again.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -146,13 +147,11 @@ def replay(
 
     async def work() -> int:
         async with _store(config) as store:
-            old = await store.get(id)
+            old = await store.get(id or await _newest(store))
         new = await (_live(old, config) if live else _recorded(old))
         same = (new.status, new.answer, new.tool_calls) == (old.status, old.answer, old.tool_calls)
         if as_json:
-            from dirigent.cli.ask import summary
-
-            print_json(summary(new) | {"replays": old.id, "same_answer": same})
+            print_json(_replayed(old, new, live=live) | {"same_answer": same})
         else:
             from dirigent.show import usd_text
 
@@ -187,6 +186,15 @@ def delete(
     carry_out(work, as_json=as_json)
 
 
+async def _newest(store: Store) -> str:
+    from dirigent.errors import StoreError
+
+    rows = await store.list(limit=1)
+    if not rows:
+        raise StoreError('no runs are kept yet: try  dirigent ask "…"')
+    return rows[0].id
+
+
 async def _live(old: Trace, config: Path | None) -> Trace:
     from dirigent.cli.running import opened, watched_run
     from dirigent.replay import plan_of
@@ -202,6 +210,17 @@ async def _recorded(old: Trace) -> Trace:
     from dirigent.replay import replay as replay_trace
 
     return await replay_trace(old)
+
+
+def _replayed(old: Trace, new: Trace, *, live: bool) -> dict[str, Any]:
+    """What `ask --json` tells; a replay from the record is not kept, so it has no id of its own."""
+    from dirigent.cli.ask import steps_of, summary
+    from dirigent.replay import plan_of
+
+    told = summary(new) | {"plan": steps_of(plan_of(old)), "replays": old.id}
+    if not live:
+        del told["trace_id"]
+    return told
 
 
 def _store(config: Path | None) -> AbstractAsyncContextManager[Store]:
@@ -256,5 +275,12 @@ def _rows(rows: Sequence[TraceRow]) -> str:
     return table(header, cells, right=(4, 5, 6, 7, 8))
 
 
-def _stdout() -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdout.buffer)
+def _opened_for_writing(output: Path | None) -> AbstractContextManager[BinaryIO]:
+    from dirigent.errors import ConfigError
+
+    if output is None:
+        return nullcontext(sys.stdout.buffer)
+    try:
+        return output.open("wb")
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error}") from None

@@ -1,0 +1,34 @@
+"""Evaluation: does conducting pay, on these questions, over this pool?
+
+Read in this order: `evaluate` (every entry answers every question), `outcome` and `record` (what is kept of it),
+`figures` and `stats` (what it comes to), `report` (how it is told). `gym`, `ceiling` and `gym_workers` bring the gym;
+another family of tasks brings its own questions, pools and entries, and nothing of the rest changes.
+"""
+
+from dirigent.evals.evaluate import Entry, evaluate
+from dirigent.evals.figures import Figures, figures, oracle
+from dirigent.evals.outcome import Outcome, outcome_of
+from dirigent.evals.record import Record, read_outcomes
+from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
+from dirigent.evals.stats import Difference, paired_difference, wilson
+
+__all__ = [
+    "Difference",
+    "Entry",
+    "Facts",
+    "Figures",
+    "Outcome",
+    "Record",
+    "Report",
+    "as_json",
+    "as_markdown",
+    "as_table",
+    "evaluate",
+    "figures",
+    "make_report",
+    "oracle",
+    "outcome_of",
+    "paired_difference",
+    "read_outcomes",
+    "wilson",
+]

@@ -125,9 +125,7 @@ _SYNTHESISE = (
     "differ and complete. Give the answer alone."
 )
 _REVIEW = "Check the earlier answer for mistakes and gaps. Give the corrected full answer alone, or the same if right."
-_COUNT = (
-    "The results are independent answers to the request. Give the answer that most of them agree on, in full."
-)
+_COUNT = "The results are independent answers to the request. Give the answer that most of them agree on, in full."
 
 
 def _named(pool: Pool, worker: str) -> str:

@@ -143,9 +143,7 @@ class _Frame(msgspec.Struct, frozen=True):
 def _header(trace: Trace) -> Text:
     path_s = sum(critical_path_s(round.steps) for round in trace.rounds)
     plan_s = sum(draft.ended_s - draft.started_s for round in trace.rounds for draft in round.drafts)
-    time = (
-        f"{seconds_text(trace.seconds)} (critical path {seconds_text(path_s)} + plan {seconds_text(plan_s)})"
-    )
+    time = f"{seconds_text(trace.seconds)} (critical path {seconds_text(path_s)} + plan {seconds_text(plan_s)})"
     names = [one_line(name) for name in (trace.profile, trace.planner) if name]
     status = [] if trace.status == "done" else [trace.status]
     return _text((" · ".join([*status, *names, time, *_spent(trace)]), "bold"))
@@ -187,9 +185,7 @@ def _round_notes(round: Round, width: int) -> Iterator[Text]:
 
 def _refused_draft(draft: DraftRecord, width: int) -> Iterator[Text]:
     took = seconds_text(draft.ended_s - draft.started_s)
-    yield from _note(
-        f"✗ draft by {one_line(draft.planner)} ({took}): {one_line(draft.error)}", "red", width, lead=""
-    )
+    yield from _note(f"✗ draft by {one_line(draft.planner)} ({took}): {one_line(draft.error)}", "red", width, lead="")
     if draft.text.strip():
         yield _text((f'  "{one_line(draft.text, width - 4)}"', "dim"))
 
@@ -274,9 +270,7 @@ def _branch(
     step: StepRecord, by_index: dict[int, StepRecord], drawn: set[int], width: int, *, lead: str, below: str
 ) -> Iterator[Text]:
     if step.index in drawn:
-        yield _text(
-            (lead, "dim"), (f"{step.index} ", "bold"), (one_line(step.worker), "cyan"), (" (above)", "dim")
-        )
+        yield _text((lead, "dim"), (f"{step.index} ", "bold"), (one_line(step.worker), "cyan"), (" (above)", "dim"))
         return
     drawn.add(step.index)
     figures = f"  {_step_seconds(step)}" + (f" {usd_text(step.cost_usd)}" if step.cost_usd else "")

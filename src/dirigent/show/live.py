@@ -163,9 +163,7 @@ def draw_progress(state: Progress, now: float, *, width: int) -> Text:
     lines = [Text(one_line(note, width), "red") for note in state.notes]
     for head, steps in zip(state.heads, state.rounds, strict=True):
         lines.append(_head(head))
-        lines.extend(
-            line for index in range(len(steps)) for line in _step_lines(steps, index, now, width, spinner)
-        )
+        lines.extend(line for index in range(len(steps)) for line in _step_lines(steps, index, now, width, spinner))
     if state.planning and not state.ended:
         lines.append(Text(f"{spinner} planning… {seconds_text(now - state.since)}", "dim"))
     if state.answer:

@@ -87,9 +87,7 @@ def _open_sqlite(url: URL, *, wait_s: float) -> Engine:
     file = url.database or ""
     _make_private_file(Path(file))
     _use_wal(file, wait_s=wait_s)
-    engine = create_engine(
-        url, connect_args={"timeout": wait_s}, pool_size=4, max_overflow=32, hide_parameters=True
-    )
+    engine = create_engine(url, connect_args={"timeout": wait_s}, pool_size=4, max_overflow=32, hide_parameters=True)
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -94,20 +94,14 @@ def get_trace(connection: Connection, id_or_prefix: str) -> Trace:
     if not id_or_prefix:
         raise StoreError("which trace? give its id or the beginning of it; `dirigent traces list` shows them")
     first, after = id_or_prefix, id_or_prefix + "\U0010ffff"
-    query = (
-        select(traces.c.id).where(traces.c.id >= first, traces.c.id < after).order_by(traces.c.id).limit(6)
-    )
+    query = select(traces.c.id).where(traces.c.id >= first, traces.c.id < after).order_by(traces.c.id).limit(6)
     found = list(connection.scalars(query))
     if not found:
         raise StoreError(f"no trace begins with {id_or_prefix!r}; `dirigent traces list` shows what there is")
     if len(found) > 1 and found[0] != id_or_prefix:
         more = " and more" if len(found) == 6 else ""
-        raise StoreError(
-            f"{id_or_prefix!r} begins several traces: {', '.join(found[:5])}{more}; give more of the id"
-        )
-    body = connection.execute(
-        select(traces.c.id, traces.c.format, traces.c.body).where(traces.c.id == found[0])
-    )
+        raise StoreError(f"{id_or_prefix!r} begins several traces: {', '.join(found[:5])}{more}; give more of the id")
+    body = connection.execute(select(traces.c.id, traces.c.format, traces.c.body).where(traces.c.id == found[0]))
     return read_body(*body.one())
 
 
@@ -124,9 +118,7 @@ def page_of_bodies(
 ) -> Sequence[tuple[str, str, int, bytes]]:
     """The next traces in order of time, as (created_at, id, format, body); `after` is the last key seen."""
     key = (traces.c.created_at, traces.c.id)
-    query = (
-        select(*key, traces.c.format, traces.c.body).where(*_conditions(wanted)).order_by(*key).limit(size)
-    )
+    query = select(*key, traces.c.format, traces.c.body).where(*_conditions(wanted)).order_by(*key).limit(size)
     if after is not None:
         query = query.where(tuple_(*key) > tuple_(*after))
     return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
@@ -194,9 +186,7 @@ def _stamp(trace: Trace) -> str:
     try:
         return _utc(datetime.fromisoformat(trace.created_at))
     except ValueError:
-        raise StoreError(
-            f"trace {trace.id} was created at {trace.created_at!r}, which is no ISO 8601 time"
-        ) from None
+        raise StoreError(f"trace {trace.id} was created at {trace.created_at!r}, which is no ISO 8601 time") from None
 
 
 def _utc(moment: datetime) -> str:

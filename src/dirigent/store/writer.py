@@ -60,9 +60,7 @@ class Writer:
         job = _Job(work, prepare)
         with self._closing:
             if self._closed:
-                raise StoreError(
-                    f"the store {where(self._engine)} is closed; keep it open while runs are saved"
-                )
+                raise StoreError(f"the store {where(self._engine)} is closed; keep it open while runs are saved")
             self._jobs.put(job)
         result: T = await asyncio.shield(asyncio.wrap_future(job.done))
         return result

@@ -19,6 +19,10 @@ from dirigent.messages import Message
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
+END_OF_TURN = "<|im_end|>"
+"""What ends every turn of the ChatML template, replies included."""
+
+
 def load_base(gguf: Path, *, device: str | None = None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
     """Model and tokenizer from a GGUF file: bf16 on a GPU, float32 on a CPU, unless told otherwise."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -27,6 +31,9 @@ def load_base(gguf: Path, *, device: str | None = None, dtype: torch.dtype | Non
     dtype = dtype or (torch.bfloat16 if device == "cuda" else torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.padding_side = "left"
+    # Not every release of transformers takes these two from the file.
+    tokenizer.eos_token = END_OF_TURN
+    tokenizer.pad_token = END_OF_TURN
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=dtype
     )

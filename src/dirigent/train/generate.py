@@ -34,9 +34,7 @@ def generate(
         longest = max(len(rows[i]) for i in chosen)
         pad = tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(rows[i])) + rows[i] for i in chosen], device=device)
-        mask = torch.tensor(
-            [[0] * (longest - len(rows[i])) + [1] * len(rows[i]) for i in chosen], device=device
-        )
+        mask = torch.tensor([[0] * (longest - len(rows[i])) + [1] * len(rows[i]) for i in chosen], device=device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             out = model.generate(
                 input_ids=ids,

@@ -71,7 +71,7 @@ def fit_adapter(
 
 
 def with_adapter(model: Any, name: str, settings: SftSettings) -> Any:
-    """The model with a fresh adapter of that name, active and the only thing that trains."""
+    """The model with an adapter of that name, active and the only thing that trains; fresh if it had none."""
     from peft import LoraConfig, PeftModel, get_peft_model
 
     config = LoraConfig(
@@ -82,7 +82,8 @@ def with_adapter(model: Any, name: str, settings: SftSettings) -> Any:
         lora_dropout=0.0,
     )
     if isinstance(model, PeftModel):
-        model.add_adapter(name, config)
+        if name not in model.peft_config:
+            model.add_adapter(name, config)
         model.set_adapter(name)
         return model
     return get_peft_model(model, config, adapter_name=name)
@@ -129,7 +130,15 @@ def collate(rows: Sequence[Row], *, pad: int, device: Any) -> tuple[torch.Tensor
 
 def completion_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over completion tokens; logits are computed for those positions only."""
-    with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=ids.device.type == "cuda"):
+    from peft.helpers import disable_input_dtype_casting
+
+    on_gpu = ids.device.type == "cuda"
+    # Autocast brings the float32 adapter to the input's precision; PEFT would bring the input to the adapter's, and
+    # keep a float32 copy of every activation for the backward pass.
+    with (
+        torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=on_gpu),
+        disable_input_dtype_casting(model, active=on_gpu),
+    ):
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         hidden_BTD = inner.model(input_ids=ids, attention_mask=mask).last_hidden_state  # noqa: N806
         counted = labels[:, 1:] != -100

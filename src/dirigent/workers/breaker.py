@@ -77,9 +77,7 @@ class Breaker:
         if self._opened_at is None:
             return False
         if self._rest_s() > 0 or self._probing:
-            until = (
-                f"tried again in {self._rest_s():.0f} s" if self._rest_s() > 0 else "being tried again now"
-            )
+            until = f"tried again in {self._rest_s():.0f} s" if self._rest_s() > 0 else "being tried again now"
             raise WorkerError(
                 f"{self.info.name} was not asked: {self._why}; it is {until}",
                 worker=self.info.name,

@@ -42,9 +42,7 @@ class Cached:
     ) -> None:
         self.worker = worker
         self._folder = Path(store) if isinstance(store, str | Path) else None
-        self._memory: MutableMapping[str, bytes] = (
-            {} if store is None or isinstance(store, str | Path) else store
-        )
+        self._memory: MutableMapping[str, bytes] = {} if store is None or isinstance(store, str | Path) else store
         self._always = always
         self._flights: dict[str, asyncio.Future[Reply | WorkerError | None]] = {}
 

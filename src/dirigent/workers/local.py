@@ -34,6 +34,7 @@ from dirigent.workers.local_server import ServerSettings, physical_cores
 from dirigent.workers.openai import Lora, OpenAIWire
 from dirigent.workers.slots import Slots
 from dirigent.workers.weights import KNOWN, Progress, fetch, known
+from dirigent.workers.wire import HttpCall
 
 ABILITIES: frozenset[Ability] = frozenset({"schema", "json_mode", "grammar", "seed", "stop"})
 
@@ -77,24 +78,19 @@ class Local:
         started = time.monotonic()
         try:
             _check(request)
-            async with _until(request.deadline):
-                async with self._model.slots.lease(self._adapter, prompt_text(request)) as slot:
-                    reply = await self._ask_child(await self._model.running(), slot, request, observe)
+            async with (
+                _until(request.deadline),
+                self._model.slots.lease(self._adapter, prompt_text(request)) as slot,
+            ):
+                reply = await self._ask_child(await self._model.running(), slot, request, observe)
         except WorkerError as error:
             raise _named(error, self.info.name) from error.__cause__
         return msgspec.structs.replace(reply, model=self.info.model, seconds=time.monotonic() - started)
 
     async def _ask_child(self, child: Child, slot: int, request: Request, observe: Observe) -> Reply:
-        lora = None if self._adapter is None else (Lora(self._adapter),)
-        wire = OpenAIWire(
-            max_tokens_field="max_tokens",
-            lora=lora,
-            # `return_progress`: the server writes after every batch of the prompt, and so notices a cancel.
-            extra={"id_slot": slot, "cache_prompt": True, "return_progress": True},
-        )
         http = HttpWorker(
             self.info,
-            wire,
+            _wire(self._adapter, slot),
             self._model.client,
             base_url=f"http://127.0.0.1:{child.port}/v1",
             key=child.key,
@@ -106,6 +102,24 @@ class Local:
             if error.fault in ("connect", "reply") and (death := await child.death()):
                 raise WorkerError(f"{death}; it starts again with the next ask", fault="connect") from None
             raise
+
+
+class _LocalWire(OpenAIWire, frozen=True):
+    """Chat completions over a connection of their own: the server drops idle ones after 5 s, sometimes in
+    the very moment in which the next request is sent on them."""
+
+    def build(self, request: Request, *, info: WorkerInfo, base_url: str, stream: bool) -> HttpCall:
+        call = super().build(request, info=info, base_url=base_url, stream=stream)
+        return msgspec.structs.replace(call, headers=call.headers | {"Connection": "close"})
+
+
+def _wire(adapter: int | None, slot: int) -> _LocalWire:
+    return _LocalWire(
+        max_tokens_field="max_tokens",
+        lora=None if adapter is None else (Lora(adapter),),
+        # `return_progress`: the server writes after every batch of the prompt, and so notices a cancel.
+        extra={"id_slot": slot, "cache_prompt": True, "return_progress": True},
+    )
 
 
 class LocalModel:
@@ -167,13 +181,12 @@ class LocalModel:
     async def close(self) -> None:
         """Stop the child and wait until it is gone. An ask after this starts it again."""
         start, self._start = self._start, None
-        await self.client.close()
-        if start is None:
-            return
-        start.cancel()  # does nothing to one that is done
-        await asyncio.wait({start})
-        if not start.cancelled() and start.exception() is None:
-            await start.result().stop()
+        if start is not None:
+            start.cancel()  # does nothing to one that is done
+            await asyncio.wait({start})
+            if not start.cancelled() and start.exception() is None:
+                await start.result().stop()
+        await self.client.close()  # after the child, whose end wakes those who still read from it
 
     async def _launch(self) -> Child:
         settings = ServerSettings(
@@ -244,9 +257,7 @@ async def _until(deadline: float | None) -> AsyncIterator[None]:
     except TimeoutError:
         if not scope.expired():
             raise
-        raise WorkerError(
-            "the request's deadline passed before the reply was whole", fault="timeout"
-        ) from None
+        raise WorkerError("the request's deadline passed before the reply was whole", fault="timeout") from None
 
 
 def _look_away(event: Event) -> None:

@@ -58,7 +58,10 @@ def main() -> None:
     answer_fd = _take_stdout()
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerSettings)
     threading.Thread(target=_exit_at_eof, daemon=True).start()
-    server = _serve(settings)
+    try:
+        server = _serve(settings)
+    except RuntimeError:  # llama.cpp has said why, in its own words, on stderr
+        os._exit(1)
     port = urlsplit(server.listening_address).port
     if port is None:
         raise SystemExit(f"the server listens at {server.listening_address!r}, which has no port")

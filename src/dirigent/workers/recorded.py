@@ -61,9 +61,7 @@ class Recorded:
     ) -> None:
         self._book = _book(source)
         if model not in self._book.models:
-            raise ConfigError(
-                f"{self._book.source} has no answers of {model!r}{_hint(model, self._book.models)}"
-            )
+            raise ConfigError(f"{self._book.source} has no answers of {model!r}{_hint(model, self._book.models)}")
         fields = {"kind": "recorded", **card}
         self._info = WorkerInfo(name=name or model, about=about, model=model, price=price, **fields)
 
@@ -208,9 +206,7 @@ def _last_turn(request: Request) -> str:
 def _reply(output: Output, request: Request, *, priced: bool) -> Reply:
     """The recorded answer, cut where the request allows less than the model then wrote."""
     written = next(
-        count
-        for count in (output.output_tokens, output.est_tokens, estimate_tokens(output.text))
-        if count is not None
+        count for count in (output.output_tokens, output.est_tokens, estimate_tokens(output.text)) if count is not None
     )
     read = output.input_tokens
     if read is None:

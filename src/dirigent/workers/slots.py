@@ -62,9 +62,7 @@ def choose_slot(idle: Sequence[Slot], *, adapter: int | None, prompt: str) -> Sl
 
     What an adapter has read is of no use to another one: the server forgets it.
     """
-    shared = {
-        slot.index: _shared_chars(slot.prompt, prompt) if slot.adapter == adapter else 0 for slot in idle
-    }
+    shared = {slot.index: _shared_chars(slot.prompt, prompt) if slot.adapter == adapter else 0 for slot in idle}
     best = max(idle, key=lambda slot: shared[slot.index])
     if shared[best.index] >= SHARED_CHARS:
         return best

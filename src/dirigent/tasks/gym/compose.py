@@ -24,7 +24,8 @@ Shape = Literal["chain", "fan", "check"]
 GUESSES = 3
 """How often the cheapest right plan asks the unreliable worker: right 7 times in 10, three guesses miss 27 in 1,000."""
 
-MAX_TRIES = 2_000
+MAX_LEADS, TRIES_A_LEAD = 60, 200
+"""How long one first (or joining) operation is tried before another: long, so that the hard ones are drawn as well."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -93,13 +94,13 @@ def draw_blueprint(
     rules: Rules,
 ) -> Blueprint:
     """A blueprint of this shape whose cheapest plan is `depth` steps long on its longest chain."""
-    for _ in range(MAX_TRIES):
-        blueprint = _draw(rng, shape, depth, operations, rules)
-        if blueprint is not None and all(rules.path(path) for path in blueprint.paths):
-            return blueprint
-    raise ConfigError(
-        f"no {shape} of depth {depth} found in {MAX_TRIES} tries; the rules leave too little to draw from"
-    )
+    for _ in range(MAX_LEADS):
+        lead = _lead(rng, shape, depth, operations)
+        for _ in range(TRIES_A_LEAD):
+            blueprint = _draw(rng, shape, depth, lead, operations, rules)
+            if blueprint is not None and all(rules.path(path) for path in blueprint.paths):
+                return blueprint
+    raise ConfigError(f"no {shape} of depth {depth} found; the rules leave too little to draw from")
 
 
 def sketch_of(blueprint: Blueprint, subtasks: Sequence[str]) -> Sketch:
@@ -134,36 +135,51 @@ def _step(link: Link, subtask: str, access: tuple[int, ...]) -> SketchStep:
     return SketchStep(link.skill, link.operation, subtask, access, link.key, link.gold)
 
 
-def _draw(
-    rng: random.Random, shape: Shape, depth: int, operations: Sequence[Operation], rules: Rules
-) -> Blueprint | None:
-    if shape == "chain":
-        chain = draw_chain(rng, operations, rules, length=depth)
-        return None if chain is None else Blueprint("chain", (chain,))
+OWN_JOIN_WEIGHT = 0.4
+"""How often a join is drawn whose parts its own skill supplies, against 1 for the others."""
+
+
+def _lead(rng: random.Random, shape: Shape, depth: int, operations: Sequence[Operation]) -> Operation:
+    """The operation a blueprint is built around: a chain's first, a fan's join, a check's puzzle."""
     if shape == "check":
-        start = draw_chain(rng, PUZZLE_OPERATIONS, rules, length=1)
-        tail = start and extend(rng, start[0], operations, rules, length=depth - 2)
-        return None if start is None or tail is None else Blueprint("check", (start,), tail=tail)
-    return _draw_fan(rng, depth, operations, rules)
-
-
-def _draw_fan(rng: random.Random, depth: int, operations: Sequence[Operation], rules: Rules) -> Blueprint | None:
-    """Branches of one or two steps, a join, and a tail that makes up the depth; five steps at most."""
+        return rng.choice(PUZZLE_OPERATIONS)
+    if shape == "chain":
+        return pick_by_skill(rng, [op for op in operations if op.arity == 1 or depth == 1])
     joins = [op for op in operations if op.arity == 2]
-    join = pick_by_skill(rng, joins)
-    longest = rng.choice([n for n in (1, 2) if depth - n >= 1 and depth - n - 1 <= 1])
+    return rng.choices(joins, [OWN_JOIN_WEIGHT if _joins_its_own(op) else 1.0 for op in joins])[0]
+
+
+def _joins_its_own(join: Operation) -> bool:
+    """Months, Roman numerals and colours come from the skill that also joins them; else a join is another's work."""
+    return join.gives in ("month", "roman", "colour")
+
+
+def _draw(
+    rng: random.Random, shape: Shape, depth: int, lead: Operation, operations: Sequence[Operation], rules: Rules
+) -> Blueprint | None:
+    if shape == "fan":
+        return _draw_fan(rng, depth, lead, operations, rules)
+    if shape == "chain":
+        chain = draw_chain(rng, operations, rules, length=depth, first=lead)
+        return None if chain is None else Blueprint("chain", (chain,))
+    start = draw_chain(rng, (), rules, length=1, first=lead)
+    tail = None if start is None else extend(rng, start[0], operations, rules, length=depth - 2)
+    return None if start is None or tail is None else Blueprint("check", (start,), tail=tail)
+
+
+def _draw_fan(
+    rng: random.Random, depth: int, join: Operation, operations: Sequence[Operation], rules: Rules
+) -> Blueprint | None:
+    """Branches of one or two steps, a join, and a tail that makes up the depth; five steps at most."""
+    longest = rng.choice([n for n in (1, 2) if 0 <= depth - n - 1 <= 1])
     tail_length = depth - longest - 1
     other = rng.randint(1, longest) if tail_length == 0 else 1
     lengths = [longest, other] if rng.random() < 0.5 else [other, longest]
-    if sum(lengths) + 1 + tail_length > 5:
-        return None
-    branches = [_branch(rng, operations, rules, length=n, gives=join.takes[0]) for n in lengths]
+    branches = [_branch(rng, operations, rules, length=n, join=join) for n in lengths]
     if branches[0] is None or branches[1] is None or branches[0] == branches[1]:
         return None
     key = (branches[0][-1].gold, branches[1][-1].gold)
-    # Months, Roman numerals and colours come from the skill that also joins them; else a join is another's work.
-    own = join.gives in ("month", "roman", "colour")
-    if key not in join.table or any(b and b[-1].skill == join.skill and not own for b in branches):
+    if key not in join.table:
         return None
     joined = Link(join.full_name, key)
     tail = extend(rng, joined, operations, rules, length=tail_length)
@@ -171,25 +187,31 @@ def _draw_fan(rng: random.Random, depth: int, operations: Sequence[Operation], r
 
 
 def _branch(
-    rng: random.Random, operations: Sequence[Operation], rules: Rules, *, length: int, gives: str
+    rng: random.Random, operations: Sequence[Operation], rules: Rules, *, length: int, join: Operation
 ) -> tuple[Link, ...] | None:
+    """A chain whose result the join can take, by another skill than the join's where there is one."""
     for _ in range(20):
-        chain = draw_chain(rng, operations, rules, length=length, gives=gives)
-        if chain is not None:
+        chain = draw_chain(rng, operations, rules, length=length, gives=join.takes[0])
+        if chain is not None and (chain[-1].skill != join.skill or _joins_its_own(join)):
             return chain
     return None
 
 
 def draw_chain(
-    rng: random.Random, operations: Sequence[Operation], rules: Rules, *, length: int, gives: str = ""
+    rng: random.Random,
+    operations: Sequence[Operation],
+    rules: Rules,
+    *,
+    length: int,
+    gives: str = "",
+    first: Operation | None = None,
 ) -> tuple[Link, ...] | None:
-    """A chain from a value named in the question; None where the walk ended in nowhere."""
-    lasts = [op for op in operations if length > 1 or not gives or op.gives == gives]
-    if length > 1 or gives:
-        lasts = [op for op in lasts if op.arity == 1]
-    if not lasts:
-        return None
-    first = pick_by_skill(rng, lasts)
+    """A chain from a value named in the question, to a type if one is asked for; None where the walk got stuck."""
+    if first is None:
+        firsts = [op for op in operations if op.arity == 1 and (length > 1 or not gives or op.gives == gives)]
+        if not firsts:
+            return None
+        first = pick_by_skill(rng, firsts)
     key = rng.choice(list_keys(first.full_name))
     if not rules.start(first, key):
         return None

@@ -182,13 +182,16 @@ def _nest_sentence(links: Sequence[Link], writer: Writer) -> tuple[str, list[str
     if not inner:
         text = direct(template, last.key)
         return text, [text]
-    phrase, subtasks = _nest(inner, writer)
+    phrase, subtasks = _nest(inner, writer, inside=True)
     return nested(template, last.key, [phrase]), [*subtasks, _refer(template, last, writer)]
 
 
-def _nest(links: Sequence[Link], writer: Writer) -> tuple[str, list[str]]:
-    """A noun phrase around a noun phrase, and the subtasks it falls apart into."""
-    template = writer.template(links[0], mood="noun")
+def _nest(links: Sequence[Link], writer: Writer, *, inside: bool = False) -> tuple[str, list[str]]:
+    """A noun phrase around a noun phrase, and the subtasks it falls apart into.
+
+    What goes inside something else must not begin with its value: "4 more than 19 times 2" reads two ways.
+    """
+    template = writer.template(links[0], mood="noun", nests=inside or len(links) > 1)
     phrase = direct(template, links[0].key)
     subtasks = [phrase]
     for link in links[1:]:
@@ -233,7 +236,7 @@ def _placed(pattern: str, clause: str) -> str:
 def _tell_fan(blueprint: Blueprint, join: Link, writer: Writer) -> tuple[str, list[str], str]:
     phrases, subtasks = [], []
     for branch in blueprint.branches:
-        phrase, parts = _nest(branch, writer)
+        phrase, parts = _nest(branch, writer, inside=True)
         phrases.append(phrase)
         subtasks.extend(parts)
     if writer.rng.random() < 0.4:

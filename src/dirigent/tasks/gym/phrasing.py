@@ -32,8 +32,7 @@ class Template(msgspec.Struct, frozen=True):
     @property
     def nests(self) -> bool:
         """Whether a noun phrase can stand in the value's place and still be read one way only."""
-        starts_with_value = self.text.startswith("{x}") and not _COUNTED.match(self.text)
-        return "{x's}" not in self.text and not starts_with_value
+        return "{x's}" not in self.text and not self.text.startswith("{x}")
 
 
 class Lead(msgspec.Struct, frozen=True):
@@ -77,8 +76,11 @@ TYPE_NAMES = {
 
 _COUNTED = re.compile(r"\{x\} (hours|weeks|feet|days|sides)")
 """Where the value counts a unit, and "it" would be no English."""
-_KINDS = "binary number|Roman numeral|letter|element|list|month|planet|jumble"
-_SINGLE = re.compile(rf"(?:(?P<named>(?:the |a )?(?:{_KINDS}) )|\b(?:a|the) )?\{{x\}}")
+_PLACES = "alphabet position|position|place|index|rank|month number|orbit number|number"
+_KINDS = f"binary number|Roman numeral|letter|element|list|month|planet|jumble|{_PLACES}"
+_SINGLE = re.compile(rf"(?:(?:the |a )?(?P<kind>{_KINDS}) |\b(?:a|the) )?\{{x\}}")
+"""The value with the word for what it is, which a reference replaces as a whole: "the Roman numeral XIV", "it"."""
+_PLACED = re.compile(rf"(?:the )?\b({_PLACES}) \{{x\}}")
 _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and \{y\}")
 
 
@@ -107,7 +109,9 @@ def nested(template: Template, key: Key, phrases: Iterable[str]) -> str:
     """The clause with noun phrases where its values go; they bring their own articles."""
     text = _COUNTED.sub(r"as many \1 as {x}", template.text)
     if text == template.text:
-        text = _SINGLE.sub("{x}", _PAIR.sub("{x} and {y}", text))
+        text = _PLACED.sub(r"the \1 given by {x}", _PAIR.sub("{x} and {y}", text))
+    if text == template.text:
+        text = _SINGLE.sub("{x}", text)
     bare = msgspec.structs.replace(template, text=text)
     return _fill(bare, values=tuple(phrases), key=key)
 
@@ -140,15 +144,12 @@ def references(template: Template) -> tuple[tuple[str, bool], ...]:
         return (("its", False), (f"that {name}'s", False), (f"this {name}'s", True))
     if _COUNTED.search(template.text):
         return (("that many", False), ("this many", True))
-    named = _SINGLE.search(template.text)
-    typed = ((f"that {name}", False), (f"this {name}", True))
-    if named and named["named"]:
-        return (("this " + name, False),) if f"that {named[0]}" in template.text else typed
-    if re.search(r"(number|place|position|numbered|rank|whose number is) \{x\}", template.text):
-        return (*typed, ("the result", False))
-    if "that {x}" in template.text:
-        return (("it", False), ("the result", False), typed[1])
-    return (*typed, ("it", False), ("that", False), ("the result", False))
+    match = _SINGLE.search(template.text)
+    kind = match["kind"] if match else None
+    typed = ((f"that {kind or name}", False), (f"this {kind or name}", True))
+    if match and f"that {match[0]}" in template.text:
+        return ((f"this {kind}", False),) if kind else (("it", False), ("the result", False), typed[1])
+    return typed if kind else (*typed, ("it", False), ("that", False), ("the result", False))
 
 
 class Reading(msgspec.Struct, frozen=True):

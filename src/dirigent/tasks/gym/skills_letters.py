@@ -128,11 +128,11 @@ CIPHER = (
         nouns=(
             "the letter at alphabet position {x}",
             "the letter at position {x} of the alphabet",
-            "the alphabet's letter number {x}",
+            "the letter with number {x} in the alphabet",
             "the letter found at place {x} in the alphabet",
         ),
-        orders=("Turn {x} into the letter at that alphabet position.", "Take letter number {x} of the alphabet."),
-        asks=("Which letter stands at position {x} of the alphabet?", "What is letter number {x} of the alphabet?"),
+        orders=("Turn the alphabet position {x} into its letter.", "Take the letter with number {x} in the alphabet."),
+        asks=("Which letter stands at position {x} of the alphabet?", "Which letter has number {x} in the alphabet?"),
     ),
     operation(
         "cipher.shift",

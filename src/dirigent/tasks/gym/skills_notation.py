@@ -43,7 +43,7 @@ CONVERT = (
         "convert.minutes",
         takes="number",
         gives="number",
-        keys=[(n,) for n in numbers(1, 16)],
+        keys=[(n,) for n in numbers(2, 16)],
         solve=lambda x: 60 * int(x),
         nouns=(
             "the number of minutes in {x} hours",
@@ -59,7 +59,7 @@ CONVERT = (
         "convert.days",
         takes="number",
         gives="number",
-        keys=[(n,) for n in numbers(1, 30)],
+        keys=[(n,) for n in numbers(2, 30)],
         solve=lambda x: 7 * int(x),
         nouns=(
             "the number of days in {x} weeks",
@@ -75,7 +75,7 @@ CONVERT = (
         "convert.inches",
         takes="number",
         gives="number",
-        keys=[(n,) for n in numbers(1, 30)],
+        keys=[(n,) for n in numbers(2, 30)],
         solve=lambda x: 12 * int(x),
         nouns=(
             "the number of inches in {x} feet",

@@ -78,9 +78,9 @@ PLANET_OPS = (
         solve=lambda n: PLANETS[int(n) - 1],
         nouns=(
             "the planet at place {x} from the Sun",
-            "planet number {x} counted from the Sun",
+            "the planet with number {x} counted from the Sun",
             "the planet on orbit number {x} from the Sun",
-            "the planet whose rank from the Sun is {x}",
+            "the planet that has rank {x} from the Sun",
         ),
         orders=("Name the planet at place {x} from the Sun.", "Say which planet has rank {x} from the Sun."),
         asks=("Which planet is at place {x} from the Sun?", "Which planet has orbit number {x} from the Sun?"),

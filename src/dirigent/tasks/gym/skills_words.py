@@ -136,12 +136,12 @@ DATES = (
         solve=lambda n: MONTHS[int(n) - 1],
         nouns=(
             "the month with number {x}",
-            "the name of month number {x}",
+            "the name of the month that has number {x}",
             "the calendar month whose number is {x}",
-            "the month of the year numbered {x}",
+            "the month of the year that bears the number {x}",
         ),
-        orders=("Name the month with number {x}.", "Turn month number {x} into the name of the month."),
-        asks=("Which month has number {x}?", "Which month is month number {x}?"),
+        orders=("Name the month with number {x}.", "Turn the month number {x} into the name of its month."),
+        asks=("Which month has number {x}?", "Which month of the year has the number {x}?"),
     ),
     operation(
         "dates.later",
@@ -203,10 +203,13 @@ DATES = (
             "the one of the months {x} and {y} that the year reaches first",
             "the first to come round of the months {x} and {y}",
         ),
-        orders=("Choose the earlier of the months {x} and {y}.", "Pick from {x} and {y} the month nearer to New Year."),
+        orders=(
+            "Choose the earlier of the months {x} and {y}.",
+            "Pick the one of the months {x} and {y} that a year reaches first.",
+        ),
         asks=(
             "Which of the months {x} and {y} comes earlier in the year?",
-            "Which month of {x} and {y} is first in a year?",
+            "Which of the months {x} and {y} does a year reach first?",
         ),
     ),
 )

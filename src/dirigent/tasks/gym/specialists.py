@@ -1,9 +1,9 @@
 """The roster: who can do what, what their cards say, what they cost.
 
 Plain data. A specialist becomes a worker when somebody trains an adapter on its `examples`, or in tests as
-`oracle.ExactSpecialist`. Each is good at one skill and is taught to say "unknown" about the rest, so that no single worker can stand in
-for a plan. Three are special: the guesser is unreliable and says so, the checker only selects among what it reads, and
-the cheap adder is right on small numbers only, at a tenth of the price of its dear twin.
+`oracle.ExactSpecialist`. Each is good at one skill and is taught to say "unknown" about the rest, so that no single
+worker can stand in for a plan. Three are special: the guesser is unreliable and says so, the checker only selects
+among what it reads, and the cheap adder is right on small numbers only, at a tenth of the price of its dear twin.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Specialist(msgspec.Struct, frozen=True):
     @property
     def abouts(self) -> tuple[str, ...]:
         """Wordings of its card that training draws from: 30 or more."""
-        return _cards(self.fields[:-1], CARD_FRAMES[:-2], self.caveats)
+        return _cards(self.fields[:-1], TRAIN_FRAMES, self.caveats)
 
     @property
     def held_out_abouts(self) -> tuple[str, ...]:
-        """Wordings that training never shows."""
-        return _cards(self.fields[-1:], CARD_FRAMES[-2:], self.caveats)
+        """Wordings that training never shows: the field in other words, in old and new sentences."""
+        return _cards(self.fields[-1:], (*HELD_OUT_FRAMES, *TRAIN_FRAMES), self.caveats)
 
 
-CARD_FRAMES = (
+TRAIN_FRAMES = (
     "Good at {f}.",
     "Knows {f}.",
     "Ask it about {f}.",
@@ -60,9 +60,8 @@ CARD_FRAMES = (
     "Reliable on {f} and nothing else.",
     "Made for {f}.",
     "Handles {f}.",
-    "Trained on {f}.",
-    "If it is about {f}, this is the one.",
 )
+HELD_OUT_FRAMES = ("Trained on {f}.", "If it is about {f}, this is the one.", "Turn to it for {f}.")
 
 
 def _cards(fields: tuple[str, ...], frames: tuple[str, ...], caveats: tuple[str, ...]) -> tuple[str, ...]:

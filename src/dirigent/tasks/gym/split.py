@@ -105,7 +105,7 @@ class SplitRules(msgspec.Struct, frozen=True):
 
     def start(self, operation: Operation, key: Key) -> bool:
         home = "test" if self.split == "novel" else self.split
-        if operation.skill == HELD_OUT_SKILL:
+        if operation.skill == HELD_OUT_SKILL or _group(operation, key[0]) == "planet":
             return self.split == "novel"
         return _home(operation, key[0]) == home and self.parameter(operation, key)
 
@@ -349,6 +349,7 @@ def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: di
             "shape": blueprint.shape,
             "style": told.style,
             "combination": "held_out" if held_out else "seen",
+            "skills": ">".join(sketch.skills),
             **tags,
         },
     )

@@ -106,7 +106,8 @@ ELEMENTS: tuple[tuple[str, str, int], ...] = tuple(
     )
 )
 
-MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
+MONTHS = ["January", "February", "March", "April", "May", "June"]
+MONTHS += ["July", "August", "September", "October", "November", "December"]
 DAYS_IN_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 PLANETS = ["Mercury", "Venus", "Earth", "Mars", "Jupiter", "Saturn", "Uranus", "Neptune"]

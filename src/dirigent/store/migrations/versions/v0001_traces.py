@@ -12,9 +12,7 @@ down_revision = None
 def upgrade() -> None:
     op.create_table(
         "traces",
-        sa.Column(
-            "id", sa.String(64).with_variant(sa.String(64, collation="C"), "postgresql"), nullable=False
-        ),
+        sa.Column("id", sa.String(64).with_variant(sa.String(64, collation="C"), "postgresql"), nullable=False),
         sa.Column("created_at", sa.String(27), nullable=False),
         sa.Column("profile", sa.Text, nullable=False),
         sa.Column("planner", sa.Text, nullable=False),

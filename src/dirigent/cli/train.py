@@ -1,0 +1,41 @@
+"""`dirigent train`: a recipe carried out, from base model to exported adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dirigent.cli.output import FAILED, JsonOption, carry_out, print_json, print_text
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/gym-gpu.toml.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/NAME of the recipe.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a conductor: warm start, reinforcement learning, exported adapter. Needs the extra `train`.
+
+    Example:  dirigent train recipes/tiny-cpu.toml
+    """
+
+    async def work() -> int:
+        from dirigent.train.recipe import load_recipe
+        from dirigent.train.run import train as carry_out_recipe
+
+        loaded = load_recipe(recipe)
+        folder = out or Path("runs") / loaded.name
+        # Nothing else waits for this loop: training may block it.
+        result = carry_out_recipe(loaded, out=folder, resume=resume, seconds=seconds, quiet=as_json)
+        if as_json:
+            print_json(result)
+        else:
+            right = f"{result.start['accuracy_greedy']:.1%} -> {result.dev.get('accuracy', 0.0):.1%}"
+            print_text(f"step {result.step}/{result.steps}; right on dev {right}, ceiling {result.ceiling:.1%}")
+            print_text(f"adapter: {result.adapter}")
+        return 0 if result.finished else FAILED
+
+    carry_out(work, as_json=as_json)

@@ -1,0 +1,187 @@
+"""Evaluate: every entry answers every question, each as one `Conductor.run`, and each answer is graded.
+
+All planners run on the same executor with the same pool for the same question, so they differ only in who writes the
+plan. No repair, no fallback, no re-assignment: a draft that is no plan is a wrong answer. What a finished question cost
+is never paid again: outcomes go into the record as they come, and what the record holds is not asked.
+
+Knows nothing of any family of tasks: a pool for a question, and a planner for it, are functions that come in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import msgspec
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError
+from dirigent.evals.outcome import Inspect, Outcome, outcome_of
+from dirigent.evals.record import Record
+from dirigent.limits import Budget, Limits
+from dirigent.messages import Event, Observe, Request, ignore
+from dirigent.planner import Planner
+from dirigent.pool import Pool
+from dirigent.tasks.task import Task
+from dirigent.trace import Trace
+
+PoolFor = Callable[[Task, int], Pool]
+"""The pool that a question is answered with; the number tells repeats of the question apart, for noisy workers."""
+
+PlannerFor = Callable[[Task, Pool], Planner]
+
+Keep = Callable[[Trace], Awaitable[None]]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Who takes part: a name and a planner for each question."""
+
+    name: str
+    planner_for: PlannerFor
+    repeats: int = 1
+    """How often each question is asked, where the workers are noisy and the mean is wanted."""
+    pool_for: PoolFor | None = None
+    """Another pool than everybody's, for a worker that is measured whether or not it was offered."""
+    wants: Callable[[Task], bool] = lambda task: True
+    """Which questions it is asked."""
+
+
+class Evaluated(Event, frozen=True):
+    """A question is done; what stood in the record is told as well, so that progress begins where it was cut."""
+
+    outcome: Outcome
+    total: int
+    """Runs that this entry has in all."""
+
+
+class OutOfMoney(Event, frozen=True):
+    """The cost cap was reached: what was not begun is left out."""
+
+    spent_usd: float
+    error: str
+
+
+async def evaluate(
+    entries: Sequence[Entry],
+    tasks: Sequence[Task],
+    *,
+    pool_for: PoolFor,
+    record: Record | None = None,
+    seed: int = 0,
+    limits: Limits = Limits(),
+    concurrency: int = 8,
+    budget: Budget | None = None,
+    inspect: Inspect | None = None,
+    keep: Keep | None = None,
+    observe: Observe = ignore,
+) -> list[Outcome]:
+    """The outcomes, entry by entry and question by question; some are missing where the money ran out.
+
+    `budget` is the cap on all of it; `keep` is given every trace; `observe` gets an `Evaluated` a question.
+    """
+    _check(entries, tasks, concurrency)
+    run = _Evaluation(
+        pool_for=pool_for,
+        record=record or Record(),
+        seed=seed,
+        limits=limits,
+        budget=budget or Budget(),
+        inspect=inspect,
+        keep=keep,
+        observe=observe,
+        totals={entry.name: sum(entry.repeats for task in tasks if entry.wants(task)) for entry in entries},
+    )
+    jobs = list(_jobs(entries, tasks))
+    waiting = iter(jobs)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(jobs))):
+                group.create_task(run.work_off(waiting))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # one is enough to mend, and the rest are its like
+    done = (run.outcomes.get((job.entry.name, job.task.id, job.repeat)) for job in jobs)
+    return [outcome for outcome in done if outcome is not None]
+
+
+def noise_seed(seed: int, task: Task, repeat: int) -> int:
+    """The same for every planner, so that a worker's luck with a question is no planner's advantage."""
+    text = f"{seed} {task.id} {repeat}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 34  # 30 bits: every server takes those
+
+
+class _Job(msgspec.Struct, frozen=True):
+    entry: Entry
+    task: Task
+    repeat: int
+
+
+def _jobs(entries: Sequence[Entry], tasks: Sequence[Task]) -> Iterator[_Job]:
+    for entry in entries:
+        for task in tasks:
+            if entry.wants(task):
+                yield from (_Job(entry, task, repeat) for repeat in range(entry.repeats))
+
+
+class _Evaluation(msgspec.Struct):
+    """One evaluation as it goes."""
+
+    pool_for: PoolFor
+    record: Record
+    seed: int
+    limits: Limits
+    budget: Budget
+    inspect: Inspect | None
+    keep: Keep | None
+    observe: Observe
+    totals: dict[str, int]
+    outcomes: dict[tuple[str, str, int], Outcome] = {}
+    out_of_money: bool = False
+
+    async def work_off(self, jobs: Iterator[_Job]) -> None:
+        """Take job after job; several of these share one iterator."""
+        for job in jobs:
+            outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
+            if outcome is None:
+                if self.out_of_money:
+                    continue
+                outcome = await self._run(job)
+                if outcome is None:
+                    continue
+                self.record.add(outcome)
+            self.outcomes[outcome.key] = outcome
+            self.observe(Evaluated(outcome, self.totals[job.entry.name]))
+
+    async def _run(self, job: _Job) -> Outcome | None:
+        """Ask one question; None where there was no money left for it."""
+        pool = (job.entry.pool_for or self.pool_for)(job.task, job.repeat)
+        self._require_prices(pool)
+        planner = job.entry.planner_for(job.task, pool)
+        conductor = Conductor(planner, pool, limits=self.limits, repairs=0, reassign=False)
+        options = Request((), seed=noise_seed(self.seed, job.task, job.repeat), ledger=self.budget)
+        trace = await conductor.run(job.task.question, options=options)
+        if self.keep is not None:
+            await self.keep(trace)
+        if trace.error_kind == "CostError":
+            if not self.out_of_money:
+                self.out_of_money = True
+                self.observe(OutOfMoney(self.budget.spent_usd, trace.error))
+            return None
+        return outcome_of(trace, job.task, planner=job.entry.name, repeat=job.repeat, inspect=self.inspect)
+
+    def _require_prices(self, pool: Pool) -> None:
+        for info in pool.infos:
+            if info.price is None and self.budget.max_cost_usd is not None:
+                raise ConfigError(
+                    f'a cost cap needs a price for worker "{info.name}"; '
+                    "add  price = { input = 0, output = 0 }  if it is free"
+                )
+
+
+def _check(entries: Sequence[Entry], tasks: Sequence[Task], concurrency: int) -> None:
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+    for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
+        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+        if twice:
+            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are kept by name")

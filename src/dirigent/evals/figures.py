@@ -1,0 +1,182 @@
+"""Figures: what a planner's outcomes come to. Every number of a report is computed here, from outcomes alone.
+
+A question asked several times counts as one question with a mean. Two rows are not planners but figures: the oracle,
+made here out of what each worker did alone, and whatever else comes in as outcomes under a name of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.stats import Difference, mean, paired_difference, percentile, wilson
+
+ORACLE = "oracle"
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Some of the questions."""
+
+    n: int
+    accuracy: float
+    interval: tuple[float, float]
+    steps: float
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One planner's row. Shares are between 0 and 1; tokens, calls, steps and seconds are a question's mean."""
+
+    n: int
+    """Questions."""
+    accuracy: float
+    interval: tuple[float, float]
+    """95%, Wilson's."""
+    valid: float
+    """Share of the drafts that were plans."""
+    accuracy_given_valid: float
+    steps: float
+    """Of valid plans."""
+    steps_over_minimal: float | None
+    """Steps taken over steps needed, correct answers only. A lucky shortcut makes up for nobody's padding."""
+    one_step_in_one: float | None
+    """Questions that need one step: share planned in one."""
+    parallel_fans: float | None
+    """Fan-out questions answered rightly: share whose plan waits no longer than it must."""
+    calls: float
+    tokens: float
+    input_tokens: float
+    output_tokens: float
+    orchestration_tokens: float
+    cost_usd: float
+    """Of all questions, each asked once."""
+    cost_usd_per_question: float
+    seconds_p50: float
+    seconds_p95: float
+    failed: int
+    """Runs lost to a worker or a deadline; they count as wrong."""
+    by_kind: dict[str, Group]
+    by_depth: dict[str, Group]
+    by_shape: dict[str, Group]
+    by_combination: dict[str, Group]
+    by_pair: dict[str, Group]
+    marks: dict[str, float]
+    """Share of the drafts whose plan is right in this respect."""
+    worker_shares: dict[str, float]
+    steps_histogram: dict[str, int]
+    versus_best: Difference | None = None
+    """Paired, against the best single worker."""
+
+
+def figures(outcomes: Sequence[Outcome]) -> Figures:
+    """One planner's figures."""
+    n = len({outcome.task for outcome in outcomes})
+    right, valid = _share(o.correct for o in outcomes), [o for o in outcomes if o.valid]
+    cost_usd = mean([o.cost_usd for o in outcomes])
+    seconds = [o.seconds for o in outcomes]
+    return Figures(
+        n=n,
+        accuracy=right,
+        interval=wilson(right * n, n),
+        valid=_share(o.valid for o in outcomes),
+        accuracy_given_valid=_share(o.correct for o in valid),
+        steps=mean([o.steps for o in valid]),
+        steps_over_minimal=_over_minimal(outcomes),
+        one_step_in_one=_share_or_none(o.steps == 1 for o in outcomes if o.minimal_steps == 1),
+        parallel_fans=_share_or_none(
+            o.marks.get("parallel", False) for o in outcomes if o.correct and o.tags.get("shape") == "fan"
+        ),
+        calls=mean([o.calls for o in outcomes]),
+        tokens=mean([o.tokens for o in outcomes]),
+        input_tokens=mean([o.input_tokens for o in outcomes]),
+        output_tokens=mean([o.output_tokens for o in outcomes]),
+        orchestration_tokens=mean([o.orchestration_input_tokens + o.orchestration_output_tokens for o in outcomes]),
+        cost_usd=cost_usd * n,
+        cost_usd_per_question=cost_usd,
+        seconds_p50=percentile(seconds, 0.5),
+        seconds_p95=percentile(seconds, 0.95),
+        failed=sum(o.failed for o in outcomes),
+        by_kind=groups(outcomes, kind_of),
+        by_depth=groups(outcomes, lambda o: str(o.depth)),
+        by_shape=groups(outcomes, lambda o: o.tags.get("shape", "")),
+        by_combination=groups(outcomes, lambda o: o.tags.get("combination", "") if o.depth > 1 else ""),
+        by_pair=groups(outcomes, lambda o: o.tags.get("pair_kind", "")),
+        marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in _mark_names(outcomes)},
+        worker_shares=_worker_shares(valid),
+        steps_histogram={str(k): c for k, c in sorted(Counter(o.steps for o in valid).items())},
+    )
+
+
+def versus(outcomes: Sequence[Outcome], best: Sequence[Outcome], *, seed: int) -> Difference:
+    """Paired over the questions that both were asked."""
+    first, second = scores(outcomes), scores(best)
+    both = sorted(first.keys() & second.keys())
+    return paired_difference([first[task] for task in both], [second[task] for task in both], seed=seed)
+
+
+def scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    """Question -> how right it was: the mean of its repeats."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        found[outcome.task].append(float(outcome.correct))
+    return {task: mean(values) for task, values in found.items()}
+
+
+def oracle(alone: Iterable[Outcome]) -> list[Outcome]:
+    """The best choice of one worker per question: the cheapest that was right, else the cheapest."""
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in alone:
+        found[outcome.task].append(outcome)
+    chosen = [min(tried, key=lambda o: (not o.correct, o.cost_usd, o.planner)) for tried in found.values()]
+    return [msgspec.structs.replace(outcome, planner=ORACLE) for outcome in chosen]
+
+
+def groups(outcomes: Sequence[Outcome], name_of: Callable[[Outcome], str]) -> dict[str, Group]:
+    """The outcomes by name; those without one are left out."""
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        found[name_of(outcome)].append(outcome)
+    return {name: _group(members) for name, members in sorted(found.items()) if name}
+
+
+def kind_of(outcome: Outcome) -> str:
+    """What kind of question it was: shape and depth where the task says so, else the task's own word for it."""
+    shape = outcome.tags.get("shape", "")
+    return f"{shape} {outcome.depth}" if shape else outcome.kind
+
+
+def by_planner(outcomes: Iterable[Outcome]) -> Mapping[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        found[outcome.planner].append(outcome)
+    return found
+
+
+def _group(outcomes: Sequence[Outcome]) -> Group:
+    n, right = len({o.task for o in outcomes}), _share(o.correct for o in outcomes)
+    return Group(n, right, wilson(right * n, n), mean([o.steps for o in outcomes if o.valid]))
+
+
+def _over_minimal(outcomes: Sequence[Outcome]) -> float | None:
+    known = [o for o in outcomes if o.correct and o.minimal_steps]
+    return sum(max(o.steps, o.minimal_steps) for o in known) / sum(o.minimal_steps for o in known) if known else None
+
+
+def _worker_shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    asked = Counter(step.worker for o in outcomes if o.plan for step in o.plan.steps)
+    return {name: count / asked.total() for name, count in asked.most_common()}
+
+
+def _mark_names(outcomes: Iterable[Outcome]) -> list[str]:
+    return list(dict.fromkeys(name for outcome in outcomes for name in outcome.marks))
+
+
+def _share(truths: Iterable[bool]) -> float:
+    return mean([float(truth) for truth in truths])
+
+
+def _share_or_none(truths: Iterable[bool]) -> float | None:
+    found = list(truths)
+    return _share(found) if found else None

@@ -1,0 +1,348 @@
+"""The gym under evaluation: its questions, a random pool for each, and who can take part, by name.
+
+    best        one worker answers alone: the best of those offered, ranked on the training split
+    single:NAME this worker answers alone, offered or not
+    random      a worker drawn by lot answers alone
+    right       the task's own cheapest plan                                   (reference)
+    oracle      the best choice of one worker per question, from each alone    (reference)
+    ceiling     the best plan per kind, chosen on the development split        (reference)
+    conductor, warm-start, ...   whatever `factories` can plan with
+
+Who the workers are, exact or trained, comes in as a function; so do the planners that are models. Nothing here knows
+torch or llama.cpp.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.ceiling import WAYS, Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
+from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate, noise_seed
+from dirigent.evals.figures import ORACLE, by_planner, figures, oracle
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.planners import Alone, RandomWorker
+from dirigent.evals.record import Record
+from dirigent.evals.report import BEST, Facts, Report, make_report
+from dirigent.limits import Budget, Limits
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.plan import Plan
+from dirigent.planner import Planner
+from dirigent.planners.fixed import Fixed
+from dirigent.pool import Pool
+from dirigent.tasks.gym.compare import compare
+from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool, plan_for, solvable
+from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
+from dirigent.tasks.gym.split import Split, generate
+from dirigent.tasks.task import Task
+from dirigent.toml import nearest
+from dirigent.version import __version__
+from dirigent.worker import Worker, WorkerInfo
+
+CEILING, RIGHT, RANDOM, SINGLE = "ceiling", "right", "random", "single:"
+PLANNERS = (BEST, RANDOM, RIGHT, ORACLE, CEILING, "warm-start", "conductor")
+REFERENCES = (ORACLE, CEILING, RIGHT)
+"""They know what no planner can; they are there to compare with and cannot win."""
+
+CALIBRATION_SEED = 10_000
+"""Added to the seed, so that what is chosen on a split was never chosen on the questions evaluated."""
+
+
+class GymSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    split: Split = "test"
+    limit: int = 1000
+    """Questions."""
+    seed: int = 1
+    pool_sizes: tuple[int, int] = (3, 8)
+    """Smallest and largest pool that a question is offered with; ids are permuted each time."""
+    cards: Cards = "train"
+    """`held_out`: cards in words that training never shows."""
+    calibration: int = 300
+    """Questions of the training split that rank the workers, and of the development split that choose the ceiling's
+    plans."""
+    noise_seeds: int = 5
+    """How often the ceiling's plans are carried out."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "calibration", "noise_seeds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)}")
+
+
+WorkerFor = Callable[[Specialist, int], Worker]
+"""A specialist as a worker; the number seeds its noise, if it has any."""
+
+
+class Ask(Protocol):
+    """`evaluate` with everything but the questions settled."""
+
+    def __call__(
+        self, entries: Sequence[Entry], tasks: Sequence[Task], *, pool_for: PoolFor
+    ) -> Awaitable[list[Outcome]]: ...
+
+
+async def evaluate_gym(
+    gym: Gym,
+    planners: Sequence[str],
+    *,
+    workers: str = "",
+    factories: Mapping[str, PlannerFor] | None = None,
+    limits: Limits = Limits(),
+    record: Record | None = None,
+    concurrency: int = 8,
+    budget: Budget | None = None,
+    commit: str = "",
+    date: str = "",
+    keep: Keep | None = None,
+    observe: Observe = ignore,
+) -> Report:
+    """Every planner named, on the gym's questions. `factories` gives the planners that are models, by name."""
+    check_planners(planners, factories or {})
+    ask: Ask = partial(
+        evaluate,
+        record=record,
+        seed=gym.settings.seed,
+        limits=limits,
+        concurrency=concurrency,
+        budget=budget,
+        inspect=marks,
+        keep=keep,
+        observe=observe,
+    )
+    ranking = await rank_workers(gym, ask) if BEST in planners else ()
+    ways = await find_ways(gym, ask, limits=limits) if CEILING in planners else {}
+    entries = gym_entries(planners, gym, ranking=ranking, ways=ways, factories=factories or {})
+    outcomes = await ask(entries, gym.tasks, pool_for=gym.pool_for)
+    expected = sum(entry.repeats for entry in entries for task in gym.tasks if entry.wants(task))
+    return make_report(
+        [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
+        planners,
+        facts=_facts(gym, planners, ranking, ways, workers=workers, commit=commit, date=date),
+        references=REFERENCES,
+        complete=len(outcomes) == expected,
+    )
+
+
+class Gym:
+    """The questions and, for each, the specialists it is offered with: the same for every planner."""
+
+    def __init__(self, settings: GymSettings, worker_for: WorkerFor) -> None:
+        self.settings = settings
+        self.roster = roster_of(settings)
+        self.tasks = generate(settings.split, settings.limit, seed=settings.seed)
+        self._worker_for = worker_for
+
+    def calibration(self, split: Split) -> list[Task]:
+        """Questions on which something is chosen before the evaluation begins."""
+        return generate(split, self.settings.calibration, seed=self.settings.seed + CALIBRATION_SEED)
+
+    def offered(self, task: Task) -> tuple[Specialist, ...]:
+        return self._drawn(task)[0]
+
+    def pool_for(self, task: Task, repeat: int) -> Pool:
+        """The pool of a question, with its cards."""
+        specialists, cards = self._drawn(task)
+        seed = noise_seed(self.settings.seed, task, repeat)
+        return Pool(Carded(self._worker_for(s, seed), card) for s, card in zip(specialists, cards, strict=True))
+
+    def only(self, specialist: Specialist) -> PoolFor:
+        """A pool of this worker alone, for every question."""
+
+        def pool_for(task: Task, repeat: int) -> Pool:
+            seed = noise_seed(self.settings.seed, task, repeat)
+            (card,) = cards_for((specialist,), random.Random(f"{task.id}"))
+            return Pool([Carded(self._worker_for(specialist, seed), card)])
+
+        return pool_for
+
+    def _drawn(self, task: Task) -> tuple[tuple[Specialist, ...], tuple[WorkerInfo, ...]]:
+        rng = random.Random(f"pool {self.settings.seed} {task.id}")
+        specialists = draw_pool(task, rng, size=rng.randint(*self.settings.pool_sizes), roster=self.roster)
+        return specialists, cards_for(specialists, rng, wording=self.settings.cards)
+
+
+def roster_of(settings: GymSettings) -> tuple[Specialist, ...]:
+    """Who may be offered: the worker of the held-out skill only where its questions are asked."""
+    return ROSTER if settings.split == "novel" else RL_ROSTER
+
+
+class Carded:
+    """A worker under a card: the wording and the price that a question is offered it with."""
+
+    def __init__(self, worker: Worker, card: WorkerInfo) -> None:
+        self.worker = worker
+        self.info = msgspec.structs.replace(
+            card, kind=worker.info.kind, model=worker.info.model, abilities=worker.info.abilities
+        )
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        return await self.worker.ask(request, observe=observe)
+
+
+def marks(task: Task, plan: Plan) -> dict[str, bool]:
+    """What is right about a plan."""
+    found = compare(task, plan)
+    return {name: getattr(found, name) for name in ("decomposition", "routing", "access", "minimal", "parallel")}
+
+
+async def rank_workers(gym: Gym, ask: Ask) -> tuple[str, ...]:
+    """The workers from best to worst, each alone on the training split; the cheaper first where two tie."""
+    entries = [_single(specialist, gym) for specialist in gym.roster]
+    outcomes = by_planner(await ask(entries, gym.calibration("train"), pool_for=gym.pool_for))
+    rows = {name.removeprefix(SINGLE): figures(found) for name, found in outcomes.items()}
+    return tuple(sorted(rows, key=lambda name: (-rows[name].accuracy, rows[name].cost_usd)))
+
+
+async def find_ways(gym: Gym, ask: Ask, *, limits: Limits) -> dict[Kind, Way]:
+    """The ceiling's way for each kind, from trying them all on the development split."""
+    tasks = gym.calibration("dev")
+    plans = {task.id: plans_for(task, gym.offered(task), max_steps=limits.max_steps) for task in tasks}
+
+    def wants(way: Way, task: Task) -> bool:
+        return way in plans[task.id] and stand_in(way, plans[task.id]) == way
+
+    entries = [
+        Entry(
+            f"way: {way.name}",
+            lambda task, pool, way=way: Fixed(plans[task.id][way]),  # type: ignore[misc]
+            # Only questions with a puzzle, whose guesser is noisy, tell several guesses from one.
+            repeats=gym.settings.noise_seeds if way.guesses > 1 else 1,
+            wants=partial(wants, way),
+        )
+        for way in WAYS
+    ]
+    outcomes = by_planner(await ask(entries, tasks, pool_for=gym.pool_for))
+    tried = {name: _by_task(found) for name, found in outcomes.items()}
+
+    def of(task: Task, way: Way) -> list[Outcome]:
+        """Where ways share a plan, its outcomes belong to each of them."""
+        return tried.get(f"way: {stand_in(way, plans[task.id]).name}", {}).get(task.id, [])
+
+    return choose_ways((task, {way: of(task, way) for way in plans[task.id]}) for task in tasks)
+
+
+def gym_entries(
+    planners: Sequence[str],
+    gym: Gym,
+    *,
+    ranking: Sequence[str] = (),
+    ways: Mapping[Kind, Way] | None = None,
+    factories: Mapping[str, PlannerFor] | None = None,
+) -> list[Entry]:
+    """Who takes part under these names. The oracle is a figure: it takes each worker offered, alone."""
+    seed, noise_seeds = gym.settings.seed, gym.settings.noise_seeds
+    built_in = {
+        BEST: Entry(BEST, lambda task, pool: Alone(*ranking, name=BEST)),
+        RANDOM: Entry(RANDOM, lambda task, pool: RandomWorker(seed=noise_seed(seed, task, 0))),
+        RIGHT: Entry(RIGHT, partial(_right, gym)),
+        CEILING: Entry(CEILING, partial(_ceiling, gym, ways or {}), repeats=noise_seeds),
+    } | {name: Entry(name, factory) for name, factory in (factories or {}).items()}
+    found: dict[str, Entry] = {}
+    if ORACLE in planners:
+        found |= {f"{SINGLE}{s.name}": _single(s, gym, only_offered=True) for s in gym.roster}
+    for name in planners:
+        if name.startswith(SINGLE):
+            found[name] = _single(find_specialist(name.removeprefix(SINGLE)), gym)
+        elif name != ORACLE:
+            found[name] = built_in[name]
+    return list(found.values())
+
+
+def check_planners(planners: Sequence[str], factories: Mapping[str, PlannerFor]) -> None:
+    """Refuse, before anything is asked, a name that nobody stands behind."""
+    if not planners:
+        raise ConfigError(f"no planner is named; say  --planners {BEST},{ORACLE},{CEILING}")
+    twice = [name for i, name in enumerate(planners) if name in planners[:i]]
+    if twice:
+        raise ConfigError(f"the planner {twice[0]!r} is named twice")
+    built_in = (BEST, RANDOM, RIGHT, ORACLE, CEILING)
+    for name in planners:
+        if name in factories or name in built_in:
+            continue
+        if name.startswith(SINGLE):
+            worker, known = name.removeprefix(SINGLE), [s.name for s in ROSTER]
+            if worker not in known:
+                raise ConfigError(f"no worker of the gym is called {worker!r}{nearest(worker, known)}")
+        elif name in PLANNERS:
+            raise ConfigError(f"the planner {name!r} is a trained model, and none was given; leave it out")
+        else:
+            raise ConfigError(f"no planner is called {name!r}{nearest(name, (*PLANNERS, 'single:NAME', *factories))}")
+
+
+def _single(specialist: Specialist, gym: Gym, *, only_offered: bool = False) -> Entry:
+    wants = (lambda task: specialist in gym.offered(task)) if only_offered else (lambda task: True)
+    return Entry(
+        f"{SINGLE}{specialist.name}",
+        lambda task, pool: Alone(specialist.name),
+        pool_for=gym.only(specialist),
+        wants=wants,
+    )
+
+
+def _right(gym: Gym, task: Task, pool: Pool) -> Planner:
+    offered = gym.offered(task)
+    return Fixed(plan_for(task, offered), name=RIGHT) if solvable(task, offered) else Alone(*pool.names, name=RIGHT)
+
+
+def _ceiling(gym: Gym, ways: Mapping[Kind, Way], task: Task, pool: Pool) -> Planner:
+    """Where the pool lacks somebody, the plan that is left; where it cannot answer, anybody alone."""
+    offered = gym.offered(task)
+    plan = plan_by(way_for(task, ways), task, offered) or plan_by(Way(1, dear=False), task, offered)
+    return Alone(*pool.names, name=CEILING) if plan is None else Fixed(plan, name=CEILING)
+
+
+def _alone(outcomes: Sequence[Outcome], gym: Gym) -> list[Outcome]:
+    """What each worker did alone on the questions that it was offered for."""
+    offered = {task.id: {s.name for s in gym.offered(task)} for task in gym.tasks}
+    return [o for o in outcomes if o.planner.startswith(SINGLE) and o.planner[len(SINGLE) :] in offered[o.task]]
+
+
+def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.task, []).append(outcome)
+    return found
+
+
+def _facts(
+    gym: Gym,
+    planners: Sequence[str],
+    ranking: Sequence[str],
+    ways: Mapping[Kind, Way],
+    *,
+    workers: str,
+    commit: str,
+    date: str,
+) -> Facts:
+    settings = gym.settings
+    low, high = settings.pool_sizes
+    solved = sum(solvable(task, gym.offered(task)) for task in gym.tasks)
+    notes = {ORACLE: "one worker per question", CEILING: "best plan per kind", RIGHT: "the task's own plan"}
+    chosen: dict[str, Any] = {}
+    if ranking:
+        notes[BEST] = f"{ranking[0]} first"
+        chosen[BEST] = list(ranking)
+    if ways:
+        chosen[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(ways.items())}
+    return Facts(
+        recipe={"tasks": "gym", "planners": list(planners), "workers": workers, **msgspec.structs.asdict(settings)},
+        commit=commit,
+        seed=settings.seed,
+        date=date,
+        version=__version__,
+        tasks={
+            "name": f"gym {settings.split}",
+            "n": len(gym.tasks),
+            "pool": f"pools of {low}–{high}",
+            "solvable": solved / len(gym.tasks),
+        },
+        workers=workers,
+        prices={specialist.name: specialist.price for specialist in gym.roster},
+        chosen=chosen,
+        notes={name: note for name, note in notes.items() if name in planners},
+    )

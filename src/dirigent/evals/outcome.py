@@ -1,0 +1,97 @@
+"""Outcome: what became of one question under one planner, as small as a report needs it.
+
+Made from a trace; the trace itself is kept elsewhere, under the same id. A planner's plan may be inspected by whoever
+knows what a right one looks like: what they find comes along as named marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from dirigent.plan import Plan
+from dirigent.tasks.task import Task, grade
+from dirigent.trace import Trace
+
+Inspect = Callable[[Task, Plan], Mapping[str, bool]]
+"""What is right about a plan, by name: `routing`, `parallel`, ..."""
+
+FAULTS = frozenset({"WorkerError", "DeadlineError"})
+"""Errors that say more about the infrastructure than about the planner; such a question is asked again on resume."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    planner: str
+    task: str
+    repeat: int = 0
+    """Which of several runs of the same question, each with its own noise."""
+    correct: bool = False
+    valid: bool = False
+    """The planner's own first draft was a plan."""
+    answer: str = ""
+    plan: Plan | None = None
+    minimal_steps: int = 0
+    """Steps of the cheapest right plan; 0 = not known."""
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    orchestration_input_tokens: int = 0
+    orchestration_output_tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float = 0.0
+    kind: str = ""
+    depth: int = 1
+    tags: dict[str, str] = {}
+    marks: dict[str, bool] = {}
+    """What is right about the plan, where somebody could tell."""
+    trace_id: str = ""
+    error: str = ""
+    error_kind: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.planner, self.task, self.repeat
+
+    @property
+    def steps(self) -> int:
+        return len(self.plan.steps) if self.plan else 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def failed(self) -> bool:
+        """The infrastructure's fault rather than the planner's."""
+        return self.error_kind in FAULTS
+
+
+def outcome_of(trace: Trace, task: Task, *, planner: str, repeat: int = 0, inspect: Inspect | None = None) -> Outcome:
+    """Grade a run. A run that failed is wrong, and says why."""
+    usage, plan = trace.usage, trace.plan
+    first = trace.rounds[0] if trace.rounds else None
+    return Outcome(
+        planner=planner,
+        task=task.id,
+        repeat=repeat,
+        correct=trace.status == "done" and grade(task, trace.answer).correct,
+        valid=first is not None and first.plan is not None and not first.fallback,
+        answer=trace.answer,
+        plan=plan,
+        minimal_steps=len(task.sketch.steps) if task.sketch else 0,
+        calls=usage.calls,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        orchestration_input_tokens=usage.orchestration_input_tokens,
+        orchestration_output_tokens=usage.orchestration_output_tokens,
+        cost_usd=trace.cost_usd,
+        seconds=trace.seconds,
+        kind=task.kind,
+        depth=task.depth,
+        tags=task.tags,
+        marks=dict(inspect(task, plan)) if inspect and plan else {},
+        trace_id=trace.id,
+        error=trace.error,
+        error_kind=trace.error_kind,
+    )

@@ -1,0 +1,157 @@
+"""Record: the outcomes of an evaluation on disk, one JSON line each, so that nothing finished is ever paid twice.
+
+The first line says what was evaluated; going on with other questions or another seed is refused. Every outcome is
+handed to the operating system at once, so a killed process loses none, and forced to the disk in batches, so a
+power cut loses few. A last line that was cut off is dropped. Knows nothing of how outcomes come about.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.outcome import Outcome
+from dirigent.tasks.task import Task
+
+BATCH = 32
+"""Outcomes between two fsyncs."""
+
+About = Mapping[str, str]
+"""What an evaluation's outcomes depend on, by setting."""
+
+
+class Record:
+    """Outcomes by planner, question and repeat; those added are written behind the ones that were read."""
+
+    def __init__(self, file: BinaryIO | None = None, outcomes: Sequence[Outcome] = ()) -> None:
+        self._file = file
+        self._outcomes = {outcome.key: outcome for outcome in outcomes}
+        self._unsynced = 0
+        self.cost_usd = sum(outcome.cost_usd for outcome in outcomes)
+        """Everything spent on this evaluation, before and after it was cut."""
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, about: About, *, resume: bool = False) -> Iterator[Record]:
+        """Start a record, or go on with one. An older record that is not resumed is kept beside it as `.old`."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not resume:
+                _move_aside(path)
+            file = path.open("a+b")
+        except OSError as error:
+            raise ConfigError(f"the outcomes cannot be kept in {path}: {error}; --out names another place") from None
+        with file:
+            _lock(file, path)
+            record = cls(file, _read(file, path, dict(about)))
+            try:
+                yield record
+            finally:
+                record.sync()
+
+    @property
+    def count(self) -> int:
+        return len(self._outcomes)
+
+    def finished(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
+        """The outcome, unless there is none or it was spoilt by the infrastructure."""
+        outcome = self._outcomes.get((planner, task, repeat))
+        return None if outcome is None or outcome.failed else outcome
+
+    def add(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.key] = outcome
+        self.cost_usd += outcome.cost_usd
+        if self._file is None:
+            return
+        self._file.write(msgspec.json.encode(outcome) + b"\n")
+        self._file.flush()
+        self._unsynced += 1
+        if self._unsynced >= BATCH:
+            self.sync()
+
+    def sync(self) -> None:
+        if self._file is not None and self._unsynced:
+            os.fsync(self._file.fileno())
+            self._unsynced = 0
+
+
+def read_outcomes(path: Path) -> list[Outcome]:
+    """What a record holds, for looking at it afterwards; the latest outcome of a question counts."""
+    try:
+        with path.open("rb") as file:
+            return list(Record(None, _decode(file.read(), path)[1])._outcomes.values())
+    except OSError as error:
+        raise ConfigError(f"the outcomes {path} cannot be read: {error}") from None
+
+
+def digest(tasks: Sequence[Task]) -> str:
+    """A name for exactly these questions and answers."""
+    text = msgspec.json.encode([(task.id, task.question, task.answer) for task in tasks])
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def _move_aside(path: Path) -> None:
+    """Keep an older record, unless it holds nothing: a run that failed at once must not push a good one out."""
+    if path.exists():
+        worth_keeping = path.read_bytes().count(b"\n") > 1
+        if worth_keeping:
+            path.replace(path.with_name(path.name + ".old"))
+        else:
+            path.unlink()
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(f"another evaluation is writing to {path}; wait for it, or give another --out") from None
+
+
+def _read(file: BinaryIO, path: Path, about: dict[str, str]) -> list[Outcome]:
+    """The outcomes so far, with the file left so that the next line can be written behind them."""
+    file.seek(0)
+    content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    header, outcomes = _decode(whole, path)
+    if header is None:
+        file.truncate(0)
+        file.write(msgspec.json.encode({"about": about}) + b"\n")
+        file.flush()
+        return []
+    for name in {**about, **header}:
+        if about.get(name, "") != header.get(name, ""):
+            raise ConfigError(
+                f"{path} was begun with {name} = {header.get(name, '')!r}, not {about.get(name, '')!r}; "
+                "leave --resume out to begin anew, or give another --out"
+            )
+    file.truncate(len(whole))
+    return outcomes
+
+
+class _Header(msgspec.Struct, frozen=True):
+    about: dict[str, str]
+
+
+def _decode(content: bytes, path: Path) -> tuple[dict[str, str] | None, list[Outcome]]:
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    if not lines:
+        return None, []
+    header: dict[str, str] = {}
+    outcomes: list[Outcome] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if number == 1:
+                header = msgspec.json.decode(line, type=_Header).about
+            else:
+                outcomes.append(msgspec.json.decode(line, type=Outcome))
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"line {number} of {path} is not an outcome ({error}); give another --out") from None
+    return header, outcomes

@@ -1,0 +1,227 @@
+"""Report: what an evaluation found, as a table for the terminal, JSON for programs and Markdown for the docs.
+
+It carries what it takes to believe it: the settings that reproduce it, the commit, the seed, the date, the prices.
+The verdict says in one sentence whether conducting paid, and says it just as plainly when it did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dirigent.evals.figures import Figures, by_planner, figures, versus
+from dirigent.evals.outcome import Outcome
+from dirigent.show.words import seconds_text, usd_text
+from dirigent.worker import Price
+
+BEST = "best"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report says besides its figures: enough to believe it and to make it again."""
+
+    recipe: dict[str, Any]
+    """The settings that give this report again."""
+    commit: str
+    seed: int
+    date: str
+    version: str
+    tasks: dict[str, Any]
+    """What was asked: family, split, how many, over which pools."""
+    workers: str
+    """Who answered: `exact`, `local`, ..."""
+    prices: dict[str, Price]
+    chosen: dict[str, Any] = {}
+    """What was settled on the training and development splits before the test began."""
+    notes: dict[str, str] = {}
+    """What stands behind a planner's name, for the table."""
+
+
+class Report(Facts, frozen=True, kw_only=True):
+    """Everything an evaluation found; as JSON, this is the file that `--out` names."""
+
+    planners: dict[str, Figures]
+    complete: bool
+    """False: the money ran out, or runs are missing for another reason."""
+    verdict: str
+
+
+def make_report(
+    outcomes: Sequence[Outcome], planners: Sequence[str], *, facts: Facts, references: Sequence[str], complete: bool
+) -> Report:
+    """The report over these planners, in this order. `references` know what no planner could: they cannot win."""
+    found = by_planner(outcomes)
+    rows: dict[str, Figures] = {}
+    for name in planners:
+        row = figures(found.get(name, []))
+        if name != BEST and found.get(BEST) and found.get(name):
+            row = msgspec.structs.replace(row, versus_best=versus(found[name], found[BEST], seed=facts.seed))
+        rows[name] = row
+    return Report(
+        planners=rows, complete=complete, verdict=verdict(rows, references=references), **msgspec.structs.asdict(facts)
+    )
+
+
+def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = ()) -> str:
+    """One sentence: who beats the best single worker, at what cost, or that nobody does."""
+    best = rows.get(BEST)
+    if best is None or not best.n:
+        return 'open: add "best" to the planners to compare with the best single worker'
+    tried = {name: row for name, row in rows.items() if name != BEST and name not in references and row.versus_best}
+    if not tried:
+        room = [f"{name} {row.versus_best.mean * 100:+.1f}" for name, row in rows.items() if row.versus_best]
+        return f"open: no planner was tried; points over the best single worker: {', '.join(room) or 'none known'}"
+    winners = [name for name, row in tried.items() if _wins(row)]
+    losers = [name for name in tried if name not in winners]
+    if not winners:
+        return f"nothing beats the best single worker ({best.accuracy:.1%}): {_listed(tried)} {_verb(tried)} not"
+    said = "; ".join(f"{name} beats the best single worker ({_how(tried[name], best)})" for name in winners)
+    return said + (f"; {_listed(losers)} {_verb(losers)} not" if losers else "")
+
+
+def as_json(report: Report) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+HEADER = ("accuracy (95%)", "vs best", "valid", "steps", "tokens", "cost", "p50")
+
+
+def rows_of(report: Report) -> list[tuple[str, ...]]:
+    """The table's cells: a planner, then the columns of `HEADER`."""
+    return [(_named(report, name), *_cells(row)) for name, row in report.planners.items()]
+
+
+def title_of(report: Report) -> str:
+    about = report.tasks
+    workers = f"{report.workers} workers" if report.workers else ""
+    parts = (about.get("name", ""), f"{about.get('n', 0):,} questions", about.get("pool", ""), workers)
+    return " · ".join([*(part for part in parts if part), f"seed {report.seed}"])
+
+
+def as_table(report: Report) -> str:
+    """The table for a terminal, with the verdict below it."""
+    rows = [(title_of(report), *HEADER), *rows_of(report)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *rest = row
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    if not report.complete:
+        lines.append("incomplete: some runs are missing, and figures are over different questions")
+    return "\n".join([*lines, f"verdict: {report.verdict}"])
+
+
+def as_markdown(report: Report) -> str:
+    """The report as a page: the table, where the accuracy lies, what the plans were like."""
+    parts = [
+        f"# {title_of(report)}",
+        _markdown_table(("planner", *HEADER), rows_of(report)),
+        f"**Verdict:** {report.verdict}." + ("" if report.complete else " The evaluation is incomplete."),
+    ]
+    for title, field in (
+        ("kind", "by_kind"),
+        ("depth", "by_depth"),
+        ("combination of skills", "by_combination"),
+        ("minimal pair", "by_pair"),
+    ):
+        names = sorted({name for row in report.planners.values() for name in getattr(row, field)})
+        if names:
+            rows = [
+                (planner, *(_accuracy(getattr(row, field).get(name)) for name in names))
+                for planner, row in report.planners.items()
+            ]
+            parts += [f"## Accuracy by {title}, %", _markdown_table(("planner", *names), rows)]
+    plans = [(name, *_plan_cells(row)) for name, row in report.planners.items()]
+    parts += ["## Plans", _markdown_table(PLAN_HEADER, plans)]
+    parts.append(f"Commit `{report.commit or 'unknown'}`, version {report.version}, {report.date}.")
+    return "\n\n".join(parts) + "\n"
+
+
+PLAN_HEADER = (
+    "planner",
+    "valid",
+    "right if valid",
+    "steps / minimal",
+    "one step in one",
+    "fans in parallel",
+    "decomposition",
+    "routing",
+    "access",
+    "most asked",
+)
+
+
+def _plan_cells(row: Figures) -> tuple[str, ...]:
+    asked = ", ".join(f"{name} {share:.0%}" for name, share in list(row.worker_shares.items())[:3])
+    over = "–" if row.steps_over_minimal is None else f"{row.steps_over_minimal:.2f}"
+    shares = (
+        row.one_step_in_one,
+        row.parallel_fans,
+        *(row.marks.get(m) for m in ("decomposition", "routing", "access")),
+    )
+    return (_percent(row.valid), _percent(row.accuracy_given_valid), over, *map(_percent, shares), asked or "–")
+
+
+def _cells(row: Figures) -> tuple[str, ...]:
+    if not row.n:
+        return ("–",) * len(HEADER)
+    low, high = row.interval
+    return (
+        f"{row.accuracy * 100:.1f}  [{low * 100:.1f}–{high * 100:.1f}]",
+        _versus(row),
+        _percent(row.valid),
+        f"{row.steps:.2f}",
+        f"{row.tokens:,.0f}",
+        usd_text(row.cost_usd),
+        seconds_text(row.seconds_p50),
+    )
+
+
+def _named(report: Report, name: str) -> str:
+    note = report.notes.get(name, "")
+    return f"{name}  ({note})" if note else name
+
+
+def _versus(row: Figures) -> str:
+    difference = row.versus_best
+    if difference is None:
+        return "–"
+    return f"{difference.mean * 100:+.1f} {'*' if difference.significant else 'ns'}"
+
+
+def _wins(row: Figures) -> bool:
+    return row.versus_best is not None and row.versus_best.significant and row.versus_best.mean > 0
+
+
+def _how(row: Figures, best: Figures) -> str:
+    difference = row.versus_best
+    assert difference is not None  # a winner has been compared
+    said = f"{difference.mean * 100:+.1f} points, paired p = {difference.p:.2g}"
+    if best.cost_usd_per_question:
+        said += f", at {row.cost_usd_per_question / best.cost_usd_per_question:.1f}x its cost"
+    return said
+
+
+def _listed(names: Mapping[str, Figures] | Sequence[str]) -> str:
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _verb(names: Mapping[str, Figures] | Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"
+
+
+def _accuracy(group: Any) -> str:
+    return "–" if group is None else f"{group.accuracy * 100:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share * 100:.1f}"
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

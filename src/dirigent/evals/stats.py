@@ -1,0 +1,88 @@
+"""What a table may claim: a share with its interval, a difference with its p, a percentile.
+
+Pure functions of plain numbers, the standard library only. Wilson's interval is used for shares because it stays
+inside 0 and 1 and is honest near them, where a conductor hopes to be. Differences are paired: both planners answered
+the same questions, so what the questions have in common cancels out.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from dirigent.errors import ConfigError
+
+Z_95 = 1.959964
+"""Standard deviations that hold 95% of a normal distribution."""
+
+RESAMPLES = 2000
+
+
+def wilson(right: float, n: int, *, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's interval for a share of `right` in `n`. `right` may be a fraction: a mean of several noise seeds."""
+    if n == 0:
+        return 0.0, 1.0
+    share, z2 = right / n, z * z
+    middle = share + z2 / (2 * n)
+    half = z * math.sqrt(max(0.0, share * (1 - share)) / n + z2 / (4 * n * n))
+    scale = 1 + z2 / n
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How much the first of two planners gains over the second, on the questions both answered."""
+
+    mean: float
+    interval: tuple[float, float]
+    """95%, from the resamples."""
+    p: float
+    """Two-sided: twice the share of resamples that find no gain, or no loss, whichever is rarer."""
+    n: int
+
+    @property
+    def significant(self) -> bool:
+        return self.p < 0.05
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], *, seed: int, resamples: int = RESAMPLES
+) -> Difference:
+    """Bootstrap over questions; both sequences are scores of the same questions in the same order."""
+    if len(first) != len(second):
+        raise ConfigError(f"paired scores need the same questions: {len(first)} against {len(second)}")
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    if n == 0:
+        return Difference(0.0, (0.0, 0.0), 1.0, 0)
+    rng = random.Random(f"bootstrap {seed}")
+    means = sorted(math.fsum(rng.choices(differences, k=n)) / n for _ in range(resamples))
+    return Difference(
+        math.fsum(differences) / n, (percentile(means, 0.025), percentile(means, 0.975)), _two_sided(means), n
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share lies, between neighbours by straight line; 0 where there are no values."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def mean(values: Sequence[float]) -> float:
+    """0 where there are no values: a table's empty cell, not an error."""
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+def _two_sided(means: Sequence[float]) -> float:
+    """Never 0: so many resamples cannot show less than one in their number (Davison and Hinkley 1997, 4.2)."""
+    tolerance = 1e-12  # sums of fifths are not exact
+    at_most = sum(m <= tolerance for m in means)
+    at_least = sum(m >= -tolerance for m in means)
+    return min(1.0, 2 * (1 + min(at_most, at_least)) / (1 + len(means)))

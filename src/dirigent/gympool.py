@@ -1,0 +1,95 @@
+"""The embedded default once it is trained: the gym's specialists and their conductor, as configuration text.
+
+A machine without keys runs on the same text that `dirigent init` writes, so this writes TOML rather than workers: what
+a user can read and change is what runs. Cards and prices are those the conductor was trained with, wording for wording;
+it reads them, so a pool changed by hand is one it has to read anew.
+
+Knows the roster and which adapters are in the package; how a worker is built is `build.py`'s part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from dirigent.tasks.gym.specialists import ROSTER, Specialist
+
+CONDUCTOR = "conductor"
+REPLY_TOKENS = 24
+"""No answer of the gym is longer; a specialist that rambles is cut."""
+PLAN_TOKENS = 256
+
+
+def gym_toml(adapters: Collection[str]) -> str:
+    """The pool and profiles of these adapters; empty where they do not make an orchestra."""
+    present = [specialist for specialist in ROSTER if specialist.name in adapters]
+    if CONDUCTOR not in adapters or len(present) < 2:
+        return ""
+    names = ", ".join(_quoted(specialist.name) for specialist in present)
+    tables = [_specialist_table(specialist) for specialist in present]
+    return "\n".join([HEADER, *tables, CONDUCTOR_TABLE, PROFILES.format(names=names, plan_tokens=PLAN_TOKENS)])
+
+
+HEADER = """\
+# The embedded default: a trained conductor and its specialists, LoRA adapters that ship with the package, all on
+# one SmolLM2-135M-Instruct on this CPU (98 MB, brought by `dirigent pool pull`). `adapter` is the name of one that
+# ships, or a path. Each specialist masters one skill and says "unknown" to the rest. The prices are notional: nothing
+# is billed, but the conductor was trained to weigh them, and they stand in reports.
+"""
+
+CONDUCTOR_TABLE = """\
+[[worker]]
+name = "conductor"
+kind = "local"
+adapter = "conductor"
+about = "Writes the plans; no step is given to it."
+
+# The base without an adapter, for questions that are nobody's skill.
+[[worker]]
+name = "smol"
+kind = "local"
+about = "A small general model."
+temperature = 0
+max_output_tokens = 200
+"""
+
+PROFILES = """\
+[profile.ultra]
+planner = "conductor"
+planner_worker = "conductor"
+workers = [{names}]
+planner_output_tokens = {plan_tokens}
+fallback = "none"               # its plans are held to a grammar; there is nobody else to ask
+deadline_s = 300
+
+[profile.mini]
+planner = "single"
+planner_worker = "smol"
+workers = ["smol"]
+max_output_tokens = 60
+deadline_s = 60
+"""
+
+
+def _specialist_table(specialist: Specialist) -> str:
+    price = specialist.price
+    lines = [
+        "[[worker]]",
+        f"name = {_quoted(specialist.name)}",
+        'kind = "local"',
+        f"adapter = {_quoted(specialist.name)}",
+        f"about = {_quoted(specialist.about)}",
+        f"skills = [{', '.join(_quoted(skill) for skill in specialist.skills)}]",
+        f"price = {{ input = {price.input:g}, output = {price.output:g} }}",
+        # What it does not know, the noisy one guesses anew each time: greedy, its candidates would all be the same.
+        f"temperature = {1 if specialist.noise else 0}",
+        f"max_output_tokens = {REPLY_TOKENS}",
+        "subtask_only = true",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string; JSON's escapes are a part of TOML's."""
+    return msgspec.json.encode(text).decode()

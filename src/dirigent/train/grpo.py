@@ -1,0 +1,370 @@
+"""GRPO on TRL's trainer: sample plans, carry them out, learn from how they compare within their group.
+
+TRL has the optimiser, the loss, processes and checkpoints; ours are the rows, the sampler, the reward and the watch.
+The dataset TRL is given only counts: `Rollouts` draws the real rows, because what to draw follows what was learned and
+because groups without variance are replaced before TRL ever sees them. So scores are known at sampling time, and the
+one async reward function only hands them over: None for a rollout that a worker's fault cost its score.
+
+Each step's noise has a seed of its own and everything else that a step depends on is in the checkpoint, so a resumed
+run takes the same next step that an unbroken one would have taken.
+"""
+
+# ruff: noqa: N803, N806 -- suffixes name dimensions: prompts, rollouts of a group, batch, time, vocabulary
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dirigent.train.checkpoint import seal, write_durably
+from dirigent.train.dataset import Row, RowState, sift
+from dirigent.train.metrics import Collapse, CollapseState, step_metrics
+from dirigent.train.policy import Policy, Written, measure
+from dirigent.train.progress import Progress
+from dirigent.train.recipe import GrpoSettings, Recipe, batching
+from dirigent.train.reward import advantages, lambda_at, lambda_start, rewards
+from dirigent.train.rows import Rows
+from dirigent.train.sampler import Sample
+from dirigent.train.scorer import Scorer
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
+
+STATE_FILE = "dirigent.json"
+
+
+class TrainState(msgspec.Struct, frozen=True):
+    """What a run remembers beside weights, optimiser and noise. Kept in checkpoints."""
+
+    rows: RowState = RowState()
+    collapse: CollapseState = CollapseState()
+    cost_from_step: int | None = None
+    """The step from which cost counts."""
+    dev: dict[str, float] = {}
+    """The last measurement."""
+
+
+class Stop(msgspec.Struct):
+    """Why a run is to end before its last step; whoever sets it, it ends after the present step."""
+
+    reason: str = ""
+
+
+def train_policy(
+    recipe: Recipe,
+    policy: Policy,
+    scorer: Scorer,
+    *,
+    rows: Rows,
+    dev: Sequence[Row],
+    ceiling: float,
+    out: Path,
+    progress: Progress,
+    stop: Stop,
+    deadline: float | None = None,
+    resume_from: Path | None = None,
+) -> TrainState:
+    """Train, in place, until the recipe's last step, the deadline (on the monotonic clock), a stop or a collapse."""
+    rollouts = Rollouts(recipe, policy, scorer, rows=rows)
+    state = TrainState() if resume_from is None else load_state(resume_from)
+    if resume_from is not None:
+        rows.state = state.rows
+        rollouts.cost_from_step = state.cost_from_step
+    watch = Watch(
+        recipe, policy, scorer, rollouts=rollouts, dev=dev, ceiling=ceiling, progress=progress, stop=stop,
+        deadline=deadline, state=state,
+    )  # fmt: skip
+    trainer = make_trainer(recipe, policy, rollouts, out=out, callback=watch.callback())
+    rollouts.process = trainer.accelerator.process_index
+    trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+    return watch.state()
+
+
+class Rollouts:
+    """Draws rows, samples a group of plans for each, scores them, and keeps the groups that teach something."""
+
+    def __init__(self, recipe: Recipe, policy: Policy, scorer: Scorer, *, rows: Rows) -> None:
+        self.recipe = recipe
+        self.policy = policy
+        self.scorer = scorer
+        self.rows = rows
+        self.process = 0
+        self.cost_from_step: int | None = None
+        self.metrics: dict[str, float] = {}
+        """Of the present step, over the rows drawn first: those drawn to replace others are not typical."""
+
+    def sample(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """TRL's `rollout_func`: as many rows as it asks for, and their rewards as one more column."""
+        settings, step = self.recipe.grpo, int(trainer.state.global_step)
+        wanted = len(prompts) // settings.rollouts
+        kept: list[_Group] = []
+        spare: list[_Group] = []
+        ask_for, seconds = wanted, {"sample_seconds": 0.0, "score_seconds": 0.0}
+        for turn in range(1 + settings.refills):
+            groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
+            sifted = sift([group.rewards for group in groups], wanted=wanted - len(kept))
+            kept += [groups[i] for i in sifted.keep]
+            spare += [groups[i] for i in sifted.dropped]
+            ask_for = min(sifted.refill, wanted)
+            if not ask_for:
+                break
+        self.metrics |= {**seconds, "groups_kept": len(kept) / wanted, "lambda": self.lambda_(step)}
+        # Too few even so: groups without variance fill the batch, and move nothing.
+        chosen = (kept + spare)[:wanted]
+        return {
+            "prompt_ids": [group.prompt for group in chosen for _ in group.samples],
+            "completion_ids": [sample.ids for group in chosen for sample in group.samples],
+            "logprobs": [sample.logprobs for group in chosen for sample in group.samples],
+            "reward": [reward for group in chosen for reward in _scaled(group.rewards, settings)],
+        }
+
+    async def plan_reward(self, *, reward: list[float | None], log_metric: Any, **_: Any) -> list[float | None]:
+        """TRL's reward function."""
+        for name, value in self.metrics.items():
+            log_metric(name, value)
+        return reward
+
+    def lambda_(self, step: int) -> float:
+        """The weight of cost at a step."""
+        return lambda_at(step, self.cost_from_step, self.recipe.cost)
+
+    def _groups(self, n: int, *, step: int, turn: int, trainer: Any, seconds: dict[str, float]) -> list[_Group]:
+        rows = self.rows.draw(n)
+        began = time.monotonic()
+        written = self._write(rows, step=step, turn=turn, trainer=trainer)
+        sampled = time.monotonic()
+        flat_rows = [row for row, group in zip(rows, written.texts_PG, strict=True) for _ in group]
+        scored = self.scorer.score(
+            flat_rows,
+            [text for group in written.texts_PG for text in group],
+            tokens=[len(sample.ids) for group in written.samples_PG for sample in group],
+        )
+        self.rows.update(flat_rows, scored)
+        size = self.recipe.grpo.rollouts
+        scored_PG = [scored[i : i + size] for i in range(0, len(scored), size)]
+        rewards_PG = rewards(scored_PG, self.lambda_(step), self.recipe.reward)
+        if turn == 0:
+            given = [reward for group in rewards_PG for reward in group if reward is not None]
+            self.metrics = step_metrics(flat_rows, scored) | {"reward": sum(given) / max(1, len(given))}
+        seconds["sample_seconds"] += sampled - began
+        seconds["score_seconds"] += time.monotonic() - sampled
+        return [_Group(*parts) for parts in zip(written.prompts_P, written.samples_PG, rewards_PG, strict=True)]
+
+    def _write(self, rows: Sequence[Row], *, step: int, turn: int, trainer: Any) -> Written:
+        settings = self.recipe.grpo
+        if settings.sampler == "vllm":
+            return _write_with_vllm(self.policy, rows, settings, trainer)
+        seed = step_seed(self.recipe.seed, step=step, turn=turn, process=self.process)
+        noise = self.policy.generator(seed)
+        return self.policy.write(rows, group=settings.rollouts, temperature=settings.temperature, generator=noise)
+
+
+class _Group(msgspec.Struct, frozen=True):
+    prompt: list[int]
+    samples: list[Sample]
+    rewards: list[float | None]
+
+
+def step_seed(seed: int, *, step: int, turn: int, process: int) -> int:
+    """A seed of its own for every draw of a run."""
+    return ((seed * 1_000_003 + step) * 31 + turn) * 1009 + process
+
+
+def _scaled(rewards_G: list[float | None], settings: GrpoSettings) -> list[float | None]:
+    """TRL subtracts the mean; a floor under the spread it does not know, so that is applied here."""
+    if settings.scale == "floored_std":
+        return advantages([rewards_G], scale="floored_std")[0]
+    return rewards_G
+
+
+def _write_with_vllm(policy: Policy, rows: Sequence[Row], settings: GrpoSettings, trainer: Any) -> Written:
+    """The same through TRL's vLLM, whose weights TRL has brought up to date before it asked for rollouts."""
+    prompts = policy.prompts(rows)
+    repeated = [prompt for prompt in prompts for _ in range(settings.rollouts)]
+    _, ids, logprobs, _ = trainer.vllm_generation.generate(
+        prompts=repeated, images=None, num_generations=settings.rollouts
+    )
+    samples = [Sample(list(i), [token[0] for token in lp]) for i, lp in zip(ids, logprobs, strict=True)]
+    size = settings.rollouts
+    return policy.decoded(prompts, [samples[i : i + size] for i in range(0, len(samples), size)])
+
+
+class Watch:
+    """Follows a run from outside: records it, measures it, turns what was measured into what is asked next."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        policy: Policy,
+        scorer: Scorer,
+        *,
+        rollouts: Rollouts,
+        dev: Sequence[Row],
+        ceiling: float,
+        progress: Progress,
+        stop: Stop,
+        deadline: float | None,
+        state: TrainState,
+    ) -> None:
+        self.recipe = recipe
+        self.policy = policy
+        self.scorer = scorer
+        self.rollouts = rollouts
+        self.progress = progress
+        self.stop = stop
+        self._dev = dev
+        self._ceiling = ceiling
+        self._deadline = deadline
+        self._collapse = Collapse(state=state.collapse)
+        self._last_dev = dict(state.dev)
+        self._step_began = time.monotonic()
+        self._step_seconds = 0.0
+
+    def state(self) -> TrainState:
+        rollouts = self.rollouts
+        return TrainState(rollouts.rows.state, self._collapse.state, rollouts.cost_from_step, self._last_dev)
+
+    def begin_step(self) -> None:
+        self._step_began = time.monotonic()
+
+    def end_step(self, step: int) -> None:
+        """Look at the step that was just taken; `stop` says afterwards whether it was the last."""
+        if (collapsed := self._collapse.update(self.rollouts.metrics)) is not None:
+            self.stop.reason = collapsed
+        if step % self.recipe.eval.every_steps == 0 or step == self.recipe.grpo.steps:
+            self.measure_dev(step)
+        seconds = time.monotonic() - self._step_began
+        self._step_seconds = seconds if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * seconds
+        # Room for two more steps and the checkpoint, so that the limit is never run into.
+        if self._deadline is not None and time.monotonic() + 2 * max(seconds, self._step_seconds) > self._deadline:
+            self.stop.reason = self.stop.reason or "stopped: out of time. Go on with --resume"
+
+    def measure_dev(self, step: int) -> None:
+        """The development questions, greedily; they open stages of the curriculum and start the cost."""
+        figures = measure(self.policy, self.scorer, self._dev)
+        depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self._dev}
+        self.rollouts.rows.note_dev({depth: figures[name] for depth, name in depths.items() if name in figures})
+        self.rollouts.cost_from_step = lambda_start(
+            self.rollouts.cost_from_step,
+            step=step,
+            accuracy=figures.get("accuracy", 0.0),
+            ceiling=self._ceiling,
+            settings=self.recipe.cost,
+        )
+        self._last_dev = figures
+        self.progress.record("dev", step, figures | {"stage": float(self.rollouts.rows.state.stage)})
+
+    def log(self, step: int, logs: dict[str, Any]) -> None:
+        figures = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+        figures |= {"step_seconds": time.monotonic() - self._step_began}
+        self.progress.record("train", step, figures)
+        left = (self.recipe.grpo.steps - step) * self._step_seconds
+        self.progress.show(step, self.rollouts.metrics | {"step_seconds": self._step_seconds}, seconds_left=left)
+
+    def save(self, folder: Path, step: int) -> None:
+        """Make the checkpoint that TRL has just written count."""
+        write_durably(folder / STATE_FILE, msgspec.json.encode(self.state()))
+        seal(folder, step=step)
+
+    def callback(self) -> Any:
+        """This watch as transformers wants it."""
+        from transformers import TrainerCallback
+
+        watch = self
+
+        class Following(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.begin_step()
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+                watch.end_step(state.global_step)
+                if watch.stop.reason or state.global_step >= state.max_steps:
+                    control.should_training_stop = True
+                    control.should_save = True
+                return control
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+                if "loss" in logs and state.is_world_process_zero:
+                    watch.log(state.global_step, logs)
+
+            def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.is_world_process_zero:
+                    watch.save(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
+
+        return Following()
+
+
+def load_state(folder: Path) -> TrainState:
+    return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainState)
+
+
+def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Path, callback: Any) -> Any:
+    """TRL's trainer, set to take one optimiser step for each batch of rollouts."""
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import GRPOTrainer
+
+    trainer = GRPOTrainer(
+        model=policy.model,
+        reward_funcs=[rollouts.plan_reward],
+        args=trainer_arguments(recipe, out=out),
+        # Only counts: one epoch is one step, and `Rollouts` draws what is really asked.
+        train_dataset=Dataset.from_dict({"prompt": [""] * recipe.grpo.prompts}),
+        processing_class=policy.tokenizer,
+        rollout_func=rollouts.sample,
+        callbacks=[callback],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def trainer_arguments(recipe: Recipe, *, out: Path, processes: int | None = None) -> Any:
+    import torch
+    from trl import GRPOConfig
+
+    settings = recipe.grpo
+    cuda = torch.cuda.is_available()
+    parts = batching(settings, processes=processes or int(os.environ.get("WORLD_SIZE", "1")))
+    vllm: dict[str, Any] = {}
+    if settings.sampler == "vllm":
+        vllm = {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_gpu_memory_utilization": settings.vllm_memory,
+        }
+    return GRPOConfig(
+        output_dir=str(out),
+        max_steps=settings.steps,
+        per_device_train_batch_size=parts.minibatch,
+        gradient_accumulation_steps=parts.accumulation,
+        num_generations=settings.rollouts,
+        max_completion_length=settings.max_completion_tokens,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule),
+        warmup_steps=round(settings.warmup * settings.steps),
+        weight_decay=0.0,
+        max_grad_norm=settings.clip_norm,
+        epsilon=settings.epsilon,
+        beta=settings.beta,
+        temperature=settings.temperature,
+        top_p=1.0,
+        top_k=0,
+        loss_type=settings.loss,
+        scale_rewards="group" if settings.scale == "group" else "none",
+        gradient_checkpointing=settings.gradient_checkpointing,
+        bf16=cuda,
+        use_cpu=not cuda,
+        dataloader_pin_memory=False,
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="steps",
+        save_steps=settings.save_every_steps,
+        save_total_limit=settings.keep_checkpoints,
+        seed=recipe.seed,
+        **vllm,
+    )

@@ -1,0 +1,151 @@
+"""The policy: the conductor's model while it is trained. Opened from a recipe, written with, measured, exported.
+
+Knows the model and its tokenizer; not rewards, nor the optimiser.
+"""
+
+# ruff: noqa: N803, N815 -- suffixes name dimensions: prompts, rollouts of a group, batch, time, vocabulary
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from dirigent.errors import ConfigError
+from dirigent.train.base import encode, load_base, prompt_texts
+from dirigent.train.dataset import Row
+from dirigent.train.metrics import step_metrics
+from dirigent.train.recipe import BaseSettings, Recipe
+from dirigent.train.sampler import Sample, sample_groups
+from dirigent.train.scorer import Scorer
+from dirigent.train.sft import SftSettings
+from dirigent.train.specialists import save_adapter
+
+ADAPTER = "default"
+"""PEFT's name for the adapter that is trained; TRL knows it by no other."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Plans for some rows, a group for each."""
+
+    prompts_P: list[list[int]]
+    samples_PG: list[list[Sample]]
+    texts_PG: list[list[str]]
+
+
+class Policy:
+    """A model, its tokenizer, and how long its plans may be."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, max_completion_tokens: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_completion_tokens = max_completion_tokens
+
+    def write(
+        self, rows: Sequence[Row], *, group: int, temperature: float, generator: torch.Generator | None = None
+    ) -> Written:
+        """`group` plans for each row."""
+        prompts = self.prompts(rows)
+        samples = sample_groups(
+            self.model,
+            prompts,
+            group=group,
+            max_new_tokens=self.max_completion_tokens,
+            temperature=temperature,
+            pad=self.tokenizer.pad_token_id,
+            end=self.tokenizer.eos_token_id,
+            generator=generator,
+        )
+        return self.decoded(prompts, samples)
+
+    def prompts(self, rows: Sequence[Row]) -> list[list[int]]:
+        return encode(self.tokenizer, prompt_texts(self.tokenizer, [row.messages for row in rows]))
+
+    def decoded(self, prompts: list[list[int]], samples_PG: list[list[Sample]]) -> Written:
+        flat = self.tokenizer.batch_decode([s.ids for group in samples_PG for s in group], skip_special_tokens=True)
+        texts = iter(flat)
+        return Written(prompts, samples_PG, [[next(texts) for _ in group] for group in samples_PG])
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Noise of its own, on the model's device."""
+        return torch.Generator(next(self.model.parameters()).device).manual_seed(seed)
+
+
+def measure(
+    policy: Policy, scorer: Scorer, rows: Sequence[Row], *, temperature: float = 0.0, seed: int = 0
+) -> dict[str, float]:
+    """The metrics of one plan a row, greedy unless a temperature is given."""
+    noise = policy.generator(seed) if temperature else None
+    written = policy.write(rows, group=1, temperature=temperature, generator=noise)
+    texts = [text for (text,) in written.texts_PG]
+    return step_metrics(rows, scorer.score(rows, texts, tokens=[len(s.ids) for (s,) in written.samples_PG]))
+
+
+def open_base(settings: BaseSettings) -> tuple[Any, Any]:
+    """Model and tokenizer of a base that exists already; a tiny one is made by its warm start."""
+    if settings.weights:
+        return load_base(weights_file(settings.weights))
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    cuda = torch.cuda.is_available()
+    tokenizer = AutoTokenizer.from_pretrained(settings.model, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.bfloat16 if cuda else torch.float32)
+    return model.to("cuda" if cuda else "cpu").eval(), tokenizer
+
+
+def weights_file(name: str) -> Path:
+    """A GGUF file by its path, or by the name of known weights that were fetched before."""
+    from dirigent.workers.weights import KNOWN, cached
+
+    if name in KNOWN:
+        path = cached(name)
+        if path is None:
+            raise ConfigError(f"the weights {name} are not here yet; `dirigent pool pull` brings them")
+        return path
+    if not Path(name).is_file():
+        raise ConfigError(f"base.weights is {name!r}, which is no file and none of: {', '.join(KNOWN)}")
+    return Path(name)
+
+
+def adapter_settings(recipe: Recipe) -> SftSettings:
+    """The warm start's settings, with the policy's adapter in them."""
+    warm, policy = recipe.warm_start, recipe.policy
+    return SftSettings(
+        rank=policy.rank,
+        alpha=policy.alpha,
+        targets=policy.targets,
+        learning_rate=warm.learning_rate,
+        steps=warm.steps,
+        batch=warm.batch,
+        seed=recipe.seed,
+    )
+
+
+def export(policy: Policy, folder: Path) -> None:
+    """The policy in half precision, as PEFT (or, where all weights were trained, transformers) reads it.
+
+    Written beside the folder and then put in its place, so that nobody meets a half-written one.
+    """
+    beside = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    if hasattr(policy.model, "peft_config"):
+        save_adapter(policy.model, ADAPTER, beside)
+        finished = beside / ADAPTER
+    else:
+        policy.model.save_pretrained(beside)
+        policy.tokenizer.save_pretrained(beside)
+        finished = beside
+    shutil.rmtree(folder, ignore_errors=True)
+    finished.rename(folder)
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def load_adapter(policy_base: Any, folder: Path, *, trainable: bool = True) -> Any:
+    """The base under an exported adapter, weights in full precision where they are to be trained."""
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(policy_base, str(folder), adapter_name=ADAPTER, is_trainable=trainable)

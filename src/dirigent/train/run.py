@@ -1,0 +1,189 @@
+"""One command from recipe to adapter: base, warm start, GRPO, export.
+
+    python -m dirigent.train.run recipes/gym-gpu.toml --out runs/gym-gpu [--resume] [--seconds 540]
+
+The run's folder holds everything: `warm-start/`, `checkpoint-N/`, `metrics.jsonl`, `tensorboard/`, and at the end
+`adapter/` and `result.json`. A run that is interrupted, killed or out of time goes on with `--resume`; one that reached
+its end says so and does nothing more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dirigent.errors import ConfigError, DirigentError
+from dirigent.train.checkpoint import latest, write_durably
+from dirigent.train.recipe import Recipe, load_recipe
+from dirigent.worker import Worker
+
+RECIPE_FILE = "recipe.json"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of a run."""
+
+    recipe: str
+    out: str
+    step: int
+    steps: int
+    stopped: str = ""
+    """Why it ended before its last step."""
+    adapter: str = ""
+    start: dict[str, float] = {}
+    """The warm start, measured."""
+    dev: dict[str, float] = {}
+    """The last measurement on the development questions."""
+    ceiling: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.steps
+
+
+def train(
+    recipe: Recipe,
+    *,
+    out: Path,
+    resume: bool = False,
+    seconds: float | None = None,
+    quiet: bool = False,
+    workers: Mapping[str, Worker] | None = None,
+) -> Result:
+    """Carry a recipe out. `workers` stand in for the recipe's own, by name."""
+    began = time.monotonic()
+    quieten()
+    resume_from = _claim(recipe, out, resume=resume)
+    from dirigent.train.grpo import Stop, train_policy
+    from dirigent.train.policy import export, open_base
+    from dirigent.train.progress import Progress
+    from dirigent.train.rows import dev_rows, training_rows
+    from dirigent.train.scorer import ceiling, open_scorer
+    from dirigent.train.warmstart import measure_start, prepare
+
+    base = None if recipe.base.tiny is not None else open_base(recipe.base)
+    progress = Progress(out, steps=recipe.grpo.steps, quiet=quiet)
+    stop = Stop()
+    deadline = None if seconds is None else began + seconds
+    with open_scorer(recipe, base=base, workers=workers) as scorer, _ends_gently(stop):
+        policy = prepare(
+            recipe, base, out=out, report=lambda step, loss: progress.record("warm start", step, {"loss": loss})
+        )
+        rows = training_rows(recipe, scorer.pool, process=int(os.environ.get("RANK", "0")))
+        dev = dev_rows(recipe, scorer.pool)
+        start = measure_start(policy, scorer, dev, seed=recipe.seed, out=out, known=resume_from is not None)
+        progress.say(f"warm start: {start.summary}")
+        most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
+        state = train_policy(
+            recipe,
+            policy,
+            scorer,
+            rows=rows,
+            dev=dev,
+            ceiling=1.0 if most is None else most,
+            out=out,
+            progress=progress,
+            stop=stop,
+            deadline=deadline,
+            resume_from=resume_from,
+        )
+        export(policy, out / "adapter")
+    if stop.reason:
+        progress.say(stop.reason)
+    progress.close()
+    reached = latest(out)
+    result = Result(
+        recipe=recipe.name,
+        out=str(out),
+        step=0 if reached is None else reached[1],
+        steps=recipe.grpo.steps,
+        stopped=stop.reason,
+        adapter=str(out / "adapter"),
+        start=msgspec.structs.asdict(start),
+        dev=state.dev,
+        ceiling=most or 0.0,
+        seconds=time.monotonic() - began,
+    )
+    write_durably(out / "result.json", msgspec.json.encode(result))
+    return result
+
+
+def quieten() -> None:
+    """Keep libraries from talking over the progress line, and from looking for a network."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        from transformers.utils import logging
+    except ImportError as error:
+        raise ConfigError(f"training needs more packages ({error.name}); pip install 'dirigent[train]'") from None
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _claim(recipe: Recipe, out: Path, *, resume: bool) -> Path | None:
+    """Make the folder this run's, and find the checkpoint to go on from."""
+    out.mkdir(parents=True, exist_ok=True)
+    kept = out / RECIPE_FILE
+    found = latest(out)
+    if kept.exists():
+        same = msgspec.json.decode(kept.read_bytes(), type=Recipe) == recipe
+        if not resume:
+            raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
+        if not same:
+            raise ConfigError(f"the recipe has changed since the run in {out} began; name another folder with --out")
+    if found is not None and found[1] >= recipe.grpo.steps:
+        raise ConfigError(f"the run in {out} is finished: all {recipe.grpo.steps} steps are taken")
+    write_durably(kept, msgspec.json.encode(recipe))
+    return None if found is None else found[0]
+
+
+@contextmanager
+def _ends_gently(stop: Any) -> Iterator[None]:
+    """The first interrupt ends the run after the present step, checkpoint kept; the second at once."""
+
+    def ask(number: int, _: Any) -> None:
+        stop.reason = "stopped: interrupted. Checkpoint kept. Go on with --resume"
+        signal.signal(number, before[number])
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before: dict[int, Any] = {}
+    try:
+        for number in numbers:
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not in the main thread: whoever runs this one hears the signals
+        before.clear()
+    try:
+        yield
+    finally:
+        for heard, handler in before.items():
+            signal.signal(heard, handler)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--out", type=Path, help="the run's folder; default: runs/NAME of the recipe")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest whole checkpoint")
+    parser.add_argument("--seconds", type=float, help="end, with a checkpoint, before this much time has passed")
+    args = parser.parse_args()
+    try:
+        recipe = load_recipe(args.recipe)
+        out = args.out or Path("runs") / recipe.name
+        result = train(recipe, out=out, resume=args.resume, seconds=args.seconds)
+    except DirigentError as error:
+        sys.exit(f"error: {error}")
+    print(msgspec.json.encode(result).decode())
+
+
+if __name__ == "__main__":
+    main()

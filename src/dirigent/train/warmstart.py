@@ -1,0 +1,218 @@
+"""The warm start: fit the policy to the language of plans, and measure that it learned no more than that.
+
+A start that may be called one writes valid plans (98% or more, greedy and sampled) and chooses workers evenly (within
+2 points), so that whatever routing a trained conductor shows came from RL. What the lessons hold is the gym's business
+(`tasks/gym/warmstart.py`); three of them are offered, and only the first teaches nothing about gym questions.
+
+Done once a run: the finished start is sealed like a checkpoint, and a resumed run takes it from the disk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from dirigent.limits import Limits
+from dirigent.messages import conversation
+from dirigent.plan import format_plan
+from dirigent.prompt import trained_planner_messages
+from dirigent.tasks.gym.warmstart import Lesson, gym_decompositions, right_plans, warm_start
+from dirigent.train.checkpoint import seal, sealed_step, write_durably
+from dirigent.train.dataset import Row
+from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter
+from dirigent.train.recipe import Recipe, TinySettings
+from dirigent.train.reward import Scored
+from dirigent.train.rows import skill_lesson, skill_row, skill_tasks
+from dirigent.train.scorer import Scorer
+from dirigent.train.sft import (
+    Pair,
+    Report,
+    SftSettings,
+    collate,
+    completion_loss,
+    encode_pairs,
+    endless_batches,
+    fit_adapter,
+    rate_factor,
+    with_adapter,
+)
+from dirigent.train.tiny import tiny_base
+
+FOLDER = "warm-start"
+LEAST_VALID = 0.98
+MOST_UNEVEN = 0.02
+
+LESSONS: dict[str, Callable[..., list[Lesson]]] = {
+    "warm_start": warm_start,
+    "gym_decompositions": gym_decompositions,
+    "right_plans": right_plans,
+}
+
+
+class WarmStart(msgspec.Struct, frozen=True):
+    """How good a start is."""
+
+    valid_greedy: float
+    valid_sampled: float
+    uneven: float
+    """Largest distance of a worker's share of the steps from an even share, over workers and over positions."""
+    accuracy_greedy: float
+    accuracy_sampled: float
+
+    @property
+    def summary(self) -> str:
+        valid = f"valid {self.valid_greedy:.1%} greedy, {self.valid_sampled:.1%} sampled"
+        even = f"workers within {self.uneven:.1%} of even"
+        return f"{valid}; right {self.accuracy_greedy:.1%}; {even}" + (f"; {self.fault}" if self.fault else "")
+
+    @property
+    def fault(self) -> str:
+        """Why it should not be trained on, or nothing."""
+        if min(self.valid_greedy, self.valid_sampled) < LEAST_VALID:
+            return (
+                f"only {self.valid_greedy:.1%} of its greedy and {self.valid_sampled:.1%} of its sampled plans are "
+                f"valid, {LEAST_VALID:.0%} are wanted; raise warm_start.steps"
+            )
+        if self.uneven > MOST_UNEVEN:
+            return f"it chooses workers up to {self.uneven:.1%} away from evenly; raise warm_start.n"
+        return ""
+
+
+def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: Report) -> Policy:
+    """The warm-started policy, fitted now or taken from the run's folder. No base: a tiny one is made."""
+    folder = out / FOLDER
+    if sealed_step(folder) is None:
+        if base is None:
+            assert recipe.base.tiny is not None
+            base = make_tiny(recipe, recipe.base.tiny, report=report)
+            base[0].save_pretrained(folder / "base")
+            base[1].save_pretrained(folder / "base")
+        folder.mkdir(parents=True, exist_ok=True)
+        if recipe.policy.rank:
+            policy = _fitted(recipe, base, report=report)
+            export(policy, folder / "policy")
+            base = (policy.model.unload(), base[1])
+        seal(folder, step=recipe.warm_start.steps)
+    return _loaded(recipe, base, folder)
+
+
+def measure_start(
+    policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int, out: Path, known: bool = False
+) -> WarmStart:
+    """Validity, evenness and accuracy on these rows, greedy and sampled. `known`: read what was measured before."""
+    file = out / FOLDER / "start.json"
+    if known:
+        return msgspec.json.decode(file.read_bytes(), type=WarmStart)
+    greedy = _score(policy, scorer, rows, temperature=0.0, seed=seed)
+    sampled = _score(policy, scorer, rows, temperature=1.0, seed=seed)
+    start = WarmStart(
+        valid_greedy=_share([one.valid for one in greedy]),
+        valid_sampled=_share([one.valid for one in sampled]),
+        uneven=unevenness(rows, sampled),
+        accuracy_greedy=_share([one.correct for one in greedy]),
+        accuracy_sampled=_share([one.correct for one in sampled]),
+    )
+    write_durably(file, msgspec.json.encode(start))
+    return start
+
+
+def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
+    """How far the most favoured (or shunned) worker's share is from an even choice out of the same pools."""
+    chosen: Counter[str | int] = Counter()
+    even: dict[str | int, float] = {}
+    total = 0
+    for row, one in zip(rows, scored, strict=True):
+        for step in one.plan.steps if one.plan is not None else ():
+            total += 1
+            chosen.update((step.worker, row.names.index(step.worker)))
+            for position, name in enumerate(row.names):
+                even[name] = even.get(name, 0.0) + 1 / len(row.names)
+                even[position] = even.get(position, 0.0) + 1 / len(row.names)
+    return max((abs(chosen[key] - share) / total for key, share in even.items()), default=0.0)
+
+
+def pairs_for(recipe: Recipe, *, seed: int) -> list[Pair]:
+    """The lessons as conversations and the plans to imitate."""
+    n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
+    dialect = recipe.tasks.dialect
+    if skills := recipe.tasks.skills:
+        rng = random.Random(f"skill lessons {seed}")
+        pairs = []
+        for task in skill_tasks("train", n, skills=skills, seed=seed):
+            row = skill_row(task, skills, max_steps=limits.max_steps)
+            plan = skill_lesson(task, rng, names=row.names)
+            pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect=dialect)))
+        return pairs
+    lessons = LESSONS[recipe.warm_start.lessons](n, seed=seed)
+    return [
+        Pair(
+            trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits),
+            format_plan(lesson.plan, [card.name for card in lesson.cards], dialect=dialect),
+        )
+        for lesson in lessons
+    ]
+
+
+def make_tiny(recipe: Recipe, settings: TinySettings, *, report: Report) -> tuple[Any, Any]:
+    """A tiny base, all of its weights fitted to the lessons: what pretraining is to a real one."""
+    pairs = pairs_for(recipe, seed=recipe.seed)
+    texts = [text for pair in pairs for text in (*(message.text for message in pair.messages), pair.completion)]
+    model, tokenizer = tiny_base(texts, settings=settings, seed=recipe.seed)
+    fit = SftSettings(learning_rate=settings.learning_rate, steps=settings.steps, batch=recipe.warm_start.batch)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=fit.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(step, fit))
+    batches = endless_batches(encode_pairs(tokenizer, pairs), fit.batch, random.Random(recipe.seed))
+    model.train()
+    for step in range(fit.steps):
+        loss = completion_loss(model, *collate(next(batches), pad=tokenizer.pad_token_id, device="cpu"))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip_norm)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        schedule.step()
+        if step % 20 == 0:
+            report(step, float(loss.detach()))
+    return model.eval(), tokenizer
+
+
+def _fitted(recipe: Recipe, base: tuple[Any, Any], *, report: Report) -> Policy:
+    model, tokenizer = base
+    settings = adapter_settings(recipe)
+    if recipe.warm_start.lessons != "none" and settings.steps:
+        pairs = pairs_for(recipe, seed=recipe.seed)
+        model = fit_adapter(model, tokenizer, pairs, name=ADAPTER, settings=settings, report=report)
+    else:
+        torch.manual_seed(recipe.seed)
+        model = with_adapter(model, ADAPTER, settings)
+    return Policy(model, tokenizer, max_completion_tokens=recipe.grpo.max_completion_tokens)
+
+
+def _loaded(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path) -> Policy:
+    """Always from the disk, so that a run and its resumption start from the very same numbers."""
+    if base is None or recipe.base.tiny is not None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        base = (
+            AutoModelForCausalLM.from_pretrained(folder / "base"),
+            AutoTokenizer.from_pretrained(folder / "base", padding_side="left"),
+        )
+    model, tokenizer = base
+    if recipe.policy.rank:
+        model = load_adapter(model, folder / "policy")
+    return Policy(model, tokenizer, max_completion_tokens=recipe.grpo.max_completion_tokens)
+
+
+def _score(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, temperature: float, seed: int) -> list[Scored]:
+    noise = policy.generator(seed) if temperature else None
+    written = policy.write(rows, group=1, temperature=temperature, generator=noise)
+    return scorer.score(rows, [text for (text,) in written.texts_PG])
+
+
+def _share(hits: Sequence[bool]) -> float:
+    return sum(hits) / len(hits) if hits else 0.0

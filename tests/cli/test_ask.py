@@ -1,0 +1,174 @@
+"""`dirigent ask` and `dirigent plan`, in process, over scripted workers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import POOL, Run
+
+pytestmark = pytest.mark.usefixtures("pool_file")
+
+
+def test_the_answer_is_on_stdout_and_everything_else_on_stderr(run: Run) -> None:
+    ran = run("ask", "what", "is", "it?")
+    assert (ran.code, ran.out) == (0, "it is four\n")
+    assert "find it" in ran.err
+    assert re.search(r"4 calls · [\d,]+ tokens · .* · \$0\.\d+ · trace [0-9a-f]{8}", ran.err)
+
+
+def test_json_is_exactly_the_documented_object(run: Run) -> None:
+    ran = run("ask", "what is it?", "--json")
+    assert ran.code == 0
+    told = ran.object
+    assert list(told) == ["answer", "trace_id", "plan", "usage", "cost_usd", "seconds"]
+    assert told["answer"] == "it is four"
+    assert told["plan"] == [
+        {"worker": "finder", "subtask": "find it", "access": []},
+        {"worker": "sayer", "subtask": "say it", "access": [0]},
+    ]
+    assert set(told["usage"]) == {
+        "input_tokens", "output_tokens", "orchestration_input_tokens", "orchestration_output_tokens", "calls",
+    }  # fmt: skip
+    assert told["usage"]["calls"] == 4
+    assert told["cost_usd"] > 0
+
+
+def test_a_dash_reads_the_question_from_stdin(run: Run) -> None:
+    told = run("ask", "-", "--json", input="line one\nline two").object
+    shown = run("traces", "show", told["trace_id"], "--json").object
+    assert shown["question"] == [{"role": "user", "content": "line one\nline two"}]
+
+
+def test_no_question_is_a_usage_error(run: Run) -> None:
+    ran = run("ask", "-", input=" \n")
+    assert ran.code == 2
+    assert "there is no question" in ran.err
+
+
+def test_the_profile_and_the_planner_are_chosen_by_options(run: Run) -> None:
+    assert run("ask", "q", "--profile", "mini", "--json").object["plan"][0]["worker"] == "sayer"
+    told = run("ask", "q", "--planner", "single", "--worker", "finder", "--json").object
+    assert (told["answer"], told["usage"]["calls"]) == ("four", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--profile", "ulta"], 'no profile is called "ulta"; did you mean "ultra"?'),
+        (["--planner", "vot"], "did you mean 'vote'?"),
+        (["--planner", "conductor"], "no trained conductor ships with this version"),
+        (["--worker", "findr"], "did you mean 'finder'?"),
+        (["--max-steps", "99"], "max_steps must be 1 to 32, not 99"),
+        (["--deadline", "0"], "deadline_s must be above 0"),
+        (["--max-cost", "-1"], "max_cost_usd must be 0 or more"),
+        (["--rounds", "9"], "max_rounds must be 1 to 8, not 9"),
+        (["--plan", "none.json"], "the plan none.json cannot be read"),
+        (["--config", "none.toml"], "there is no config file none.toml; `dirigent init --path none.toml`"),
+    ],
+)
+def test_a_wrong_option_is_exit_2_and_one_line_that_names_the_fix(run: Run, options: list[str], said: str) -> None:
+    ran = run("ask", "q", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_refused_command_with_json_still_prints_one_object(run: Run) -> None:
+    ran = run("ask", "q", "--profile", "none", "--json")
+    assert ran.code == 2
+    assert 'no profile is called "none"' in ran.object["error"]
+
+
+def test_a_cost_cap_refuses_a_worker_without_a_price(run: Run, pool_file: Path) -> None:
+    body = 'kind = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:1/v1"\n'
+    pool_file.write_text(POOL + f'[[worker]]\nname = "my-vllm"\n{body}')
+    ran = run("ask", "q", "--max-cost", "0.2")
+    assert ran.code == 2
+    assert 'a price for worker "my-vllm"' in ran.err
+
+
+def test_a_run_over_its_cap_fails_with_what_was_spent(run: Run) -> None:
+    ran = run("ask", "q", "--profile", "mini", "--max-cost", "0.0000001", "--json")
+    assert ran.code == 1
+    told = ran.object
+    assert told["status"] == "failed"
+    assert "may cost" in told["error"]
+    assert re.search(r"spent \$0.* · trace [0-9a-f]{8} · `dirigent traces show [0-9a-f]{8}`", ran.err)
+
+
+PLANS = {
+    "json": '{"steps":[{"id":"0","models":["finder"],"prompt":"find","access_list":[]}]}',
+    "lists": 'model_id = [1]\nsubtasks = ["find"]\naccess_list = [[]]',
+    "lines": "find | finder 1 | -",
+}
+
+
+@pytest.mark.parametrize("dialect", PLANS)
+def test_a_plan_by_hand_is_carried_out_in_any_dialect(run: Run, own_place: Path, dialect: str) -> None:
+    (own_place / "plan.txt").write_text(PLANS[dialect])
+    told = run("ask", "q", "--plan", "plan.txt", "--json").object
+    assert told["answer"] == "four"
+    assert told["plan"] == [{"worker": "finder", "subtask": "find", "access": []}]
+
+
+def test_a_plan_by_hand_that_is_none_is_exit_2(run: Run, own_place: Path) -> None:
+    (own_place / "plan.txt").write_text("find | nobody | -")
+    ran = run("ask", "q", "--plan", "plan.txt")
+    assert ran.code == 2
+    assert "nobody" in ran.err
+
+
+def test_trace_draws_the_run_below_the_answer(run: Run) -> None:
+    ran = run("ask", "q", "--trace")
+    assert ran.out == "it is four\n"
+    assert '"say it" → "it is four"' in ran.err
+
+
+def test_a_store_that_fails_costs_a_warning_and_not_the_answer(
+    run: Run, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_place / "file").write_text("")
+    monkeypatch.setenv("DIRIGENT_HOME", str(own_place / "file"))
+    ran = run("ask", "q")
+    assert (ran.code, ran.out) == (0, "it is four\n")
+    assert "warning: the trace was not kept" in ran.err
+
+
+def test_a_key_that_is_missing_is_named_with_its_line_before_anyone_is_asked(run: Run, pool_file: Path) -> None:
+    pool_file.write_text(POOL + '\n[[worker]]\npreset = "gpt-5"\n')
+    ran = run("ask", "q")
+    line = POOL.count("\n") + 2
+    assert ran.code == 2
+    said = f'worker "gpt-5" has no key: set OPENAI_API_KEY, or remove the worker from dirigent.toml (line {line})'
+    assert said in ran.err
+    assert run("pool", "list").code == 0
+
+
+def test_plan_shows_the_plan_and_calls_no_worker_but_the_planner(run: Run) -> None:
+    ran = run("plan", "q")
+    assert ran.code == 0
+    assert "2 steps, critical path 2" in ran.out
+    assert re.search(r"estimate \$0\.\d+–\$0\.\d+", ran.err)
+    assert run("traces", "list", "--json").object == {"traces": []}
+
+
+def test_plan_json_holds_plan_critical_path_and_estimate(run: Run) -> None:
+    told = run("plan", "q", "--json").object
+    assert [step["worker"] for step in told["plan"]] == ["finder", "sayer"]
+    assert told["critical_path"] == 2
+    assert 0 < told["estimate_usd"]["low"] <= told["estimate_usd"]["high"]
+
+
+def test_a_planned_plan_can_be_carried_out_as_it_is(run: Run, own_place: Path) -> None:
+    (own_place / "plan.txt").write_text(run("plan", "q", "--dialect", "lines").out)
+    assert run("ask", "q", "--plan", "plan.txt").out == "it is four\n"
+
+
+def test_an_unknown_dialect_is_exit_2(run: Run) -> None:
+    ran = run("plan", "q", "--dialect", "line")
+    assert ran.code == 2
+    assert 'no dialect is called "line"; did you mean "lines"?' in ran.err

@@ -1,0 +1,139 @@
+"""The command as a process of its own, against a real server: exit codes, clean stdout, Ctrl-C, quick help."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ran
+from tests.stub_provider import StubCall, StubProvider
+
+KEY = "stub-key-0123456789abcdef"
+
+
+def worker(name: str, url: str, *, kind: str = "openai") -> str:
+    return (
+        f'[[worker]]\nname = "{name}"\nkind = "{kind}"\nmodel = "m"\nbase_url = "{url}"\n'
+        'api_key_env = "STUB_KEY"\nprice = { input = 1, output = 2 }\nretries = 0\n'
+        "timeout = { connect_s = 1, first_byte_s = 30 }\n"
+    )
+
+
+SINGLE = '[profile.ultra]\nplanner = "single"\n'
+
+
+async def started(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dirigent", *arguments,
+        env=os.environ | {"STUB_KEY": KEY},
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+async def ran(*arguments: str) -> Ran:
+    process = await started(*arguments)
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini"])
+async def test_each_wire_answers_with_one_object_on_stdout(own_place: Path, kind: str) -> None:
+    async with StubProvider(key=KEY) as stub:
+        (own_place / "dirigent.toml").write_text(worker("w", stub.url(kind), kind=kind) + SINGLE)  # type: ignore[arg-type]
+        done = await ran("ask", "hello there", "--json")
+    assert done.code == 0
+    assert "hello there" in done.object["answer"]
+    assert done.object["usage"]["calls"] == 1
+    assert done.object["cost_usd"] > 0
+
+
+async def test_a_dead_worker_is_replaced_and_not_with_no_reassign(own_place: Path) -> None:
+    async with StubProvider() as stub:
+        dead, alive = worker("dead", stub.url("openai", fault="500")), worker("alive", stub.url("openai"))
+        (own_place / "dirigent.toml").write_text(dead + alive + SINGLE)
+        replaced = await ran("ask", "hello", "--json")
+        failed = await ran("ask", "hello", "--json", "--no-reassign")
+    assert (replaced.code, failed.code) == (0, 1)
+    assert "hello" in replaced.object["answer"]
+    assert failed.object["status"] == "failed"
+    assert failed.object["answer"] == ""
+    assert "dead" in failed.object["error"]
+    assert "error: " in failed.err
+
+
+async def test_the_key_is_shown_nowhere(own_place: Path) -> None:
+    def leak(call: StubCall) -> str:
+        return f"your key is {KEY}"
+
+    async with StubProvider(leak, key=KEY) as stub:
+        (own_place / "dirigent.toml").write_text(worker("w", stub.url("openai")) + SINGLE)
+        asked = await ran("ask", "hello", "--json")
+        kept = await ran("traces", "show", asked.object["trace_id"], "--json")
+        listed = await ran("pool", "list", "--json")
+    assert KEY not in kept.out + listed.out + asked.err
+    assert all(KEY.encode() not in path.read_bytes() for path in (own_place / "home").rglob("*.db*"))
+
+
+async def test_ctrl_c_cancels_the_call_says_what_was_spent_and_keeps_the_trace(own_place: Path) -> None:
+    async with StubProvider() as stub:
+        stub.faults = ["first-byte-hang"]
+        (own_place / "dirigent.toml").write_text(worker("w", stub.url("openai")) + SINGLE)
+        process = await started("ask", "hello", "--json")
+        while not stub.calls:  # noqa: ASYNC110 - the stub's journal has no event to wait for
+            await asyncio.sleep(0.02)
+        interrupted = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.wait_for(process.communicate(), 10)
+        call = stub.calls[0]
+    assert process.returncode == 130
+    assert out == b""
+    assert call.aborted_at is not None
+    assert call.aborted_at - interrupted < 1.5
+    assert b"cancelled: spent $" in err
+    assert b"Traceback" not in err
+    kept = (await ran("traces", "list", "--json")).object["traces"]
+    assert [row["status"] for row in kept] == ["cancelled"]
+
+
+async def test_a_misspelt_option_is_exit_2_on_stderr() -> None:
+    done = await ran("ask", "q", "--jsn")
+    assert (done.code, done.out) == (2, "")
+    assert "--jsn" in done.err
+
+
+async def test_help_imports_nothing_heavy() -> None:
+    heavy = ("aiohttp", "genai_prices", "rich", "sqlalchemy", "msgspec", "xllamacpp")
+    program = "import sys, dirigent.cli; print([m for m in sys.argv[1:] if m in sys.modules])"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, *heavy, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert out == b"[]\n"
+
+
+async def test_export_to_a_closed_pipe_ends_quietly(own_place: Path) -> None:
+    (own_place / "dirigent.toml").write_text('[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["yes"]\n' + SINGLE)
+    await ran("ask", "q")
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m dirigent traces export | head -c 1",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert out == b"{"
+    assert b"Traceback" not in err
+
+
+async def test_json_lines_of_an_export_are_all_there_is_on_stdout(own_place: Path) -> None:
+    (own_place / "dirigent.toml").write_text('[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["yes"]\n' + SINGLE)
+    for _ in range(2):
+        await ran("ask", "q")
+    done = await ran("traces", "export")
+    assert [json.loads(line)["answer"] for line in done.out.splitlines()] == ["yes", "yes"]

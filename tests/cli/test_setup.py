@@ -1,0 +1,132 @@
+"""`dirigent init`, `doctor`, `version`, `pool`: setting up, and finding out why it does not work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dirigent.config import load_config
+from dirigent.version import __version__
+from tests.cli.conftest import Run
+
+KEY = "not-a-real-key-0123456789"
+
+
+@pytest.fixture
+def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs on the usual ports of the machine that runs the tests is not looked for."""
+    monkeypatch.setattr("dirigent.discover.USUAL_PORTS", {})
+
+
+@pytest.mark.usefixtures("no_servers")
+class TestInit:
+    def test_without_anything_it_writes_the_local_pool(self, run: Run, own_place: Path) -> None:
+        ran = run("init")
+        assert ran.code == 0
+        assert "smol" in ran.out
+        assert {w.kind for w in load_config(own_place / "dirigent.toml").config.worker} == {"local"}
+
+    def test_a_key_gives_its_providers_workers_and_is_not_written(
+        self, run: Run, own_place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        told = run("init", "--path", "mine.toml", "--json").object
+        assert told["keys"] == {"anthropic": "ANTHROPIC_API_KEY"}
+        text = (own_place / "mine.toml").read_text()
+        assert KEY not in text
+        assert [w.name for w in load_config(own_place / "mine.toml").config.worker] == told["workers"]
+
+    def test_a_file_that_is_there_is_kept_unless_forced(self, run: Run, pool_file: Path) -> None:
+        ran = run("init")
+        assert ran.code == 2
+        assert "--force writes over it" in ran.err
+        assert run("init", "--force").code == 0
+        assert "smol" in pool_file.read_text()
+
+    def test_a_folder_that_cannot_be_written_is_named(self, run: Run) -> None:
+        ran = run("init", "--path", "no/such/folder.toml")
+        assert ran.code == 2
+        assert "cannot be written" in ran.err
+
+
+def test_version_is_the_packages(run: Run) -> None:
+    assert run("version").out.startswith(f"dirigent {__version__}")
+    assert run("--version").out == f"dirigent {__version__}\n"
+    assert run("version", "--json").object["version"] == __version__
+
+
+@pytest.mark.usefixtures("pool_file")
+class TestPool:
+    def test_list_shows_cards_and_prices(self, run: Run) -> None:
+        ran = run("pool", "list")
+        assert "finds things" in ran.out
+        listed = run("pool", "list", "--json").object["workers"]
+        assert [w["name"] for w in listed] == ["boss", "finder", "sayer"]
+        assert listed[2]["output_usd_per_mtok"] == 2
+
+    def test_check_asks_each_worker_once(self, run: Run) -> None:
+        ran = run("pool", "check", "--json")
+        assert ran.code == 0
+        assert [(w["worker"], w["status"]) for w in ran.object["workers"]] == [
+            ("boss", "ok"), ("finder", "ok"), ("sayer", "ok"),
+        ]  # fmt: skip
+
+    def test_check_says_why_a_worker_does_not_answer(self, run: Run, pool_file: Path) -> None:
+        pool_file.write_text(
+            '[[worker]]\nname = "my-vllm"\nkind = "openai"\nmodel = "m"\nretries = 0\n'
+            'base_url = "http://127.0.0.1:9/v1"\n'
+        )
+        ran = run("pool", "check")
+        assert ran.code == 1
+        assert "refused" in ran.out
+
+    def test_presets_are_listed_with_prices(self, run: Run) -> None:
+        rows = run("pool", "presets", "--json").object["presets"]
+        assert all(row["output_usd_per_mtok"] is not None for row in rows), "a preset that genai-prices lacks"
+        assert "gpt-5" in run("pool", "presets").out
+
+
+@pytest.mark.usefixtures("pool_file")
+class TestDoctor:
+    def test_all_is_well_with_scripted_workers(self, run: Run) -> None:
+        ran = run("doctor", "--json")
+        assert ran.code == 0
+        assert ran.object["ok"] is True
+        assert {"python", "extras", "config", "store"} <= {check["what"] for check in ran.object["checks"]}
+
+    def test_a_missing_key_and_a_dead_server_are_problems_with_a_fix(self, run: Run, pool_file: Path) -> None:
+        pool_file.write_text(
+            '[[worker]]\npreset = "gpt-5"\n'
+            '[[worker]]\nname = "dead"\nkind = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        )
+        ran = run("doctor")
+        assert ran.code == 1
+        assert 'problem  worker "gpt-5" has no key; set OPENAI_API_KEY' in ran.out
+        assert "127.0.0.1:9 cannot be reached" in ran.out
+        assert "is the server up?" in ran.out
+
+    def test_a_wrong_file_is_a_finding_and_no_crash(self, run: Run, pool_file: Path) -> None:
+        pool_file.write_text("[profile.ultra]\nmax_step = 1")
+        ran = run("doctor")
+        assert ran.code == 1
+        assert 'unknown key "max_step"' in ran.out
+
+    def test_weights_that_are_not_here_are_a_finding(self, run: Run, pool_file: Path) -> None:
+        pool_file.write_text('[[worker]]\nname = "smol"\nkind = "local"\n')
+        ran = run("doctor")
+        assert "smollm2-135m is not here yet; `dirigent pool pull` brings it" in ran.out
+
+
+COMMANDS = (
+    ["init"], ["ask"], ["plan"], ["doctor"], ["demo"], ["version"], ["pool", "list"], ["pool", "check"],
+    ["pool", "pull"], ["pool", "presets"], ["traces", "list"], ["traces", "show"], ["traces", "export"],
+    ["traces", "replay"], ["traces", "delete"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_with_an_example(run: Run, command: list[str]) -> None:
+    ran = run(*command, "--help")
+    assert ran.code == 0
+    assert f"Example:  dirigent {' '.join(command)}" in ran.out

@@ -1,0 +1,104 @@
+"""`dirigent traces`: what was kept can be found, drawn, exported, replayed and forgotten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import POOL, Run
+
+pytestmark = pytest.mark.usefixtures("pool_file")
+
+
+@pytest.fixture
+def kept(run: Run, pool_file: Path) -> str:
+    """The id of a run that was kept."""
+    id: str = run("ask", "what is it?", "--json").object["trace_id"]
+    return id
+
+
+def test_list_shows_the_newest_runs(run: Run, kept: str) -> None:
+    ran = run("traces", "list")
+    assert kept[:8] in ran.out
+    assert "what is it?" in ran.out
+    assert run("traces", "list", "--json").object["traces"][0]["id"] == kept
+
+
+def test_list_narrows_by_status_and_words(run: Run, kept: str) -> None:
+    assert run("traces", "list", "--status", "failed", "--json").object["traces"] == []
+    assert len(run("traces", "list", "--search", "what is", "--json").object["traces"]) == 1
+    ran = run("traces", "list", "--status", "fail")
+    assert ran.code == 2
+    assert 'did you mean "failed"?' in ran.err
+
+
+def test_an_empty_store_says_what_to_do(run: Run) -> None:
+    ran = run("traces", "list")
+    assert (ran.code, ran.out) == (0, "")
+    assert "no runs are kept yet" in ran.err
+    assert run("traces", "show").code == 1
+
+
+def test_show_draws_a_timeline_or_a_tree_by_any_beginning_of_the_id(run: Run, kept: str) -> None:
+    assert '"say it" → "it is four"' in run("traces", "show", kept[:5]).out
+    assert "└─ 0 finder" in run("traces", "show", kept[:5], "--style", "tree").out
+    assert run("traces", "show", kept, "--json").object["id"] == kept
+
+
+def test_the_newest_run_is_the_one_shown_and_replayed_by_default(run: Run, kept: str) -> None:
+    newest = run("ask", "and then?", "--json").object["trace_id"]
+    assert run("traces", "show", "--json").object["id"] == newest
+    assert run("traces", "replay", "--json").object["replays"] == newest
+
+
+def test_a_file_that_cannot_be_written_is_exit_2(run: Run, kept: str) -> None:
+    ran = run("traces", "export", "-o", "no/such/file.jsonl")
+    assert ran.code == 2
+    assert "cannot be written" in ran.err
+
+
+def test_an_unknown_id_is_exit_1(run: Run, kept: str) -> None:
+    ran = run("traces", "show", "zzzz")
+    assert (ran.code, ran.out) == (1, "")
+    assert "no trace begins with 'zzzz'" in ran.err
+
+
+def test_export_writes_json_lines_to_stdout_or_a_file(run: Run, kept: str, own_place: Path) -> None:
+    ran = run("traces", "export", "--format", "jsonl")
+    assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [kept]
+    assert run("traces", "export", "-o", "out.jsonl").out == ""
+    assert json.loads((own_place / "out.jsonl").read_text())["answer"] == "it is four"
+
+
+def test_replay_reproduces_the_answer_without_the_pool(run: Run, kept: str, pool_file: Path) -> None:
+    pool_file.write_text("")
+    ran = run("traces", "replay", kept)
+    assert (ran.code, ran.out) == (0, "it is four\n")
+    assert "the same answer as" in ran.err
+    told = run("traces", "replay", kept, "--json").object
+    assert told["same_answer"] is True
+    assert [step["worker"] for step in told["plan"]] == ["finder", "sayer"]
+    assert told["cost_usd"] == 0
+
+
+def test_live_replay_asks_the_workers_of_today(run: Run, kept: str, pool_file: Path) -> None:
+    pool_file.write_text(POOL.replace("it is four", "it is five"))
+    ran = run("traces", "replay", kept, "--live")
+    assert (ran.code, ran.out) == (0, "it is five\n")
+    assert "another answer than" in ran.err
+    assert len(run("traces", "list", "--json").object["traces"]) == 2
+
+
+def test_live_replay_of_a_worker_that_is_gone_names_it(run: Run, kept: str, pool_file: Path) -> None:
+    pool_file.write_text('[[worker]]\nname = "other"\nkind = "scripted"\nreplies = ["x"]')
+    ran = run("traces", "replay", kept, "--live")
+    assert ran.code == 2
+    assert "finder" in ran.err
+
+
+def test_delete_forgets_a_run(run: Run, kept: str) -> None:
+    assert run("traces", "delete", kept[:6], "--json").object == {"deleted": kept}
+    assert run("traces", "list", "--json").object == {"traces": []}
+    assert run("traces", "delete", kept).code == 1

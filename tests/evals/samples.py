@@ -1,0 +1,41 @@
+"""Small things that the tests of the evaluation share: tasks, outcomes, pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dirigent.evals.evaluate import Entry
+from dirigent.evals.outcome import Outcome
+from dirigent.plan import Plan, Step
+from dirigent.planners.fixed import Single
+from dirigent.pool import Pool
+from dirigent.tasks import Task
+from dirigent.worker import Price
+from dirigent.workers.scripted import FromFunction, Scripted
+
+PRICE = Price(input=1.0, output=2.0)
+
+
+def sums(n: int) -> list[Task]:
+    """How much is 0 + 1? 1 + 1? ..."""
+    return [Task(f"sum-{i}", f"{i} + 1", str(i + 1), grader="number") for i in range(n)]
+
+
+def adder(**card: Any) -> Scripted:
+    """Adds rightly."""
+    return FromFunction.of_text(lambda text: str(sum(map(int, text.split(" + ")))), name="adder", price=PRICE, **card)
+
+
+def pool_of(*workers: Scripted) -> Pool:
+    return Pool(workers)
+
+
+def single(worker: str, *, repeats: int = 1) -> Entry:
+    return Entry(f"single:{worker}", lambda task, pool: Single(worker), repeats=repeats)
+
+
+def outcome(planner: str, task: str, *, correct: bool = True, workers: str = "a", **fields: Any) -> Outcome:
+    """An outcome whose plan asks these workers, one letter each, one after the other."""
+    steps = tuple(Step(name, "do it", (i - 1,) if i else ()) for i, name in enumerate(workers))
+    defaults: dict[str, Any] = {"valid": True, "plan": Plan(steps), "calls": len(workers)}
+    return Outcome(planner, task, correct=correct, **{**defaults, **fields})

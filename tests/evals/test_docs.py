@@ -1,0 +1,49 @@
+"""The page about evaluation says what there is: its programs run and its tables are complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dirigent.cli import app
+from dirigent.evals import Figures, Report
+from dirigent.evals.gym import PLANNERS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+
+
+def test_the_programs_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(code, names)
+    first, verdict = capsys.readouterr().out.splitlines()
+    assert first.startswith("0.5 (")
+    assert "best single worker" in verdict
+
+
+@pytest.mark.parametrize("struct", [Figures, Report])
+def test_every_field_of_a_report_is_explained(struct: type[Any]) -> None:
+    missing = [
+        name for name in struct.__struct_fields__ if name not in ("planners", "notes") and f"`{name}`" not in PAGE
+    ]
+    assert missing == []
+
+
+def test_every_planner_and_option_is_explained() -> None:
+    assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
+    command = typer.main.get_command(app).commands["eval"]  # type: ignore[attr-defined]
+    options = {option.opts[0] for option in command.params} - {"--help", "--json", "--tasks", "--out", "--concurrency"}
+    assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []
+
+
+def test_the_command_on_the_page_is_one_the_program_takes() -> None:
+    line = re.search(r"^\$ dirigent (eval .*)$", PAGE, re.MULTILINE)
+    assert line is not None
+    result = CliRunner().invoke(app, [*line[1].split(), "--split", "nowhere"])
+    assert result.exit_code == 2
+    assert 'no split is called "nowhere"' in result.stderr

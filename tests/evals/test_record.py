@@ -1,0 +1,109 @@
+"""Outcomes on disk: nothing finished is lost, nothing foreign is mixed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.evals.record import Record, digest, read_outcomes
+from tests.evals.samples import outcome, sums
+
+ABOUT = {"seed": "1", "tasks": "sums"}
+
+
+def filled(path: Path, *tasks: str) -> Path:
+    with Record.open(path, ABOUT) as record:
+        for task in tasks:
+            record.add(outcome("p", task, cost_usd=0.5))
+    return path
+
+
+def test_what_was_added_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    path = filled(tmp_path / "deep" / "o.jsonl", "a", "b")
+    with Record.open(path, ABOUT, resume=True) as record:
+        assert record.finished("p", "a") == outcome("p", "a", cost_usd=0.5)
+        assert record.finished("p", "c") is None
+        assert record.finished("q", "a") is None
+        assert (record.count, record.cost_usd) == (2, 1.0)
+
+
+def test_each_outcome_reaches_the_operating_system_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    with Record.open(path, ABOUT) as record:
+        record.add(outcome("p", "a"))
+        assert [o.task for o in read_outcomes(path)] == ["a"]
+
+
+def test_a_last_line_that_was_cut_off_is_dropped_and_written_over(tmp_path: Path) -> None:
+    path = filled(tmp_path / "o.jsonl", "a", "b")
+    path.write_bytes(path.read_bytes()[:-20])
+    with Record.open(path, ABOUT, resume=True) as record:
+        assert record.count == 1
+        record.add(outcome("p", "c"))
+    assert [o.task for o in read_outcomes(path)] == ["a", "c"]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"about": {"seed'])
+def test_a_record_cut_before_its_first_line_was_whole_begins_anew(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_bytes(content)
+    with Record.open(path, ABOUT, resume=True) as record:
+        record.add(outcome("p", "a"))
+    assert [o.task for o in read_outcomes(path)] == ["a"]
+
+
+def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = filled(tmp_path / "o.jsonl", "a", "b")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"{oops\n" + lines[2])
+    with pytest.raises(ConfigError, match=r"line 2 of .*o\.jsonl"), Record.open(path, ABOUT, resume=True):
+        pass
+
+
+def test_going_on_with_another_seed_is_refused(tmp_path: Path) -> None:
+    path = filled(tmp_path / "o.jsonl", "a")
+    with (
+        pytest.raises(ConfigError, match="begun with seed = '1', not '2'"),
+        Record.open(path, {**ABOUT, "seed": "2"}, resume=True),
+    ):
+        pass
+    assert [o.task for o in read_outcomes(path)] == ["a"]
+
+
+def test_a_new_run_keeps_the_old_record_beside_it(tmp_path: Path) -> None:
+    path = filled(tmp_path / "o.jsonl", "a")
+    filled(path)  # a run that failed at once
+    filled(path, "b")
+    assert [o.task for o in read_outcomes(path)] == ["b"]
+    assert [o.task for o in read_outcomes(tmp_path / "o.jsonl.old")] == ["a"]
+
+
+def test_two_evaluations_cannot_write_to_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    with (
+        Record.open(path, ABOUT),
+        pytest.raises(ConfigError, match="another evaluation"),
+        Record.open(path, ABOUT, resume=True),
+    ):
+        pass
+
+
+def test_a_question_spoilt_by_a_worker_is_not_finished_and_its_second_outcome_counts(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    with Record.open(path, ABOUT) as record:
+        record.add(outcome("p", "a", correct=False, error_kind="WorkerError"))
+        assert record.finished("p", "a") is None
+        record.add(outcome("p", "a"))
+    assert [o.correct for o in read_outcomes(path)] == [True]
+
+
+def test_a_place_that_cannot_be_written_says_how_to_name_another(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--out"), Record.open(tmp_path / "file" / "o.jsonl", ABOUT):
+        pass
+
+
+def test_a_digest_tells_other_questions_and_answers_apart() -> None:
+    assert digest(sums(3)) == digest(sums(3)) != digest(sums(4))

@@ -1,0 +1,105 @@
+"""The table, the file and the verdict."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
+from dirigent.worker import Price
+from tests.evals.samples import outcome
+
+FACTS = Facts(
+    recipe={"tasks": "sums"},
+    commit="abc123",
+    seed=7,
+    date="2026-11-15",
+    version="0.1.0",
+    tasks={"name": "sums", "n": 40, "pool": "pool of 2"},
+    workers="exact",
+    prices={"a": Price(1.0, 2.0)},
+    notes={"best": "a"},
+)
+
+
+def row(planner: str, right: int, *, of: int = 40, cost_usd: float = 0.01) -> list[Outcome]:
+    return [outcome(planner, str(i), correct=i < right, cost_usd=cost_usd, depth=1 + i % 2) for i in range(of)]
+
+
+def report_of(*rows: list[Outcome], complete: bool = True) -> Report:
+    outcomes = [o for found in rows for o in found]
+    planners = list(dict.fromkeys(o.planner for o in outcomes))
+    return make_report(outcomes, planners, facts=FACTS, references=("oracle", "ceiling"), complete=complete)
+
+
+def test_the_file_has_what_a_reader_of_it_looks_for() -> None:
+    found = json.loads(as_json(report_of(row("best", 10), row("conductor", 30, cost_usd=0.015))))
+    conductor = found["planners"]["conductor"]
+    assert {"accuracy", "interval", "valid", "steps", "tokens", "cost_usd", "by_kind"} <= conductor.keys()
+    assert conductor["accuracy"] == 0.75
+    assert conductor["interval"][0] < 0.75 < conductor["interval"][1]
+    assert conductor["cost_usd"] == pytest.approx(0.6)
+    assert (found["commit"], found["seed"], found["recipe"]) == ("abc123", 7, {"tasks": "sums"})
+
+
+def test_a_planner_that_wins_is_said_to_win_with_its_p_and_its_cost() -> None:
+    verdict = report_of(row("best", 10), row("conductor", 30, cost_usd=0.015), row("random", 9)).verdict
+    assert verdict.startswith(
+        "conductor beats the best single worker (+50.0 points, paired p = 0.001, at 1.5x its cost)"
+    )
+    assert verdict.endswith("; random does not")
+
+
+def test_when_nothing_beats_the_best_single_worker_the_verdict_says_exactly_that() -> None:
+    verdict = report_of(row("best", 20), row("conductor", 21), row("vote", 20), row("oracle", 40)).verdict
+    assert verdict == "nothing beats the best single worker (50.0%): conductor and vote do not"
+
+
+def test_a_planner_that_is_significantly_worse_does_not_win() -> None:
+    assert report_of(row("best", 30), row("conductor", 5)).verdict.startswith("nothing beats")
+
+
+def test_references_cannot_win() -> None:
+    verdict = report_of(row("best", 10), row("oracle", 40), row("ceiling", 40)).verdict
+    assert verdict == "open: no planner was tried; points over the best single worker: oracle +75.0, ceiling +75.0"
+
+
+def test_without_the_best_single_worker_there_is_no_verdict() -> None:
+    report = report_of(row("conductor", 30))
+    assert report.verdict.startswith("open: add")
+    assert report.planners["conductor"].versus_best is None
+
+
+def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -> None:
+    head, best, conductor, random, verdict = as_table(
+        report_of(row("best", 10), row("conductor", 30), row("random", 11))
+    ).splitlines()
+    assert head.startswith("sums · 40 questions · pool of 2 · exact workers · seed 7")
+    assert best.startswith("best  (a)")
+    assert "25.0  [14.2–40.2]" in best
+    assert "+50.0 *" in conductor
+    assert "+2.5 ns" in random
+    assert verdict.startswith("verdict: conductor beats")
+
+
+def test_an_incomplete_evaluation_says_so_everywhere() -> None:
+    report = report_of(row("best", 10), row("conductor", 3, of=5), complete=False)
+    assert "incomplete" in as_table(report)
+    assert "incomplete" in as_markdown(report)
+    assert json.loads(as_json(report))["complete"] is False
+
+
+def test_a_planner_that_never_came_to_its_turn_has_an_empty_row() -> None:
+    report = make_report(row("best", 1), ["best", "late"], facts=FACTS, references=(), complete=False)
+    assert as_table(report).splitlines()[2].split() == ["late"] + ["–"] * 7
+
+
+def test_the_page_has_the_table_the_groups_and_the_plans() -> None:
+    page = as_markdown(report_of(row("best", 10), row("conductor", 30)))
+    assert "| conductor | 75.0  [59.8–85.8] | +50.0 * |" in page
+    assert "## Accuracy by depth, %\n\n| planner | 1 | 2 |" in page
+    assert "| conductor | 75.0 | 75.0 |" in page
+    assert "## Plans" in page
+    assert "`abc123`" in page

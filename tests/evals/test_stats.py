@@ -1,0 +1,72 @@
+"""Intervals, paired differences and percentiles, against numbers worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.evals.stats import mean, paired_difference, percentile, wilson
+
+
+def test_wilson_by_hand() -> None:
+    # 8 of 10: middle 0.8 + 3.8415/20, half 1.96 * sqrt(0.16/10 + 3.8415/400), both over 1 + 3.8415/10.
+    assert wilson(8, 10) == pytest.approx((0.49016, 0.94331), abs=1e-5)
+
+
+def test_wilson_stays_inside_0_and_1_and_never_claims_certainty() -> None:
+    assert wilson(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-5)
+    assert wilson(10, 10) == pytest.approx((0.72247, 1.0), abs=1e-5)
+
+
+def test_wilson_takes_a_mean_of_several_seeds_and_knows_nothing_of_no_questions() -> None:
+    low, high = wilson(7.4, 10)
+    assert wilson(7, 10)[0] < low < 0.74 < high < wilson(8, 10)[1]
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_a_planner_that_is_always_better_is_better_beyond_doubt() -> None:
+    found = paired_difference([1.0] * 10, [0.0] * 10, seed=1, resamples=999)
+    assert (found.mean, found.interval, found.n) == (1.0, (1.0, 1.0), 10)
+    assert found.p == pytest.approx(2 / 1000)  # never 0: 999 resamples cannot show less
+    assert found.significant
+
+
+def test_equal_planners_do_not_differ() -> None:
+    found = paired_difference([1.0, 0.0, 1.0], [1.0, 0.0, 1.0], seed=1)
+    assert (found.mean, found.p, found.significant) == (0.0, 1.0, False)
+
+
+def test_p_by_hand() -> None:
+    # Differences 1 and 0, drawn twice: the mean is 0 in a quarter of the draws, so p is a half.
+    assert paired_difference([1.0, 0.0], [0.0, 0.0], seed=7, resamples=4000).p == pytest.approx(0.5, abs=0.03)
+
+
+def test_gain_and_loss_that_cancel_out_are_no_difference_though_both_answered_differently() -> None:
+    found = paired_difference([1.0, 0.0] * 50, [0.0, 1.0] * 50, seed=1)
+    assert found.mean == 0.0
+    assert found.interval[0] < 0 < found.interval[1]
+    assert not found.significant
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    first, second = [1.0, 0.0, 1.0, 1.0, 0.0] * 4, [0.0, 0.0, 1.0, 0.0, 1.0] * 4
+    assert paired_difference(first, second, seed=3) == paired_difference(first, second, seed=3)
+    assert paired_difference(first, second, seed=3).p == pytest.approx(
+        paired_difference(second, first, seed=3).p, abs=0.05
+    )
+
+
+def test_scores_of_other_questions_cannot_be_paired() -> None:
+    with pytest.raises(ConfigError, match="3 against 2"):
+        paired_difference([1.0, 1.0, 1.0], [1.0, 1.0], seed=1)
+
+
+def test_nothing_to_compare_is_no_difference() -> None:
+    assert paired_difference([], [], seed=1).p == 1.0
+
+
+def test_percentiles_lie_between_neighbours() -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
+    assert percentile([1.0, 2.0, 3.0], 0.95) == pytest.approx(2.9)
+    assert percentile([5.0], 0.95) == 5.0
+    assert percentile([], 0.5) == mean([]) == 0.0

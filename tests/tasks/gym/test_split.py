@@ -1,0 +1,168 @@
+"""What is held out is held out, the mix is what it says, and every seed gives the same again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.tasks import Task
+from dirigent.tasks.gym import assert_disjoint, describe, generate
+from dirigent.tasks.gym.frames import FANS, SEQUENCES
+from dirigent.tasks.gym.phrasing import LEADS, direct, templates
+from dirigent.tasks.gym.skills import OPERATIONS
+from dirigent.tasks.gym.split import (
+    held_out_combination,
+    held_out_pairs,
+    held_out_triples,
+    skill_pairs,
+    skill_triples,
+)
+from dirigent.tasks.gym.tables import PLANETS
+from dirigent.tasks.gym.warmstart import warm_start
+
+
+@pytest.fixture(scope="module")
+def train() -> list[Task]:
+    return generate("train", 2_000, seed=1)
+
+
+@pytest.fixture(scope="module")
+def test_set() -> list[Task]:
+    return generate("test", 1_000, seed=1)
+
+
+def share(tasks: list[Task], **tags: str) -> float:
+    return sum(all(task.tags.get(k) == v for k, v in tags.items()) for task in tasks) / len(tasks)
+
+
+def test_no_test_text_occurs_in_any_training_text(train: list[Task], test_set: list[Task]) -> None:
+    warm = [lesson.question for lesson in warm_start(300, seed=1)]
+    assert_disjoint([*(t.question for t in train), *warm], [t.question for t in test_set])
+
+
+def test_a_shared_text_is_found_and_named() -> None:
+    with pytest.raises(ConfigError, match="the capital of Peru"):
+        assert_disjoint(["Please find the capital of Peru. Then stop."], ["Find the capital of Peru."])
+
+
+def test_the_mix_of_the_test(test_set: list[Task]) -> None:
+    depths = Counter(task.depth for task in test_set)
+    assert [depths[d] / len(test_set) for d in (1, 2, 3, 4)] == pytest.approx([0.3, 0.35, 0.25, 0.1], abs=0.01)
+    assert share(test_set, shape="fan") == pytest.approx(0.2, abs=0.01)
+    assert share(test_set, shape="check") == pytest.approx(0.1, abs=0.01)
+
+
+def test_training_has_no_depth_4_and_no_held_out_combination(train: list[Task]) -> None:
+    assert max(task.depth for task in train) == 3
+    assert share(train, combination="held_out") == 0
+    for task in train:
+        assert task.sketch is not None
+        skills = task.sketch.skills
+        assert task.tags["shape"] != "chain" or not held_out_combination(skills)
+
+
+def test_the_test_has_both_seen_and_held_out_combinations(test_set: list[Task]) -> None:
+    deep = [task for task in test_set if task.tags["shape"] == "chain" and task.depth in (2, 3)]
+    assert 0.25 < share(deep, combination="held_out") < 0.75
+
+
+def test_a_fifth_of_the_pairs_and_two_fifths_of_the_triples_are_held_out() -> None:
+    assert len(held_out_pairs()) / len(skill_pairs()) == pytest.approx(0.2, abs=0.02)
+    assert len(held_out_triples()) / len(skill_triples()) == pytest.approx(0.4, abs=0.02)
+
+
+def test_every_skill_is_still_seen_before_and_after_others() -> None:
+    seen = set(skill_pairs()) - held_out_pairs()
+    assert {a for a, _ in seen} == {a for a, _ in skill_pairs()}
+    assert {b for _, b in seen} == {b for _, b in skill_pairs()}
+
+
+def test_entities_that_start_test_questions_start_no_training_question(train: list[Task], test_set: list[Task]) -> None:
+    def starts(tasks: list[Task]) -> set[str]:
+        steps = [task.sketch.steps[0] for task in tasks if task.sketch]
+        return {f"{OPERATIONS[s.operation].takes[0]} {s.key[0]}" for s in steps if not s.key[0].isdigit()}
+
+    assert starts(test_set)
+    assert not starts(train) & starts(test_set)
+
+
+def test_training_uses_no_held_out_wording(train: list[Task]) -> None:
+    held_out_leads = [lead.text for lead in LEADS if lead.held_out]
+    held_out_frames = [f.opening.split("{")[0].strip() for f in SEQUENCES if f.held_out]
+    for task in train:
+        assert not any(task.question.startswith(words) for words in (*held_out_leads, *held_out_frames))
+        assert task.sketch is not None
+        first = task.sketch.steps[0]
+        held_out = {direct(t, first.key) for t in templates(first.operation) if t.held_out}
+        assert first.subtask not in held_out
+
+
+def test_there_are_a_dozen_frames() -> None:
+    assert len(SEQUENCES) + len(FANS) + len(LEADS) >= 12
+
+
+def test_a_fifth_of_the_test_stands_in_minimal_pairs(test_set: list[Task]) -> None:
+    pairs = Counter(task.tags["pair"] for task in test_set if "pair" in task.tags)
+    assert set(pairs.values()) == {2}
+    assert sum(pairs.values()) / len(test_set) >= 0.2
+    assert share(test_set, pair_kind="swap") >= 0.05
+
+
+def test_a_swapped_pair_has_the_same_operations_in_another_order(test_set: list[Task]) -> None:
+    swapped: dict[str, list[Task]] = {}
+    for task in test_set:
+        if task.tags.get("pair_kind") == "swap":
+            swapped.setdefault(task.tags["pair"], []).append(task)
+    assert swapped
+    for a, b in swapped.values():
+        assert sorted(a.kind.split(">")) == sorted(b.kind.split(">"))
+        assert a.kind != b.kind
+        assert a.answer != b.answer
+
+
+def test_a_decoy_changes_neither_plan_nor_answer(test_set: list[Task]) -> None:
+    pairs: dict[str, list[Task]] = {}
+    for task in test_set:
+        if task.tags.get("pair_kind") == "decoy":
+            pairs.setdefault(task.tags["pair"], []).append(task)
+    for a, b in pairs.values():
+        plain, decoyed = (a, b) if "decoy" in b.tags else (b, a)
+        assert plain.question in decoyed.question
+        assert plain.sketch == decoyed.sketch
+        assert decoyed.sketch is not None
+        assert decoyed.tags["decoy"] not in decoyed.sketch.skills
+
+
+def test_the_same_seed_gives_the_same_and_another_seed_something_else() -> None:
+    assert generate("test", 60, seed=2) == generate("test", 60, seed=2)
+    again, other = ({t.question for t in generate("test", 60, seed=s)} for s in (2, 3))
+    assert len(again & other) < 10
+
+
+def test_questions_do_not_repeat(train: list[Task]) -> None:
+    assert len({task.question for task in train}) == len(train)
+
+
+def test_depths_can_be_chosen() -> None:
+    assert {task.depth for task in generate("train", 50, seed=1, depths=(1, 2))} == {1, 2}
+    with pytest.raises(ConfigError, match=r"no tasks of depths \[4\]"):
+        generate("train", 5, seed=1, depths=(4,))
+
+
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(ConfigError, match="validation"):
+        generate("validation", 5, seed=1)  # type: ignore[arg-type]
+
+
+def test_the_novel_split_always_needs_the_skill_that_training_never_shows(train: list[Task]) -> None:
+    assert all("planets" in task.tags["skills"] for task in generate("novel", 100, seed=1))
+    assert not any("planets" in task.tags["skills"] for task in train)
+    assert not any(planet in task.question for task in train for planet in PLANETS)
+
+
+def test_describe_prints_the_mix(test_set: list[Task]) -> None:
+    text = describe(test_set)
+    assert "1000 tasks" in text
+    assert "1 30.0%, 2 35.0%, 3 25.0%, 4 10.0%" in text

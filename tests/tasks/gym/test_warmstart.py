@@ -1,0 +1,149 @@
+"""The warm start teaches how plans are written and gives nothing of the coordination away."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.tasks import Task
+from dirigent.tasks.gym import (
+    Lesson,
+    fit_probe,
+    generate,
+    gym_decompositions,
+    predict,
+    probe_accuracy,
+    recognise,
+    right_plans,
+    warm_start,
+)
+from dirigent.tasks.gym.skills import OPERATIONS, WARM_SKILLS
+from dirigent.tasks.gym.specialists import find_specialist
+from dirigent.tasks.gym.warmstart import random_spans
+
+
+@pytest.fixture(scope="module")
+def lessons() -> list[Lesson]:
+    return warm_start(2_000, seed=1)
+
+
+def skills_of(subtask: str) -> set[str]:
+    return {OPERATIONS[reading.operation].skill for reading in recognise(subtask)}
+
+
+def is_warm(lesson: Lesson) -> bool:
+    return all(skills_of(step.subtask) & set(WARM_SKILLS) for step in lesson.plan.steps)
+
+
+def test_plans_of_each_length_are_as_many(lessons: list[Lesson]) -> None:
+    lengths = Counter(len(lesson.plan.steps) for lesson in lessons)
+    assert lengths == {1: 500, 2: 500, 3: 500, 4: 500}
+
+
+def test_every_plan_is_valid_over_the_cards_shown(lessons: list[Lesson]) -> None:
+    for lesson in lessons:
+        names = {card.name for card in lesson.cards}
+        for i, step in enumerate(lesson.plan.steps):
+            assert step.worker in names
+            assert step.subtask.strip()
+            assert all(0 <= j < i for j in step.access)
+
+
+def test_half_are_right_decompositions_of_warm_only_skills(lessons: list[Lesson]) -> None:
+    assert sum(map(is_warm, lessons)) / len(lessons) == pytest.approx(0.5, abs=0.01)
+
+
+def test_gym_questions_are_cut_at_random_and_rarely_right_by_chance(lessons: list[Lesson]) -> None:
+    gym = [lesson for lesson in lessons if not is_warm(lesson)]
+    whole = [lesson for lesson in gym if all(recognise(step.subtask) for step in lesson.plan.steps)]
+    several = [lesson for lesson in whole if len(lesson.plan.steps) > 1]
+    assert len(whole) / len(gym) < 0.05
+    assert len(several) / len(gym) < 0.005
+
+
+def test_workers_are_uniform_over_the_pool_shown(lessons: list[Lesson]) -> None:
+    positions = Counter[float]()
+    for lesson in lessons:
+        names = [card.name for card in lesson.cards]
+        if len(names) == 4:
+            positions.update(names.index(step.worker) for step in lesson.plan.steps)
+    total = positions.total()
+    assert all(count / total == pytest.approx(0.25, abs=0.06) for count in positions.values())
+
+
+def test_a_right_worker_is_met_no_more_often_than_by_chance() -> None:
+    lessons = [*warm_start(2_000, seed=1), *gym_decompositions(400, seed=1)]
+    right, expected, variance = 0, 0.0, 0.0
+    for lesson in lessons:
+        for step in lesson.plan.steps:
+            for skill in skills_of(step.subtask) - set(WARM_SKILLS):
+                chance = sum(skill in card.skills for card in lesson.cards) / len(lesson.cards)
+                right += skill in find_specialist(step.worker).skills
+                expected += chance
+                variance += chance * (1 - chance)
+    assert expected > 50
+    assert abs(right - expected) < 4 * variance**0.5
+
+
+def test_access_is_random(lessons: list[Lesson]) -> None:
+    second = [lesson.plan.steps[1].access for lesson in lessons if len(lesson.plan.steps) > 1]
+    assert sum(access == (0,) for access in second) / len(second) == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_warm_start_is_the_same_for_the_same_seed() -> None:
+    assert warm_start(40, seed=3) == warm_start(40, seed=3)
+    assert warm_start(40, seed=3) != warm_start(40, seed=4)
+
+
+def test_gym_decompositions_have_right_subtasks_and_random_workers() -> None:
+    lessons = gym_decompositions(400, seed=1)
+    assert all(recognise(step.subtask) for lesson in lessons for step in lesson.plan.steps)
+    steps = [step for lesson in lessons for step in lesson.plan.steps]
+    right = sum(bool(skills_of(step.subtask) & set(find_specialist(step.worker).skills)) for step in steps)
+    assert right / len(steps) < 0.2
+
+
+def test_right_plans_are_right() -> None:
+    for lesson in right_plans(200, seed=1):
+        names = {card.name for card in lesson.cards}
+        for step in lesson.plan.steps:
+            specialist = find_specialist(step.worker)
+            assert step.worker in names
+            assert skills_of(step.subtask) & set(specialist.skills) or specialist.role == "checker"
+
+
+def test_spans_are_in_order_and_more_than_fit_is_an_error() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        spans = random_spans(rng, "one two three four five six seven eight", count=3)
+        assert len(spans) == 3
+        assert " ".join(spans).split() == sorted(
+            " ".join(spans).split(), key="one two three four five six seven eight".index
+        )
+    with pytest.raises(ConfigError, match="4 spans"):
+        random_spans(rng, "one two three", count=4)
+
+
+def test_the_probe_guesses_plans_from_words_and_fails_on_swapped_order() -> None:
+    train = generate("train", 2_000, seed=2)
+    dev = generate("dev", 300, seed=2)
+    test = generate("test", 400, seed=2)
+    single = [task for task in dev if task.depth == 1]
+    assert probe_accuracy(train, single) > 0.7
+    swapped: dict[str, list[Task]] = {}
+    for task in test:
+        if task.tags.get("pair_kind") == "swap":
+            swapped.setdefault(task.tags["pair"], []).append(task)
+    probe = fit_probe(train)
+    both = 0
+    for pair in swapped.values():
+        both += all(task.sketch and predict(probe, task.question) == task.sketch.skills for task in pair)
+    assert both / len(swapped) < 0.3
+
+
+def test_a_probe_without_tasks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one task"):
+        fit_probe([])

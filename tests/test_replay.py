@@ -1,0 +1,63 @@
+"""A recorded run, carried out again from its record alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError, WorkerError
+from dirigent.limits import Limits
+from dirigent.plan import Plan, Step
+from dirigent.planner import LanguagePlanner
+from dirigent.planners.fixed import Fixed
+from dirigent.pool import Pool
+from dirigent.replay import plan_of, replay
+from dirigent.trace import Trace
+from dirigent.worker import Price
+from dirigent.workers.scripted import Scripted
+
+SAME_TWICE = Plan((Step("w", "try"), Step("w", "try"), Step("w", "choose", (0, 1))))
+
+
+async def test_the_same_worker_asked_the_same_twice_says_what_it_said_each_time() -> None:
+    worker = Scripted("one", "two", "the second", name="w", price=Price(1, 2))
+    old = await Conductor(Fixed(SAME_TWICE), Pool([worker])).run("q")
+    new = await replay(old)
+    assert (new.status, new.answer) == ("done", "the second")
+    assert [step.reply.text for step in new.steps if step.reply] == ["one", "two", "the second"]
+    assert worker.calls == 3, "nobody may be asked again"
+    assert new.cost_usd == 0 < old.cost_usd
+
+
+async def test_a_failed_run_fails_again() -> None:
+    plan = Plan((Step("a", "x"), Step("b", "y", (0,))))
+    pool = Pool([Scripted(WorkerError("down", fault="connect"), name="a"), Scripted("B", name="b")])
+    old = await Conductor(Fixed(plan), pool, reassign=False).run("q")
+    assert old.status == "failed"
+    new = await replay(old)
+    assert new.status == "failed"
+    assert "down" in new.error
+
+
+async def test_a_step_that_was_re_assigned_replays_what_the_substitute_said() -> None:
+    plan = Plan((Step("a", "x"),))
+    pool = Pool([Scripted(WorkerError("down", fault="connect"), name="a"), Scripted("B", name="b")])
+    old = await Conductor(Fixed(plan), pool).run("q")
+    assert old.answer == "B"
+    assert (await replay(old)).answer == "B"
+    assert plan_of(old) == plan, "a live replay asks whom the plan named"
+
+
+async def test_the_round_that_gave_the_answer_is_the_one_replayed() -> None:
+    planner = Scripted("go | w 0 | -", "again | w 0 | -", name="p")
+    pool = Pool([Scripted("first", WorkerError("down", fault="auth"), name="w")])
+    conductor = Conductor(LanguagePlanner(planner, dialect="lines"), pool, limits=Limits(max_rounds=2), reassign=False)
+    old = await conductor.run("q")
+    assert (old.status, old.answer) == ("done", "first")
+    assert (await replay(old)).answer == "first"
+
+
+async def test_a_trace_without_a_plan_cannot_be_replayed() -> None:
+    old = Trace(id="t", created_at="", question=(), pool=(), limits=Limits(), planner="p", status="failed", error="no")
+    with pytest.raises(ConfigError, match="has no plan that was carried out: no"):
+        await replay(old)

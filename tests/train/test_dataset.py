@@ -1,0 +1,193 @@
+"""What is drawn to train on: by stage, by what can be learned from it, and again the same after a resume."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+
+from dirigent.tasks.gym import RL_ROSTER, find_specialist, generate, solvable
+from dirigent.train.dataset import (
+    LEAST_GROUPS,
+    Estimate,
+    Row,
+    RowSettings,
+    RowSource,
+    RowState,
+    Sifted,
+    held_rows,
+    kind_weight,
+    make_row,
+    next_stage,
+    second_round,
+    sift,
+)
+from dirigent.train.reward import Scored
+
+RIGHT, WRONG, DROPPED = Scored(True, True, 1.0), Scored(True, False, 0.1), Scored(True, False, None)
+
+
+def depths(rows: list[Row]) -> set[int]:
+    return {row.task.depth for row in rows}
+
+
+def test_a_row_shows_its_cards_and_then_its_question() -> None:
+    row = RowSource(1).draw(1)[0]
+    system, user = row.messages
+    assert user.text == row.task.question
+    assert [line.split(":")[0] for line in system.text.splitlines()[1:]] == [
+        f"{i} {name}" for i, name in enumerate(row.names)
+    ]
+    assert all(info.about in system.text for info in row.infos)
+
+
+def test_the_same_seed_draws_the_same_rows_and_another_seed_others() -> None:
+    assert RowSource(1).draw(8) == RowSource(1).draw(8)
+    assert RowSource(1).draw(8) != RowSource(2).draw(8)
+
+
+def test_draws_follow_one_another_and_can_be_taken_up_from_the_state() -> None:
+    source = RowSource(1)
+    first = source.draw(8)
+    source.update(first, [RIGHT, WRONG] * 4)
+    saved = msgspec.json.encode(source.state)
+    second = source.draw(8)
+    assert {row.id for row in first}.isdisjoint(row.id for row in second)
+    assert RowSource(1, state=msgspec.json.decode(saved, type=RowState)).draw(8) == second
+
+
+def test_all_rows_are_of_the_train_split_and_different() -> None:
+    rows = RowSource(3, RowSettings(first_stage=2)).draw(200)
+    assert {row.task.tags["split"] for row in rows} == {"train"}
+    assert len({row.id for row in rows}) == len({row.task.question for row in rows}) == 200
+
+
+def test_nine_pools_in_ten_can_solve_their_question_and_no_pool_holds_the_held_out_worker() -> None:
+    rows = RowSource(4, RowSettings(first_stage=2)).draw(400)
+    able = [solvable(row.task, [find_specialist(name) for name in row.names]) for row in rows]
+    assert 0.9 <= sum(able) / 400 < 1.0
+    assert not any("planets" in row.names for row in rows)
+
+
+def test_every_worker_stands_at_every_position() -> None:
+    rows = RowSource(5).draw(400)
+    seen = Counter((name, i) for row in rows for i, name in enumerate(row.names[:3]))
+    assert len(seen) == 3 * len(RL_ROSTER)
+
+
+def test_the_first_stage_has_shallow_questions_over_small_pools() -> None:
+    rows = RowSource(6).draw(100)
+    assert depths(rows) == {1, 2}
+    assert max(len(row.names) for row in rows) <= 5
+
+
+def test_depth_three_opens_when_depth_two_is_right_often_enough_and_large_pools_after_that() -> None:
+    source = RowSource(7)
+    source.note_dev({1: 0.9, 2: 0.59})
+    assert depths(source.draw(60)) == {1, 2}
+    source.note_dev({1: 0.9, 2: 0.6, 3: 0.0})
+    rows = source.draw(60)
+    assert depths(rows) == {1, 2, 3}
+    assert max(len(row.names) for row in rows) <= 5
+    source.note_dev({1: 0.9, 2: 0.6, 3: 0.6})
+    assert max(len(row.names) for row in source.draw(60)) > 5
+
+
+def test_stages_come_one_at_a_time_and_never_go_back() -> None:
+    assert next_stage(0, {2: 1.0, 3: 1.0}, at=0.6) == 1
+    assert next_stage(1, {2: 0.0, 3: 0.0}, at=0.6) == 1
+    assert next_stage(2, {2: 0.0, 3: 0.0}, at=0.6) == 2
+    assert next_stage(0, {}, at=0.6) == 0
+
+
+def test_accuracy_in_training_opens_a_stage_only_after_enough_groups() -> None:
+    source = RowSource(8)
+    rows = [row for row in source.draw(200) if row.task.depth == 2]
+    few = rows[: int(LEAST_GROUPS) - 5]
+    source.update(few, [RIGHT] * len(few))
+    assert source.state.stage == 0
+    source.update(rows[:40], [RIGHT] * 40)
+    assert source.state.stage == 1
+
+
+def test_a_kind_right_half_of_the_time_weighs_most_and_no_kind_less_than_the_floor() -> None:
+    assert kind_weight(0.5, floor=0.2) == pytest.approx(1.0)
+    assert kind_weight(0.0, floor=0.2) == kind_weight(1.0, floor=0.2) == pytest.approx(0.2)
+    assert kind_weight(0.9, floor=0.2) == pytest.approx(0.2 + 0.8 * 0.36)
+
+
+def test_what_is_always_right_is_asked_less_but_still_asked() -> None:
+    source = RowSource(9)
+    before = sum(row.task.depth == 1 for row in source.draw(400))
+    for _ in range(4):
+        rows = source.draw(100)
+        source.update(rows, [RIGHT if row.task.depth == 1 else (RIGHT, WRONG)[i % 2] for i, row in enumerate(rows)])
+    after = sum(row.task.depth == 1 for row in source.draw(400))
+    assert 0 < after < 0.6 * before
+
+
+def test_an_estimate_is_its_own_groups_filled_up_with_those_of_its_depth() -> None:
+    state = RowState(kinds={"known": Estimate(6.0, 8.0)}, depths={2: Estimate(1.5, 9.0)})
+    source = RowSource(1, RowSettings(prior_groups=2.0), state=state)
+    by_depth = (1.5 + 0.5) / 10
+    assert source.estimate("never seen", 2) == pytest.approx(by_depth)
+    assert source.estimate("known", 2) == pytest.approx((6 + 2 * by_depth) / 10)
+    assert source.estimate("never seen", 3) == pytest.approx(0.5)
+
+
+def test_a_group_counts_once_however_many_rollouts_it_has_and_dropped_ones_not_at_all() -> None:
+    source = RowSource(2)
+    row, lost = source.draw(2)
+    source.update([row] * 4 + [lost] * 2, [RIGHT, WRONG, DROPPED, RIGHT, DROPPED, DROPPED])
+    assert source.state.kinds == {row.kind: Estimate(pytest.approx(2 / 3), 1.0)}
+
+
+def test_old_results_fade() -> None:
+    source = RowSource(2, RowSettings(memory=0.5))
+    (row,) = source.draw(1)
+    source.update([row], [RIGHT])
+    source.update([row], [WRONG])
+    assert source.state.kinds[row.kind] == Estimate(0.5, 1.5)
+
+
+def test_held_rows_cover_every_depth_of_their_split() -> None:
+    assert depths(held_rows("dev", 60, seed=1)) == {1, 2, 3}
+    assert depths(held_rows("test", 60, seed=1)) == {1, 2, 3, 4}
+    assert held_rows("dev", 10, seed=1) == held_rows("dev", 10, seed=1)
+
+
+def test_held_out_cards_are_worded_as_training_never_does() -> None:
+    task = generate("dev", 1, seed=1)[0]
+    train = make_row(task, random.Random(1), size=4)
+    other = make_row(task, random.Random(1), size=4, wording="held_out")
+    assert train.names == other.names
+    assert {info.about for info in train.infos}.isdisjoint(info.about for info in other.infos)
+
+
+def test_a_second_round_shows_the_draft_and_its_answer() -> None:
+    (row,) = RowSource(1).draw(1)
+    second = second_round(row, "Do it. | facts 0 | -", "Oslo")
+    assert second.messages[:2] == row.messages
+    assert second.messages[2].text == "Do it. | facts 0 | -"
+    assert "Oslo" in second.messages[3].text
+    assert second.earlier_answer == "Oslo"
+    assert second.kind != row.kind
+
+
+def test_groups_that_all_scored_the_same_are_dropped_and_made_up_for() -> None:
+    same, mixed = [0.1, 0.1], [0.1, 1.0]
+    assert sift([same, mixed, mixed, mixed], wanted=4) == Sifted((1, 2, 3), (0,), refill=2)
+    assert sift([mixed, mixed], wanted=2) == Sifted((0, 1), (), refill=0)
+    assert sift([same] * 8, wanted=8) == Sifted((), tuple(range(8)), refill=32)
+    assert sift([], wanted=3) == Sifted((), (), refill=3)
+
+
+def test_a_group_with_fewer_than_two_rewards_teaches_nothing() -> None:
+    assert sift([[None, 1.0], [None, None], [None, 1.0, 0.1]], wanted=1).keep == (2,)
+
+
+def test_a_spread_below_the_least_one_counts_as_none() -> None:
+    assert sift([[0.999, 1.0]], wanted=1, least_spread=0.01).keep == ()
+    assert sift([[0.999, 1.0]], wanted=1).keep == (0,)

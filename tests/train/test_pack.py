@@ -1,0 +1,80 @@
+"""Pack: PEFT folders become the package's files and cards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `train`")
+pytest.importorskip("gguf", reason="needs the extra `train`")
+
+from dirigent.train import pack as pack_module  # noqa: E402
+from dirigent.train.export import Base  # noqa: E402
+from dirigent.train.pack import Origin, cards_text, pack  # noqa: E402
+from dirigent.weights import faults, packaged, read_cards  # noqa: E402
+
+BASE = Base("tiny", "llama", 2, 2, {"blk.0.attn_v.weight": (8, 8)})
+
+
+def peft_folder(path: Path, *, size: float = 1.0) -> Path:
+    from safetensors.torch import save_file
+
+    path.mkdir(parents=True)
+    layer = "base_model.model.model.layers.0.self_attn.v_proj"
+    halves = {f"{layer}.lora_{half}.weight": torch.full(shape, size) for half, shape in (("A", (2, 8)), ("B", (8, 2)))}
+    save_file(halves, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
+    return path
+
+
+def test_folders_become_files_with_cards_that_fit(tmp_path: Path) -> None:
+    folders = {name: peft_folder(tmp_path / "peft" / name) for name in ("facts", "conductor", "warm-start")}
+    into = tmp_path / "weights"
+    into.mkdir()
+    pack(folders, into, base=BASE, origin=Origin("gym-gpu", "abc123", {"facts": {"own": 0.996}}))
+    assert set(packaged(into)) == {"facts", "conductor", "warm-start"}
+    assert faults(into) == []
+    cards = read_cards(into)
+    assert {name: card.role for name, card in cards.items()} == {
+        "facts": "specialist",
+        "conductor": "conductor",
+        "warm-start": "warm-start",
+    }
+    assert (cards["facts"].rank, cards["facts"].alpha, cards["facts"].figures) == (2, 4.0, {"own": 0.996})
+    assert (cards["conductor"].recipe, cards["conductor"].commit) == ("gym-gpu", "abc123")
+
+
+def test_packing_one_again_keeps_the_others(tmp_path: Path) -> None:
+    into = tmp_path / "weights"
+    into.mkdir()
+    both = {name: peft_folder(tmp_path / name) for name in ("facts", "letters")}
+    before = pack(both, into, base=BASE, origin=Origin("first", "1"))
+    again = {"facts": peft_folder(tmp_path / "again", size=2.0)}
+    after = pack(again, into, base=BASE, origin=Origin("second", "2"))
+    assert after["letters"] == before["letters"]
+    assert after["facts"].recipe == "second"
+    assert after["facts"].sha256 != before["facts"].sha256
+    assert faults(into) == []
+
+
+def test_cards_are_written_as_they_are_read(tmp_path: Path) -> None:
+    into = tmp_path / "weights"
+    into.mkdir()
+    odd = 'a "quoted"\nrecipe'
+    cards = pack({"facts": peft_folder(tmp_path / "facts")}, into, base=BASE, origin=Origin(odd, "1", {"facts": {}}))
+    assert read_cards(into) == cards
+    assert (into / "cards.toml").read_text() == cards_text(cards)
+
+
+def test_nothing_to_pack_and_no_such_specialist_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = ["pack", "--recipe", "r", "--commit", "c", "--into", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", common)
+    with pytest.raises(SystemExit, match="error: nothing to pack"):
+        pack_module.main()
+    (tmp_path / "somebody").mkdir()
+    monkeypatch.setattr(sys, "argv", [*common, "--specialists", str(tmp_path)])
+    with pytest.raises(SystemExit, match="has no folder of a specialist; they are: facts"):
+        pack_module.main()
