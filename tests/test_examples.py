@@ -16,7 +16,7 @@ PROGRAMS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}:{number}")
     for page in PAGES
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-    if "asyncio.run(" in block
+    if "import asyncio" in block and "asyncio.run(" in block
 ]
 
 

@@ -65,9 +65,8 @@ def training_rows(recipe: Recipe, pool: Sequence[WorkerInfo], *, process: int = 
     return RowSource(seed, recipe.rows)
 
 
-def dev_rows(recipe: Recipe, pool: Sequence[WorkerInfo]) -> list[Row]:
-    """The development questions, the same for every seed of a recipe."""
-    n = recipe.eval.n
+def dev_rows(recipe: Recipe, pool: Sequence[WorkerInfo], *, n: int) -> list[Row]:
+    """`n` development questions, the same for every seed of a recipe."""
     if recipe.tasks.dev_file:
         tasks = read_tasks(Path(recipe.tasks.dev_file))[:n]
         return [file_row(task, pool, settings=recipe.tasks, max_steps=recipe.rows.max_steps) for task in tasks]

@@ -71,7 +71,11 @@ def train(
     from dirigent.train.scorer import ceiling, open_scorer
     from dirigent.train.warmstart import measure_start, prepare
 
-    base = None if recipe.base.tiny is not None else open_base(recipe.base)
+    if recipe.base.tiny is None:
+        base = open_base(recipe.base)
+    else:
+        base = None
+        one_thread()
     progress = Progress(out, steps=recipe.grpo.steps, quiet=quiet)
     stop = Stop()
     deadline = None if seconds is None else began + seconds
@@ -80,8 +84,9 @@ def train(
             recipe, base, out=out, report=lambda step, loss: progress.record("warm start", step, {"loss": loss})
         )
         rows = training_rows(recipe, scorer.pool, process=int(os.environ.get("RANK", "0")))
-        dev = dev_rows(recipe, scorer.pool)
-        start = measure_start(policy, scorer, dev, seed=recipe.seed, out=out, known=resume_from is not None)
+        dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
+        tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
+        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=out, known=resume_from is not None)
         progress.say(f"warm start: {start.summary}")
         most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
         state = train_policy(
@@ -128,6 +133,13 @@ def quieten() -> None:
         raise ConfigError(f"training needs more packages ({error.name}); pip install 'dirigent[train]'") from None
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+def one_thread() -> None:
+    """A tiny model's products are too small to share: threads that wait for one another cost ten times the work."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _claim(recipe: Recipe, out: Path, *, resume: bool) -> Path | None:

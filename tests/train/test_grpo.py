@@ -1,0 +1,318 @@
+"""GRPO: the sampler samples what the model says, groups that teach nothing are replaced, and a tiny run learns."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from dirigent.errors import WorkerError
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.tasks.gym.specialists import find_specialist
+from dirigent.train.checkpoint import latest
+from dirigent.train.grpo import Rollouts, load_state, step_seed
+from dirigent.train.metrics import Collapse
+from dirigent.train.policy import Policy
+from dirigent.train.progress import Progress, duration, progress_line
+from dirigent.train.recipe import Recipe, TinySettings, load_recipe
+from dirigent.train.rows import SkillRows, read_tasks, skill_tasks
+from dirigent.train.run import Result, train
+from dirigent.train.sampler import sample_groups
+from dirigent.train.scorer import Scorer, open_scorer
+from dirigent.train.tiny import tiny_base
+from dirigent.train.warmstart import prepare
+from dirigent.train.workers import ExactWorkers
+from dirigent.worker import Worker, WorkerInfo
+from dirigent.workers.scripted import Scripted
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+# --- the sampler ---
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tuple[Any, Any]:
+    torch.set_num_threads(1)
+    texts = ["one two three four five six seven eight nine ten"] * 3
+    return tiny_base(texts, settings=TinySettings(hidden=32, layers=2, heads=2, words=300), seed=5)
+
+
+def prompts_of(tokenizer: Any) -> list[list[int]]:
+    return [tokenizer(text)["input_ids"] for text in ("one two three", "ten", "four five six seven eight nine")]
+
+
+def test_greedy_samples_are_what_the_model_itself_would_generate(tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    options = {"pad": tokenizer.pad_token_id, "end": tokenizer.eos_token_id}
+    groups = sample_groups(model, prompts_of(tokenizer), group=1, max_new_tokens=12, temperature=0.0, **options)
+    for prompt, (sample,) in zip(prompts_of(tokenizer), groups, strict=True):
+        with torch.no_grad():
+            want = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)[0, len(prompt) :].tolist()
+        assert sample.ids == want
+
+
+def test_logprobs_are_the_models_own_for_every_row_of_a_group(tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    noise = torch.Generator().manual_seed(1)
+    groups = sample_groups(
+        model, prompts_of(tokenizer), group=3, max_new_tokens=6, temperature=0.7,
+        pad=tokenizer.pad_token_id, end=tokenizer.eos_token_id, generator=noise,
+    )  # fmt: skip
+    for prompt, group in zip(prompts_of(tokenizer), groups, strict=True):
+        assert len({tuple(sample.ids) for sample in group}) > 1
+        for sample in group:
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1 : -1]
+            want = torch.log_softmax(logits / 0.7, -1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
+            assert torch.allclose(torch.tensor(sample.logprobs), want, atol=1e-4)
+
+
+def test_a_sample_ends_with_the_end_mark_and_follows_its_seed(tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    greedy = sample_groups(model, prompts_of(tokenizer), group=1, max_new_tokens=4, temperature=0.0, pad=0, end=-1)
+    end = greedy[0][0].ids[1]  # call the second token of the first row the end
+
+    def drawn(seed: int) -> list[list[list[int]]]:
+        noise = torch.Generator().manual_seed(seed)
+        groups = sample_groups(
+            model, prompts_of(tokenizer), group=4, max_new_tokens=8, temperature=1.0, pad=0, end=end, generator=noise
+        )
+        return [[sample.ids for sample in group] for group in groups]
+
+    cut = sample_groups(model, prompts_of(tokenizer), group=1, max_new_tokens=4, temperature=0.0, pad=0, end=end)
+    assert cut[0][0].ids == greedy[0][0].ids[:2] or cut[0][0].ids == greedy[0][0].ids[:1]
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    assert all(end not in ids[:-1] for group in drawn(1) for ids in group)
+
+
+def test_sampling_leaves_the_model_in_the_mode_it_was_in(tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    model.train()
+    sample_groups(model, prompts_of(tokenizer), group=1, max_new_tokens=2, temperature=0.0, pad=0, end=2)
+    assert model.training
+    model.eval()
+
+
+# --- rollouts ---
+
+
+@pytest.fixture
+def start(tiny_recipe: Recipe, warm_folder: Path) -> Policy:
+    return prepare(tiny_recipe, None, out=warm_folder.parent, report=lambda step, loss: None)
+
+
+@pytest.fixture
+def scorer(tiny_recipe: Recipe) -> Iterator[Scorer]:
+    with open_scorer(tiny_recipe) as opened:
+        yield opened
+
+
+def drawn(recipe: Recipe, policy: Policy, scorer: Scorer, *, step: int = 0) -> tuple[Rollouts, dict[str, Any]]:
+    rows = SkillRows(recipe.tasks.skills, seed=1, settings=recipe.rows)
+    rollouts = Rollouts(recipe, policy, scorer, rows=rows)
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=step))
+    return rollouts, rollouts.sample([""] * (recipe.grpo.prompts * recipe.grpo.rollouts), trainer)
+
+
+def groups_of(recipe: Recipe, column: list[Any]) -> list[list[Any]]:
+    size = recipe.grpo.rollouts
+    return [column[i : i + size] for i in range(0, len(column), size)]
+
+
+@pytest.mark.timeout(600)
+def test_groups_without_variance_are_replaced_within_the_step(
+    tiny_recipe: Recipe, start: Policy, scorer: Scorer
+) -> None:
+    def spread(refills: int) -> int:
+        grpo = msgspec.structs.replace(tiny_recipe.grpo, refills=refills, prompts=8, rollouts=4)
+        recipe = msgspec.structs.replace(tiny_recipe, grpo=grpo)
+        rollouts, batch = drawn(recipe, start, scorer)
+        assert {len(column) for column in batch.values()} == {32}
+        for group in groups_of(recipe, batch["prompt_ids"]):
+            assert all(prompt == group[0] for prompt in group)
+        assert rollouts.rows.state.draws == 1 + min(refills, rollouts.rows.state.draws - 1)
+        return sum(len(set(rewards)) > 1 for rewards in groups_of(recipe, batch["reward"]))
+
+    assert spread(2) > spread(0)
+
+
+@pytest.mark.timeout(600)
+def test_a_step_drawn_again_is_the_same_and_another_step_is_not(
+    tiny_recipe: Recipe, start: Policy, scorer: Scorer
+) -> None:
+    grpo = msgspec.structs.replace(tiny_recipe.grpo, prompts=4, rollouts=4, refills=0)
+    recipe = msgspec.structs.replace(tiny_recipe, grpo=grpo)
+    batches = [drawn(recipe, start, scorer, step=step)[1] for step in (5, 5, 6)]
+    assert batches[0] == batches[1]
+    assert batches[0]["completion_ids"] != batches[2]["completion_ids"]
+
+
+class Broken:
+    """A worker whose endpoint is down."""
+
+    def __init__(self, info: WorkerInfo) -> None:
+        self.info = info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        raise WorkerError("nobody answers", worker=self.info.name, fault="connect")
+
+
+@pytest.mark.timeout(600)
+async def test_a_worker_that_fails_costs_the_rollout_its_reward_not_the_policy(
+    tiny_recipe: Recipe, start: Policy
+) -> None:
+    exact = ExactWorkers([find_specialist("roman"), find_specialist("code")])
+    workers: dict[str, Worker] = {"roman": exact["roman"], "code": Broken(exact["code"].info)}
+    grpo = msgspec.structs.replace(tiny_recipe.grpo, prompts=4, rollouts=8, refills=0)
+    recipe = msgspec.structs.replace(tiny_recipe, grpo=grpo)
+    with open_scorer(recipe, workers=workers) as scorer:
+        rollouts, batch = drawn(recipe, start, scorer)
+    assert None in batch["reward"]
+    assert rollouts.metrics["dropped"] > 0
+    logged: dict[str, float] = {}
+    given = await rollouts.plan_reward(reward=batch["reward"], log_metric=logged.__setitem__, prompts=[])
+    assert given == batch["reward"]
+    assert logged["dropped"] == rollouts.metrics["dropped"]
+
+
+def test_every_draw_of_a_run_has_a_seed_of_its_own() -> None:
+    seeds = {
+        step_seed(seed, step=step, turn=turn, process=process)
+        for seed in (1, 2)
+        for step in range(50)
+        for turn in range(3)
+        for process in range(4)
+    }
+    assert len(seeds) == 2 * 50 * 3 * 4
+
+
+# --- whole runs ---
+
+
+@pytest.mark.timeout(600)
+def test_the_tiny_run_learns_to_route_held_out_questions(tiny_run: Result) -> None:
+    assert tiny_run.finished
+    assert not tiny_run.stopped
+    assert tiny_run.dev["accuracy"] >= tiny_run.start["accuracy_greedy"] + 0.10
+    assert tiny_run.ceiling > 0.9
+
+
+@pytest.mark.timeout(600)
+def test_the_run_leaves_an_adapter_that_peft_reads_and_figures_of_every_step(
+    tiny_run: Result, tiny_recipe: Recipe
+) -> None:
+    from safetensors.torch import load_file
+
+    out = Path(tiny_run.out)
+    tensors = load_file(str(out / "adapter" / "adapter_model.safetensors"))
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
+    assert any(tensor.abs().max() > 0 for name, tensor in tensors.items() if "lora_B" in name)
+    assert json.loads((out / "adapter" / "adapter_config.json").read_text())["r"] == tiny_recipe.policy.rank
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if row["kind"] == "train"]
+    assert [row["step"] for row in steps] == list(range(1, tiny_recipe.grpo.steps + 1))
+    for name in ("loss", "reward", "valid", "accuracy", "decomposition", "worker_entropy", "steps", "plan_tokens"):
+        assert all(math.isfinite(row[name]) for row in steps), name
+    assert [row["step"] for row in rows if row["kind"] == "dev"] == [12, 24]
+    assert list((out / "tensorboard").iterdir())
+    assert msgspec.json.decode((out / "result.json").read_bytes(), type=Result) == tiny_run
+
+
+def short(recipe: Recipe, **changes: Any) -> Recipe:
+    grpo = msgspec.structs.replace(recipe.grpo, **{"steps": 4, "prompts": 2, "rollouts": 4, **changes})
+    warm = msgspec.structs.replace(recipe.warm_start, measure=10)
+    evals = msgspec.structs.replace(recipe.eval, n=10, every_steps=100)
+    return msgspec.structs.replace(recipe, grpo=grpo, eval=evals, warm_start=warm)
+
+
+@pytest.mark.timeout(600)
+def test_a_collapse_stops_the_run_names_itself_and_keeps_the_checkpoint(
+    tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Collapse, "update", lambda self, metrics: "stopped: the policy collapsed. Checkpoint kept.")
+    shutil.copytree(warm_folder, tmp_path / "warm-start")
+    result = train(short(tiny_recipe), out=tmp_path, quiet=True)
+    assert (result.step, result.finished) == (1, False)
+    assert result.stopped == "stopped: the policy collapsed. Checkpoint kept."
+    kept = latest(tmp_path)
+    assert kept is not None
+    assert load_state(kept[0]).rows.draws >= 1
+
+
+@pytest.mark.timeout(600)
+def test_a_run_ends_by_itself_before_its_time_is_up_and_goes_on_later(
+    tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path
+) -> None:
+    shutil.copytree(warm_folder, tmp_path / "warm-start")
+    recipe = short(tiny_recipe, steps=2, scale="floored_std")
+    cut = train(recipe, out=tmp_path, seconds=0.0, quiet=True)
+    assert (cut.step, cut.stopped) == (1, "stopped: out of time. Go on with --resume")
+    assert train(recipe, out=tmp_path, resume=True, quiet=True).finished
+
+
+@pytest.mark.timeout(600)
+def test_the_papers_recipe_runs_dry_on_a_tiny_model_and_scripted_workers(tmp_path: Path) -> None:
+    """All weights, the long prompt, the `lists` dialect, scaling by the group, tasks from a file."""
+    for name in ("train", "dev"):
+        tasks = skill_tasks(name, 12, skills=("roman", "code"), seed=1)  # type: ignore[arg-type]
+        lines = b"\n".join(msgspec.json.encode(msgspec.structs.replace(task, sketch=None)) for task in tasks)
+        (tmp_path / f"{name}.jsonl").write_bytes(lines)
+    recipe = load_recipe(RECIPES / "paper-7b.toml")
+    tasks_settings = msgspec.structs.replace(
+        recipe.tasks, file=str(tmp_path / "train.jsonl"), dev_file=str(tmp_path / "dev.jsonl")
+    )
+    recipe = msgspec.structs.replace(
+        recipe,
+        base=msgspec.structs.replace(recipe.base, model="", tiny=TinySettings(hidden=32, max_tokens=4096, steps=2)),
+        tasks=tasks_settings,
+        warm_start=msgspec.structs.replace(recipe.warm_start, lessons="right_plans", n=30, batch=4, measure=2),
+        grpo=msgspec.structs.replace(
+            recipe.grpo, steps=2, prompts=2, rollouts=4, max_completion_tokens=12, sampler="torch"
+        ),
+        eval=msgspec.structs.replace(recipe.eval, n=2, every_steps=2),
+    )
+    workers = {name: Scripted("7", name=name) for name in ("gemini", "claude", "gpt", "qwen", "gemma", "r1", "q3")}
+    result = train(recipe, out=tmp_path / "run", quiet=True, workers=workers)
+    assert result.finished
+    assert (tmp_path / "run" / "adapter" / "model.safetensors").exists()
+    assert len(read_tasks(tmp_path / "train.jsonl")) == 12
+
+
+# --- what is shown ---
+
+
+def test_the_progress_line_reads_as_designed() -> None:
+    figures = {
+        "reward": 0.81,
+        "accuracy": 0.79,
+        "valid": 1.0,
+        "steps": 2.1,
+        "steps_needed": 2.0,
+        "worker_entropy": 0.93,
+        "step_seconds": 2.4,
+    }
+    line = progress_line(125, 250, figures, last_reward=0.79, seconds_left=400)
+    assert line == (
+        "step 125/250  ████████░░░░░░░░  reward 0.81 (+0.02)  right 79%  valid 100%  steps 2.1/2.0  "
+        "worker entropy 0.93  2.4 s/step  left 6 m 40 s"
+    )
+    assert progress_line(1, 4, {}, last_reward=None, seconds_left=3) == "step 1/4  ████░░░░░░░░░░░░  left 3 s"
+    assert duration(3900) == "1 h 5 m"
+
+
+def test_progress_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    for step in (1, 2):
+        progress = Progress(tmp_path, steps=2, quiet=True)
+        progress.record("train", step, {"reward": 0.123456789123})
+        progress.close()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows == [{"kind": "train", "step": step, "reward": 0.12345679} for step in (1, 2)]

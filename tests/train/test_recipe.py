@@ -1,0 +1,88 @@
+"""Recipes: every one that ships is parsed, and faults name the key and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.train.recipe import Batching, GrpoSettings, Recipe, batching, load_recipe, parse_recipe
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_that_ships_is_read_and_carries_its_files_name(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    assert batching(recipe.grpo, processes=1).rows == recipe.grpo.prompts * recipe.grpo.rollouts
+
+
+def test_the_three_recipes_are_there() -> None:
+    assert {path.stem for path in RECIPES} >= {"tiny-cpu", "gym-gpu", "paper-7b"}
+
+
+def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
+    recipe = load_recipe(FOLDER / "gym-gpu.toml")
+    grpo = recipe.grpo
+    assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 4e-4, 0.0)
+    assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("none", 1.0, 16)
+    assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
+    assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)
+    assert recipe.warm_start.lessons == "warm_start"
+
+
+def test_paper_7b_has_the_papers_settings() -> None:
+    recipe = load_recipe(FOLDER / "paper-7b.toml")
+    grpo = recipe.grpo
+    assert recipe.base.model == "Qwen/Qwen2.5-7B-Instruct"
+    assert (grpo.steps, grpo.prompts, grpo.rollouts, grpo.max_completion_tokens) == (200, 4, 64, 1024)
+    assert (grpo.learning_rate, grpo.schedule, grpo.warmup, grpo.epsilon) == (1e-6, "cosine", 0.03, 0.2)
+    assert (grpo.loss, grpo.scale, grpo.beta, recipe.policy.rank) == ("bnpo", "group", 0.0, 0)
+    assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.5, 1.0)
+
+
+def test_the_defaults_are_a_recipe() -> None:
+    assert parse_recipe('name = "mine"') == Recipe("mine")
+
+
+def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
+    with pytest.raises(ConfigError, match=r'unknown key "rolouts" in \[grpo\]; did you mean "rollouts"\? .*line 3'):
+        parse_recipe('name = "x"\n[grpo]\nrolouts = 8\n', file="x.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[base]\nweights = "a.gguf"\nmodel = "b"', "exactly one of"),
+        ("[grpo]\nrollouts = 1", "rollouts must be 2 or more, not 1"),
+        ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints must be 2 or more"),
+        ("[grpo]\nsteps = 0", "steps must be 1 or more, not 0"),
+        ("[grpo]\nrefills = -1", "refills must be 0 or more"),
+        ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
+        ('[tasks]\nfile = "a.jsonl"', "belong together"),
+        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),
+        ("[policy]\nrank = 0", "trains the base itself"),
+        ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "a tiny base knows nothing"),
+        ("[reward]\nwrong = 2.0", "rewards must rise"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_recipe(f'name = "x"\n{text}\n')
+
+
+def test_a_recipe_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read: No such file"):
+        load_recipe(tmp_path / "nowhere.toml")
+
+
+def test_groups_never_straddle_processes() -> None:
+    settings = GrpoSettings(prompts=6, rollouts=16, minibatch_rows=16)
+    assert batching(settings, processes=2) == Batching(rows=48, minibatch=16, accumulation=3)
+    with pytest.raises(ConfigError, match="6 prompts do not divide over 4 processes"):
+        batching(settings, processes=4)
+    with pytest.raises(ConfigError, match="48 rows a process do not divide into minibatches of 36"):
+        batching(GrpoSettings(prompts=3, rollouts=16, minibatch_rows=36), processes=1)

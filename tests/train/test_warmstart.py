@@ -1,0 +1,88 @@
+"""The warm start: what it teaches, how it is measured, and that it is done once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dirigent.limits import Limits
+from dirigent.plan import Plan, Step, parse_plan
+from dirigent.train.recipe import Recipe, TaskSettings, WarmStartSettings
+from dirigent.train.reward import Scored
+from dirigent.train.rows import skill_row, skill_tasks
+from dirigent.train.run import Result
+from dirigent.train.warmstart import WarmStart, measure_start, pairs_for, prepare, unevenness
+
+SKILLS = ("roman", "code")
+
+
+@pytest.mark.parametrize("lessons", ["warm_start", "gym_decompositions", "right_plans"])
+def test_every_lesson_is_a_valid_plan_for_the_pool_its_prompt_shows(lessons: str) -> None:
+    recipe = Recipe("x", warm_start=WarmStartSettings(lessons=lessons, n=40))  # type: ignore[arg-type]
+    pairs = pairs_for(recipe, seed=3)
+    assert len(pairs) == 40
+    for pair in pairs:
+        cards = pair.messages[0].text.splitlines()[1:]
+        names = [card.split(":")[0].split()[1] for card in cards]
+        assert parse_plan(pair.completion, names, Limits(), dialect="lines").steps
+
+
+def test_lessons_follow_the_seed() -> None:
+    recipe = Recipe("x", tasks=TaskSettings(skills=SKILLS), warm_start=WarmStartSettings(n=20))
+    assert pairs_for(recipe, seed=1) == pairs_for(recipe, seed=1)
+    assert pairs_for(recipe, seed=1) != pairs_for(recipe, seed=2)
+
+
+def test_lessons_over_a_few_skills_choose_workers_and_access_at_random() -> None:
+    recipe = Recipe("x", tasks=TaskSettings(skills=SKILLS), warm_start=WarmStartSettings(n=400))
+    plans = [parse_plan(pair.completion, SKILLS, dialect="lines") for pair in pairs_for(recipe, seed=1)]
+    steps = [step for plan in plans for step in plan.steps]
+    assert 0.42 < sum(step.worker == "roman" for step in steps) / len(steps) < 0.58
+    seconds = [plan.steps[1] for plan in plans if len(plan.steps) == 2]
+    assert 0.35 < sum(step.access == (0,) for step in seconds) / len(seconds) < 0.65
+
+
+def scored(*workers: str) -> Scored:
+    return Scored(True, False, 0.1, plan=Plan(tuple(Step(worker, "do it") for worker in workers)))
+
+
+def test_unevenness_is_the_largest_distance_from_an_even_share() -> None:
+    rows = [skill_row(task, SKILLS, max_steps=5) for task in skill_tasks("dev", 4, skills=SKILLS, seed=1)]
+    even = [scored("roman"), scored("code"), scored("roman", "code"), scored("code", "roman")]
+    assert unevenness(rows, even) == 0.0
+    # 4 of 5 steps on one worker of two: 0.8 against 0.5.
+    tilted = [scored("roman"), scored("roman"), scored("roman", "code"), scored("roman")]
+    assert unevenness(rows, tilted) == pytest.approx(0.3)
+    assert unevenness(rows[:1], [Scored(False, False, 0.0)]) == 0.0
+
+
+def test_a_start_that_is_not_one_says_why() -> None:
+    good = WarmStart(0.99, 0.985, 0.01, 0.2, 0.1)
+    assert good.fault == ""
+    assert (
+        "only 99.0% of its greedy and 90.0% of its sampled plans are valid"
+        in msgspec.structs.replace(good, valid_sampled=0.9).fault
+    )
+    assert "up to 5.0% away from evenly" in msgspec.structs.replace(good, uneven=0.05).fault
+
+
+@pytest.mark.timeout(600)
+def test_the_tiny_start_writes_valid_plans_and_favours_nobody(tiny_run: Result) -> None:
+    assert tiny_run.start["valid_greedy"] >= 0.97
+    assert tiny_run.start["valid_sampled"] >= 0.95
+    assert tiny_run.start["uneven"] <= 0.06
+
+
+@pytest.mark.timeout(600)
+def test_a_finished_warm_start_is_taken_from_the_disk(tiny_recipe: Recipe, warm_folder: Path) -> None:
+    def fitted_again(step: int, loss: float) -> None:
+        raise AssertionError("the warm start was fitted again")
+
+    policy = prepare(tiny_recipe, None, out=warm_folder.parent, report=fitted_again)
+    rows = [skill_row(task, SKILLS, max_steps=5) for task in skill_tasks("dev", 8, skills=SKILLS, seed=1)]
+    once, again = (policy.write(rows, group=1, temperature=0.0).texts_PG for _ in range(2))
+    assert once == again
+    known = measure_start(policy, None, rows, seed=1, out=warm_folder.parent, known=True)  # type: ignore[arg-type]
+    assert known.valid_greedy >= 0.97
