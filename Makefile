@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test check fix fuzz docs lock clean system-deps install-demo install-dev
+.PHONY: all demo test check fix docs lock clean system-deps
 
 all: check test
 
@@ -24,10 +24,14 @@ check: $(VENV)/.dev  ## ruff, mypy strict on src, import contracts, generated do
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python docs/generate.py --check
 
 fix: $(VENV)/.dev  ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(VENV)/.dev  ## renew the pages that are made from the code
+	@$(BIN)/python docs/generate.py
 
 lock: $(VENV)/.dev  ## resolve every dependency anew into constraints.txt (torch: the release we test, CPU or CUDA)
 	@$(PIP) install --quiet uv

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from dirigent import weights
 from dirigent.build import card
 from dirigent.config import Config, parse_config
+from dirigent.discover import Found, toml_of
+from dirigent.errors import ConfigError
 from dirigent.gympool import gym_toml
 from dirigent.prompt import cards
+from dirigent.runtime import open_runtime
 from dirigent.tasks.gym import ROSTER, find_specialist
 from dirigent.tasks.gym.oracle import ExactSpecialist
+from tests.conftest import WEIGHTS_CACHE
+from tests.workers.gguf_adapter import write_adapter
 
 NAMES = tuple(specialist.name for specialist in ROSTER)
 
@@ -54,3 +62,51 @@ def test_adapters_that_are_not_here_are_not_in_the_pool() -> None:
 @pytest.mark.parametrize("adapters", [(), ("conductor",), ("conductor", "facts"), NAMES], ids=str)
 def test_without_a_conductor_and_somebody_to_conduct_there_is_no_such_pool(adapters: tuple[str, ...]) -> None:
     assert gym_toml(adapters) == ""
+
+
+@pytest.fixture
+def orchestra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Adapters in the package's folder that leave the base as it is."""
+    for name in ("conductor", "facts", "letters"):
+        write_adapter(tmp_path / f"{name}.gguf", size=0.0)
+    monkeypatch.setattr(weights, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_a_machine_without_keys_gets_the_trained_pool_where_it_ships(orchestra: Path) -> None:
+    trained = parse_config(toml_of(Found())).config
+    assert [worker.name for worker in trained.worker] == ["facts", "letters", "conductor", "smol"]
+    (orchestra / "conductor.gguf").unlink()
+    plain = parse_config(toml_of(Found())).config
+    assert plain.profile["ultra"].planner == "single"
+
+
+async def test_the_conductor_plans_and_is_given_no_step(
+    orchestra: Path, weights_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIRIGENT_HOME", str(WEIGHTS_CACHE.parent))
+    async with open_runtime(parse_config(toml_of(Found()))) as runtime:
+        conductor = runtime.conductor(changes={"max_steps": 1, "planner_output_tokens": 60})
+        trace = await conductor.run("What is the capital of Norway?")
+    assert conductor.pool.names == ("facts", "letters")
+    assert trace.planner == "conductor"
+    draft = trace.rounds[0].drafts[0]
+    assert draft.dialect == "lines"
+    assert draft.messages[0].text.startswith("Plan in at most 1 lines: subtask | worker | reads\n0 facts: Good at")
+    assert trace.pool[0].price is not None
+    assert trace.pool[0].price.output == 0.4
+
+
+async def test_a_conductor_without_its_worker_says_what_is_missing() -> None:
+    loaded = parse_config(
+        '[[worker]]\nname = "a"\nkind = "scripted"\nreplies = ["x"]\n[profile.ultra]\nplanner = "conductor"\n'
+    )
+    async with open_runtime(loaded) as runtime:
+        with pytest.raises(ConfigError, match="needs planner_worker"):
+            runtime.conductor()
+
+
+async def test_a_hand_written_adapter_path_still_is_a_path(orchestra: Path) -> None:
+    loaded = parse_config('[[worker]]\nname = "a"\nkind = "local"\nadapter = "nowhere.gguf"\n')
+    async with open_runtime(loaded) as runtime:
+        assert "there is no file" in runtime.problems["a"]

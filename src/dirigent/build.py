@@ -101,9 +101,10 @@ class Builder:
             skills=worker.skills,
             subtask_only=worker.subtask_only,
             timeout=TIMEOUTS if worker.timeout == Timeouts() else worker.timeout,
+            extra=worker.extra,
         )
         local.info = msgspec.structs.replace(
-            local.info, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
+            local.info, price=info.price, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
         )
         return local
 
@@ -116,9 +117,15 @@ class Builder:
             on_them = [w.adapter for w in self._loaded.config.worker if w.weights == weights and w.adapter]
             self._models[weights] = LocalModel(
                 weights if weights in KNOWN else self._path(weights),
-                adapters={adapter: self._path(adapter) for adapter in dict.fromkeys(on_them)},
+                adapters={adapter: self._adapter(adapter) for adapter in dict.fromkeys(on_them)},
             )
         return self._models[weights]
+
+    def _adapter(self, adapter: str) -> Path:
+        """One that ships with the package, by its name; else a path."""
+        from dirigent.weights import packaged
+
+        return packaged().get(adapter) or self._path(adapter)
 
     def _key(self, worker: WorkerConfig) -> Secret | None:
         if not worker.api_key_env:

@@ -47,7 +47,7 @@ Kind = Literal["openai", "anthropic", "gemini", "local", "recorded", "scripted"]
 KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "base_url": WIRES,
     "api_key_env": WIRES,
-    "extra": WIRES,
+    "extra": (*WIRES, "local"),
     "weights": ("local",),
     "adapter": ("local",),
     "path": ("recorded",),
@@ -133,7 +133,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     """A system line put before every conversation."""
     extra: dict[str, Any] = {}
-    """Further fields of the request body, as the endpoint spells them."""
+    """Further fields of the request body, as the endpoint (or llama.cpp) spells them."""
     abilities: Abilities = Abilities()
     """Corrections to what it is taken to honour."""
     subtask_only: bool = False
@@ -143,7 +143,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     weights: str = ""
     """`local`: a known name or the path of a GGUF file. Default: smollm2-135m."""
     adapter: str = ""
-    """`local`: the path of a LoRA adapter in GGUF, on those weights."""
+    """`local`: a LoRA adapter in GGUF on those weights: the name of one that ships, or a path."""
     path: str = ""
     """`recorded`: a JSONL file (.gz too) of recorded answers."""
     replies: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class Profile(Limits, frozen=True, kw_only=True):
     planner: str = "language"
     """language | conductor | single | moa | reflect | vote."""
     planner_worker: str = ""
-    """Who plans for `language`; who answers for `single`, `reflect`, `vote`. Default: the first worker."""
+    """Who plans for `language`, `conductor`; who answers for `single`, `reflect`, `vote`. Default: the first worker."""
     workers: tuple[str, ...] = ()
     """Workers that plans may use, in this order. Default: all."""
     dialect: Dialect | None = None

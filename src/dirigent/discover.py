@@ -61,11 +61,13 @@ LOCAL_PROFILES = """\
 [profile.ultra]
 planner = "single"
 planner_worker = "smol"
+workers = ["smol", "smol-brief", "smol-free"]
 deadline_s = 300
 
 [profile.mini]
 planner = "single"
 planner_worker = "smol"
+workers = ["smol", "smol-brief", "smol-free"]
 max_output_tokens = 60
 deadline_s = 60
 
@@ -73,6 +75,7 @@ deadline_s = 60
 [profile.untrained]
 planner = "language"
 planner_worker = "smol"
+workers = ["smol", "smol-brief", "smol-free"]
 dialect = "lines"
 max_steps = 2
 planner_output_tokens = 120
@@ -113,9 +116,17 @@ async def discover(*, environment: Mapping[str, str] | None = None, ports: Mappi
 def toml_of(found: Found) -> str:
     """The `dirigent.toml` of what was found: a worker per model, and the two profiles."""
     if not found.anything:
-        return f"{HEADER}\n{LOCAL_POOL}\n{LOCAL_PROFILES}"
+        return f"{HEADER}\n{_local_text()}"
     workers = [*_preset_tables(found), *_server_tables(found)]
     return "\n".join([HEADER, *workers, PROFILES])
+
+
+def _local_text() -> str:
+    """The trained conductor and its specialists where they ship, else the plain model beside the specialists."""
+    from dirigent.gympool import gym_toml, specialists_toml
+    from dirigent.weights import packaged
+
+    return gym_toml(packaged()) or "\n".join([LOCAL_POOL, LOCAL_PROFILES, specialists_toml(packaged())])
 
 
 HEADER = """\

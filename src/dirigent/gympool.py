@@ -31,6 +31,30 @@ def gym_toml(adapters: Collection[str]) -> str:
     return "\n".join([HEADER, *tables, CONDUCTOR_TABLE, PROFILES.format(names=names, plan_tokens=PLAN_TOKENS)])
 
 
+def specialists_toml(adapters: Collection[str]) -> str:
+    """The specialists alone, for plans written by hand: what can be run before a conductor ships."""
+    present = [specialist for specialist in ROSTER if specialist.name in adapters]
+    if len(present) < 2:
+        return ""
+    names = ", ".join(_quoted(specialist.name) for specialist in present)
+    tables = [_specialist_table(specialist) for specialist in present]
+    profile = SPECIALISTS_PROFILE.format(names=names, first=_quoted(present[0].name))
+    return "\n".join([SPECIALISTS_HEADER, *tables, profile])
+
+
+SPECIALISTS_HEADER = """\
+# Trained specialists of the gym, LoRA adapters that ship with the package, on the same base. Each masters one skill,
+# sees only its subtask, and says "unknown" to the rest. Give them a plan: `--profile specialists --plan FILE`.
+"""
+
+SPECIALISTS_PROFILE = """\
+[profile.specialists]
+planner = "single"
+planner_worker = {first}
+workers = [{names}]
+deadline_s = 300
+"""
+
 HEADER = """\
 # The embedded default: a trained conductor and its specialists, LoRA adapters that ship with the package, all on
 # one SmolLM2-135M-Instruct on this CPU (98 MB, brought by `dirigent pool pull`). `adapter` is the name of one that
@@ -87,6 +111,8 @@ def _specialist_table(specialist: Specialist) -> str:
         f"max_output_tokens = {REPLY_TOKENS}",
         "subtask_only = true",
     ]
+    if specialist.noise:
+        lines.append("extra = { top_k = 0, top_p = 1.0, min_p = 0.0 }    # its errors were measured without these cuts")
     return "\n".join(lines) + "\n"
 
 

@@ -90,10 +90,10 @@ class Runtime:
                 pool.require(step.worker)
         falls_back = plan is None and settings.fallback == "single"
         return Conductor(
-            Fixed(plan) if plan is not None else _planner(settings, pool),
+            Fixed(plan) if plan is not None else _planner(settings, pool, everybody=self.pool),
             pool,
             limits=settings.limits(),
-            fallback=Single(settings.planner_worker) if falls_back else None,
+            fallback=Single("" if settings.planner == "conductor" else settings.planner_worker) if falls_back else None,
             repairs=settings.repairs,
             reassign=settings.reassign,
             profile=name,
@@ -103,9 +103,15 @@ class Runtime:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
         if not pool:
             raise ConfigError("the configuration has no worker; `dirigent init` writes one with what it finds")
-        if settings.planner_worker:
+        planner_names: tuple[str, ...] = ()
+        if settings.planner == "conductor":  # it plans, and is given no step
+            if not settings.planner_worker:
+                raise ConfigError('planner "conductor" needs planner_worker: the worker that has the trained adapter')
+            planner_names = (self.pool.require(settings.planner_worker),)
+            pool = pool.without(planner_names)
+        elif settings.planner_worker:
             pool.require(settings.planner_worker)
-        for name in pool.names:
+        for name in (*pool.names, *planner_names):
             if name in self.problems:
                 raise ConfigError(self.problems[name])
         return pool
@@ -119,10 +125,15 @@ def _changed(settings: Profile, changes: Mapping[str, Any]) -> Profile:
         raise ConfigError(str(error)) from None
 
 
-def _planner(settings: Profile, pool: Pool) -> Planner:
+def _planner(settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
     if settings.planner == "conductor":
-        raise ConfigError(
-            "no trained conductor ships with this version; use planner language, single, moa, reflect or vote"
+        return LanguagePlanner(
+            everybody[settings.planner_worker],
+            dialect="lines",
+            trained=True,
+            temperature=settings.temperature,
+            max_output_tokens=settings.planner_output_tokens,
+            name="conductor",
         )
     if settings.planner != "language":
         return make_planner(settings.planner, pool=pool, worker=settings.planner_worker)

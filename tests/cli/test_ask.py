@@ -59,7 +59,7 @@ def test_the_profile_and_the_planner_are_chosen_by_options(run: Run) -> None:
     [
         (["--profile", "ulta"], 'no profile is called "ulta"; did you mean "ultra"?'),
         (["--planner", "vot"], "did you mean 'vote'?"),
-        (["--planner", "conductor"], "no trained conductor ships with this version"),
+        (["--planner", "conductor"], 'planner "conductor" needs planner_worker'),
         (["--worker", "findr"], "did you mean 'finder'?"),
         (["--max-steps", "99"], "max_steps must be 1 to 32, not 99"),
         (["--deadline", "0"], "deadline_s must be above 0"),

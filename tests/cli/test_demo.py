@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dirigent.cli.demonstration import COURSE
+from dirigent.cli.demonstration import COURSE, SPECIALIST_COURSE
 from dirigent.config import parse_config
 from dirigent.discover import Found, toml_of
 from tests.cli.conftest import Run
@@ -18,19 +18,20 @@ def test_the_demo_answers_through_a_plan_and_keeps_the_trace(
     folder = own_place / "home" / "weights"
     folder.mkdir(parents=True)
     (folder / weights_path.name).symlink_to(weights_path)
-    monkeypatch.setattr("dirigent.cli.demonstration.COURSE", COURSE[:1])
+    monkeypatch.setattr("dirigent.cli.demonstration.SPECIALIST_COURSE", SPECIALIST_COURSE[1:2])
     ran = run("demo")
     assert ran.code == 0
     assert "98 MB  sha256 ok" in ran.out
-    assert "A  The capital of France is Paris." in ran.out
-    assert "plan   1 step" in ran.err
+    assert "A  28" in ran.out, "facts, letters and numbers did their steps"
+    assert "each worker alone: 0 of" in ran.out
+    assert "plan   3 steps" in ran.err
     assert len(run("traces", "list", "--json").object["traces"]) == 1
 
 
 def test_every_question_of_the_course_is_planned_by_a_profile_and_workers_that_are_there() -> None:
     config = parse_config(toml_of(Found())).config
     names = {worker.name for worker in config.worker}
-    for shown in COURSE:
+    for shown in (*COURSE, *SPECIALIST_COURSE):
         assert shown.profile in config.profile
         assert {step.worker for step in shown.plan.steps} <= names if shown.plan else True
 

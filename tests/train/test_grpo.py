@@ -16,17 +16,19 @@ import torch
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.tasks.gym.specialists import find_specialist
+from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 from dirigent.train.checkpoint import latest
 from dirigent.train.grpo import Rollouts, load_state, step_seed
 from dirigent.train.metrics import Collapse
 from dirigent.train.policy import Policy
 from dirigent.train.progress import Progress, duration, progress_line
-from dirigent.train.recipe import Recipe, TinySettings, load_recipe
+from dirigent.train.recipe import BaseSettings, Recipe, TinySettings, load_recipe
 from dirigent.train.rows import SkillRows, read_tasks, skill_tasks
 from dirigent.train.run import Result, train
 from dirigent.train.sampler import sample_groups
 from dirigent.train.scorer import Scorer, open_scorer
+from dirigent.train.sft import SftSettings, with_adapter
+from dirigent.train.specialists import save_adapter
 from dirigent.train.tiny import tiny_base
 from dirigent.train.warmstart import prepare
 from dirigent.train.workers import ExactWorkers
@@ -285,6 +287,31 @@ def test_the_papers_recipe_runs_dry_on_a_tiny_model_and_scripted_workers(tmp_pat
     assert result.finished
     assert (tmp_path / "run" / "adapter" / "model.safetensors").exists()
     assert len(read_tasks(tmp_path / "train.jsonl")) == 12
+
+
+@pytest.mark.timeout(600)
+def test_policy_and_specialists_share_one_base_over_the_whole_gym(tmp_path: Path) -> None:
+    """The path of the shipped conductor, with random weights: adapters as workers, warm start, curriculum, cost."""
+    texts = ["Plan in at most 5 lines: subtask | worker | reads"] * 3
+    model, tokenizer = tiny_base(texts, settings=TinySettings(hidden=32, heads=2, words=300, max_tokens=4096), seed=1)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    for specialist in RL_ROSTER:
+        model = with_adapter(model, specialist.name, SftSettings(rank=2, alpha=4))
+        save_adapter(model, specialist.name, tmp_path / "adapters")
+    recipe = load_recipe(RECIPES / "gym-gpu.toml")
+    recipe = msgspec.structs.replace(
+        short(recipe, steps=2, prompts=4, rollouts=4, minibatch_rows=8, max_completion_tokens=8, save_every_steps=1),
+        base=BaseSettings(model=str(tmp_path / "base")),
+        workers=msgspec.structs.replace(recipe.workers, adapters=str(tmp_path / "adapters")),
+        warm_start=msgspec.structs.replace(recipe.warm_start, n=40, steps=2, batch=8, measure=4),
+    )
+    result = train(recipe, out=tmp_path / "run", quiet=True)
+    assert result.finished
+    assert (tmp_path / "run" / "warm-start" / "policy" / "adapter_model.safetensors").exists()
+    kept = latest(tmp_path / "run")
+    assert kept is not None
+    assert load_state(kept[0]).rows.kinds
 
 
 # --- what is shown ---

@@ -1,7 +1,8 @@
 """The demo's course: weights, pool, a few built-in questions, then the user's own.
 
-Three ways to a plan are shown, and said to be what they are: the fixed one, one written by hand, and one by an
-untrained planner. The questions are ones that a model of this size can be asked; it is often wrong all the same.
+Three ways to a plan are shown, and said to be what they are: the fixed one, one written by hand over trained
+specialists, and one by an untrained planner. After a plan over specialists, each of them is asked the same question
+alone, to show what the plan was for.
 """
 
 from __future__ import annotations
@@ -33,7 +34,25 @@ class Shown(msgspec.Struct, frozen=True):
     story: str
     profile: str = "ultra"
     plan: Plan | None = None
+    expected: str = ""
+    """The right answer; where given, every worker of the profile is then asked alone."""
 
+
+LETTERS_TIMES_SEVEN = Plan(
+    (
+        Step("facts", "What is the capital of Norway?"),
+        Step("letters", "Count its letters.", (0,)),
+        Step("numbers", "Multiply that by 7.", (1,)),
+    )
+)
+
+LARGER_NUMBER = Plan(
+    (
+        Step("facts", "What is the atomic number of neon?"),
+        Step("roman", "What number does the Roman numeral XII stand for?"),
+        Step("numbers", "Which of the two numbers is larger?", (0, 1)),
+    )
+)
 
 SUN_AND_MOON = Plan(
     (
@@ -60,6 +79,36 @@ COURSE = (
 )
 
 
+SPECIALIST_COURSE = (
+    COURSE[0],
+    Shown(
+        "Count the letters in the capital of Norway. What is that times 7?",
+        "a plan written by hand over trained specialists; each sees only its subtask and what it may read",
+        profile="specialists",
+        plan=LETTERS_TIMES_SEVEN,
+        expected="28",
+    ),
+    Shown(
+        "Which is larger: the atomic number of neon, or the Roman numeral XII?",
+        "also by hand: two steps at the same time, a third reads both",
+        profile="specialists",
+        plan=LARGER_NUMBER,
+        expected="12",
+    ),
+    COURSE[-1],
+)
+"""Where specialists ship, and no conductor yet."""
+
+PLANNED = "the trained conductor writes the plan; each step goes to a specialist that sees nothing else"
+
+TRAINED_COURSE = (
+    Shown("What is the capital of Norway? Count the letters in it, and multiply that number by 7.", PLANNED),
+    Shown("What is the sum of the number of letters in Oslo and the atomic number of neon?", PLANNED),
+    Shown("Which place name is hidden in the jumbled letters isapn?", f"{PLANNED}; one is unreliable, one checks"),
+)
+"""Where the trained conductor ships: what none of its workers can answer alone."""
+
+
 async def demonstrate(*, interactive: bool) -> int:
     """Show the embedded default at work; 1 where a built-in question was not answered."""
     loaded = parse_config(toml_of(Found()))
@@ -67,12 +116,18 @@ async def demonstrate(*, interactive: bool) -> int:
     _say_weights()
     async with open_runtime(loaded) as runtime:
         await _warm_up(runtime)
-        traces = [await _show(runtime, shown) for shown in COURSE]
+        traces = [await _show(runtime, shown) for shown in _course(runtime)]
         if interactive and sys.stdin.isatty() and sys.stdout.isatty():
             await _converse(runtime.conductor("ultra"), loaded.config)
         else:
             print_text('\nAsk your own:  dirigent ask "…"   With keys in the environment:  dirigent init')
     return FAILED if any(trace.status != "done" for trace in traces) else 0
+
+
+def _course(runtime: Runtime) -> tuple[Shown, ...]:
+    if runtime.config.profile["ultra"].planner == "conductor":
+        return TRAINED_COURSE
+    return SPECIALIST_COURSE if "specialists" in runtime.config.profile else COURSE
 
 
 def _say_weights() -> None:
@@ -84,7 +139,7 @@ def _say_weights() -> None:
 async def _warm_up(runtime: Runtime) -> None:
     """Start the model's process before the first question, so that its seconds are not the plan's."""
     began = time.monotonic()
-    worker = runtime.conductor("ultra").pool["smol"]
+    worker = runtime.pool["smol"]
     try:
         await worker.ask(Request((Message("user", "Hello"),), max_output_tokens=1))
     except WorkerError as error:
@@ -95,7 +150,19 @@ async def _warm_up(runtime: Runtime) -> None:
 
 async def _show(runtime: Runtime, shown: Shown) -> Trace:
     conductor = runtime.conductor(shown.profile, plan=shown.plan)
-    return await _answer(conductor, shown.question, runtime.config, story=shown.story)
+    trace = await _answer(conductor, shown.question, runtime.config, story=shown.story)
+    if shown.expected:
+        await _ask_each_alone(conductor, shown)
+    return trace
+
+
+async def _ask_each_alone(conductor: Conductor, shown: Shown) -> None:
+    """The whole question to every worker, as its subtask: what the pool can do without a plan."""
+    right = 0
+    for worker in conductor.pool.values():
+        reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
+        right += reply.text.strip().rstrip(".") == shown.expected
+    print_text(f"   The same question to each worker alone: {right} of {len(conductor.pool)} right.")
 
 
 async def _answer(conductor: Conductor, question: str, config: Config, *, story: str = "") -> Trace:

@@ -62,8 +62,9 @@ def train(
 ) -> Result:
     """Carry a recipe out. `workers` stand in for the recipe's own, by name."""
     began = time.monotonic()
+    process = int(os.environ.get("RANK", "0"))
     quieten()
-    resume_from = _claim(recipe, out, resume=resume)
+    resume_from = _claim(recipe, out, resume=resume, process=process)
     from dirigent.train.grpo import Stop, train_policy
     from dirigent.train.policy import export, open_base
     from dirigent.train.progress import Progress
@@ -76,17 +77,22 @@ def train(
     else:
         base = None
         one_thread()
-    progress = Progress(out, steps=recipe.grpo.steps, quiet=quiet)
+    own = out / f"process-{process}" if process else out
+    progress = Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)
     stop = Stop()
     deadline = None if seconds is None else began + seconds
     with open_scorer(recipe, base=base, workers=workers) as scorer, _ends_gently(stop):
         policy = prepare(
-            recipe, base, out=out, report=lambda step, loss: progress.record("warm start", step, {"loss": loss})
+            recipe,
+            base,
+            out=out,
+            report=lambda step, loss: progress.record("warm start", step, {"loss": loss}),
+            process=process,
         )
-        rows = training_rows(recipe, scorer.pool, process=int(os.environ.get("RANK", "0")))
+        rows = training_rows(recipe, scorer.pool, process=process)
         dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
         tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
-        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=out, known=resume_from is not None)
+        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=own, known=resume_from is not None)
         progress.say(f"warm start: {start.summary}")
         most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
         state = train_policy(
@@ -102,7 +108,8 @@ def train(
             deadline=deadline,
             resume_from=resume_from,
         )
-        export(policy, out / "adapter")
+        if not process:
+            export(policy, out / "adapter")
     if stop.reason:
         progress.say(stop.reason)
     progress.close()
@@ -119,7 +126,7 @@ def train(
         ceiling=most or 0.0,
         seconds=time.monotonic() - began,
     )
-    write_durably(out / "result.json", msgspec.json.encode(result))
+    write_durably(own / "result.json", msgspec.json.encode(result))
     return result
 
 
@@ -142,20 +149,20 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _claim(recipe: Recipe, out: Path, *, resume: bool) -> Path | None:
-    """Make the folder this run's, and find the checkpoint to go on from."""
+def _claim(recipe: Recipe, out: Path, *, resume: bool, process: int) -> Path | None:
+    """Make the folder this run's, and find the checkpoint to go on from. The first process speaks for all."""
     out.mkdir(parents=True, exist_ok=True)
     kept = out / RECIPE_FILE
     found = latest(out)
-    if kept.exists():
-        same = msgspec.json.decode(kept.read_bytes(), type=Recipe) == recipe
+    if kept.exists() and not process:
         if not resume:
             raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
-        if not same:
+        if msgspec.json.decode(kept.read_bytes(), type=Recipe) != recipe:
             raise ConfigError(f"the recipe has changed since the run in {out} began; name another folder with --out")
     if found is not None and found[1] >= recipe.grpo.steps:
         raise ConfigError(f"the run in {out} is finished: all {recipe.grpo.steps} steps are taken")
-    write_durably(kept, msgspec.json.encode(recipe))
+    if not process:
+        write_durably(kept, msgspec.json.encode(recipe))
     return None if found is None else found[0]
 
 

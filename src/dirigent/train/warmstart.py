@@ -10,6 +10,7 @@ Done once a run: the finished start is sealed like a checkpoint, and a resumed r
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,9 +87,14 @@ class WarmStart(msgspec.Struct, frozen=True):
         return ""
 
 
-def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: Report) -> Policy:
-    """The warm-started policy, fitted now or taken from the run's folder. No base: a tiny one is made."""
+def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: Report, process: int = 0) -> Policy:
+    """The warm-started policy, fitted now or taken from the run's folder. No base: a tiny one is made.
+
+    Of several processes the first fits it and the others wait.
+    """
     folder = out / FOLDER
+    while process and sealed_step(folder) is None:
+        time.sleep(1.0)
     if sealed_step(folder) is None:
         if base is None:
             assert recipe.base.tiny is not None
@@ -122,6 +128,7 @@ def measure_start(
         accuracy_greedy=_share([one.correct for one in greedy]),
         accuracy_sampled=_share([one.correct for one in sampled]),
     )
+    file.parent.mkdir(parents=True, exist_ok=True)
     write_durably(file, msgspec.json.encode(start))
     return start
 

@@ -22,6 +22,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -55,10 +56,13 @@ class Local:
         skills: tuple[str, ...] = (),
         subtask_only: bool = False,
         timeout: Timeouts = TIMEOUTS,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         self._model = model
         self._adapter = model.adapter_id(adapter)
         self._timeout = timeout
+        self._extra = dict(extra or {})
+        """Fields that only llama.cpp knows, such as `min_p`."""
         self.info = WorkerInfo(
             name=name,
             about=about,
@@ -90,7 +94,7 @@ class Local:
     async def _ask_child(self, child: Child, slot: int, request: Request, observe: Observe) -> Reply:
         http = HttpWorker(
             self.info,
-            _wire(self._adapter, slot),
+            _wire(self._adapter, slot, self._extra),
             self._model.client,
             base_url=f"http://127.0.0.1:{child.port}/v1",
             key=child.key,
@@ -113,12 +117,12 @@ class _LocalWire(OpenAIWire, frozen=True):
         return msgspec.structs.replace(call, headers=call.headers | {"Connection": "close"})
 
 
-def _wire(adapter: int | None, slot: int) -> _LocalWire:
+def _wire(adapter: int | None, slot: int, extra: Mapping[str, Any]) -> _LocalWire:
     return _LocalWire(
         max_tokens_field="max_tokens",
         lora=None if adapter is None else (Lora(adapter),),
         # `return_progress`: the server writes after every batch of the prompt, and so notices a cancel.
-        extra={"id_slot": slot, "cache_prompt": True, "return_progress": True},
+        extra={**extra, "id_slot": slot, "cache_prompt": True, "return_progress": True},
     )
 
 
