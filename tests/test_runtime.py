@@ -149,6 +149,12 @@ def test_prices_come_from_the_vendor_and_from_nobody_for_a_server_of_ones_own() 
     assert card(own.config.worker[0]).price is None
 
 
+@pytest.mark.parametrize(("kind", "model"), [("anthropic", "claude-sonnet-4"), ("gemini", "gemini-2.5-pro")])
+def test_a_vendors_own_wire_has_the_vendors_price_behind_a_gateway_too(kind: str, model: str) -> None:
+    text = f'[[worker]]\nname = "w"\nkind = "{kind}"\nmodel = "{model}"\nbase_url = "http://127.0.0.1:1"'
+    assert card(loaded(text).config.worker[0]).price is not None
+
+
 def test_abilities_are_the_vendors_as_corrected() -> None:
     worker = loaded('[[worker]]\npreset = "gpt-5"\nabilities = { images = false, seed = true }').config.worker[0]
     assert "images" not in card(worker).abilities

@@ -171,6 +171,11 @@ def card(worker: WorkerConfig) -> WorkerInfo:
     )
 
 
+VENDORS_OWN_WIRE = {"anthropic": "anthropic", "gemini": "google"}
+"""Wires that one vendor speaks: behind another address it is still that vendor's model, through a gateway. The openai
+wire is everybody's, and a model there says nothing of what its server charges."""
+
+
 def _price(worker: WorkerConfig) -> Price | None:
     """The stated price, else the vendor's. A model on a server of one's own has none until it is stated."""
     if worker.price is not None:
@@ -178,11 +183,12 @@ def _price(worker: WorkerConfig) -> Price | None:
     if worker.kind in ("local", "scripted"):
         return Price()
     served_by = vendor(str(worker.kind), worker.base_url)
-    if served_by is None:
+    provider = served_by.prices if served_by else VENDORS_OWN_WIRE.get(str(worker.kind))
+    if provider is None:
         return None
     from dirigent.workers.prices import price_of
 
-    return price_of(worker.model, provider=served_by.prices)
+    return price_of(worker.model, provider=provider)
 
 
 def _abilities(worker: WorkerConfig) -> frozenset[Ability]:

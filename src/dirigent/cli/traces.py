@@ -157,7 +157,7 @@ def replay(
 
             print_text(new.answer if new.status == "done" else f"{new.status}: {new.error}")
             told = "the same answer as" if same else "another answer than"
-            say(f"{told} trace {short(old.id)} · {new.usage.calls} calls · {usd_text(new.cost_usd)}")
+            say(f"{told} trace {short(old.id)} · {_calls(new.usage.calls)} · {usd_text(new.cost_usd)}")
         return 0 if same or (live and new.status == "done") else FAILED
 
     carry_out(work, as_json=as_json)
@@ -284,3 +284,7 @@ def _opened_for_writing(output: Path | None) -> AbstractContextManager[BinaryIO]
         return output.open("wb")
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error}") from None
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
