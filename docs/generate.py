@@ -1,10 +1,10 @@
-"""Write docs/reference/configuration.md from the code, so that it cannot drift.
+"""Write docs/reference/{configuration,cli}.md from the code, so that they cannot drift.
 
-    python docs/generate.py            writes the page
-    python docs/generate.py --check    exits 1 where the page is not what the code says
+    python docs/generate.py            writes the pages
+    python docs/generate.py --check    exits 1 where a page is not what the code says
 
 Every key, its type and default come from the structs in `dirigent/config.py`; its meaning is the docstring
-below it.
+below it. The commands are shown by their own `--help`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
+from typer.testing import CliRunner
 
 from dirigent import config, presets, worker
 from dirigent.workers import http
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
+COMMANDS_PAGE = PAGE.with_name("cli.md")
 
 HEAD = """\
 # Configuration
@@ -182,17 +185,47 @@ def _presets() -> str:
     return "\n".join(rows)
 
 
+COMMANDS_HEAD = """\
+# Command line
+
+*Written by `docs/generate.py` from the commands' own help.*
+
+`--json` is always a flag: one object (or lines of them, for exports) goes to standard output and nothing else does;
+progress and errors go to standard error.
+"""
+
+
+def commands_page() -> str:
+    """Every command's help, groups first opened up."""
+    from dirigent.cli import app
+
+    parts = [COMMANDS_HEAD]
+    for words in _command_names(typer.main.get_command(app), ()):
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "100", "TERMINAL_WIDTH": "100"})
+        assert shown.exit_code == 0, shown.output
+        text = "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
+        text = text.replace("Usage: root", "Usage: dirigent")
+        parts.append(f"## {' '.join(('dirigent', *words))}\n\n```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def _command_names(command: Any, words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    inner = getattr(command, "commands", None)
+    if not inner:
+        return [words]
+    return [found for name, sub in inner.items() for found in _command_names(sub, (*words, name))]
+
+
 def main(arguments: list[str]) -> int:
-    text = page()
-    if "--check" in arguments:
-        current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        if current != text:
-            print(f"{PAGE} is not what the code says: run  python docs/generate.py", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    stale = 0
+    for path, text in ((PAGE, page()), (COMMANDS_PAGE, commands_page())):
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            print(f"{path} is not what the code says: run  python docs/generate.py", file=sys.stderr)
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

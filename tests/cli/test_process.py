@@ -34,7 +34,13 @@ async def started(*arguments: str) -> asyncio.subprocess.Process:
         sys.executable, "-m", "dirigent", *arguments,
         env=os.environ | {"STUB_KEY": KEY},
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        preexec_fn=_in_the_foreground,
     )  # fmt: skip
+
+
+def _in_the_foreground() -> None:
+    """A suite that a shell started in the background has Ctrl-C switched off, and its children would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def ran(*arguments: str) -> Ran:
