@@ -95,11 +95,21 @@ class Conductor:
         )
 
     async def run(
-        self, question: str | Sequence[Message], *, options: Request | None = None, observe: Observe = ignore
+        self,
+        question: str | Sequence[Message],
+        *,
+        options: Request | None = None,
+        observe: Observe = ignore,
+        stream: bool | None = None,
+        run_id: str = "",
     ) -> Trace:
-        """Answer a question. `options` carries sampling settings, tools and schema; its messages are not read."""
+        """Answer a question. `options` carries sampling settings, tools and schema; its messages are not read.
+
+        `stream` is whether workers write piece by piece; by default they do when anybody watches. `run_id` is
+        the trace's id, for callers that must know it before the run ends.
+        """
         self._require_prices()
-        run = _Run(self, conversation(question), options or Request(()), observe)
+        run = _Run(self, conversation(question), options or Request(()), observe, stream=stream, run_id=run_id)
         try:
             await run.conduct()
         except asyncio.CancelledError:
@@ -109,10 +119,12 @@ class Conductor:
             return run.finish("failed", str(error), kind=type(error).__name__)
         return run.finish("done")
 
-    async def draft(self, question: str | Sequence[Message], *, observe: Observe = ignore) -> Round:
+    async def draft(
+        self, question: str | Sequence[Message], *, options: Request | None = None, observe: Observe = ignore
+    ) -> Round:
         """Plan without carrying out: no worker but the planner's is called."""
         self._require_prices()
-        run = _Run(self, conversation(question), Request(()), observe)
+        run = _Run(self, conversation(question), options or Request(()), observe)
         await run.plan_round(0)
         return run.rounds[0]
 
@@ -168,12 +180,22 @@ def _answer_deltas(observe: Observe) -> Observe:
 class _Run:
     """One run as it goes: what has been written and done so far, so that a trace can be made at any moment."""
 
-    def __init__(self, conductor: Conductor, question: tuple[Message, ...], options: Request, observe: Observe) -> None:
+    def __init__(
+        self,
+        conductor: Conductor,
+        question: tuple[Message, ...],
+        options: Request,
+        observe: Observe,
+        *,
+        stream: bool | None = None,
+        run_id: str = "",
+    ) -> None:
         self.conductor = conductor
         self.question = question
         self.options = options
         self.observe = observe
-        self.id = secrets.token_hex(8)
+        self.stream = observe is not ignore if stream is None else stream
+        self.id = run_id or secrets.token_hex(8)
         self.secret = secrets.token_hex(16)
         self.created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.started = time.monotonic()
@@ -303,7 +325,7 @@ class _Run:
                 started=self.started,
                 round_number=number,
                 observe=watch,
-                stream=self.observe is not ignore,
+                stream=self.stream,
             )
         except asyncio.CancelledError:
             self._amend(steps=tuple(ended[i] for i in sorted(ended)))

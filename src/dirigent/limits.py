@@ -70,6 +70,8 @@ class Quote(msgspec.Struct, frozen=True):
     output_token_usd: float
     """Price of one output token."""
     max_output_tokens: int | None
+    priced: bool = True
+    """False: nobody knows what the call costs, and the sums above are 0 for want of a better figure."""
 
 
 class Ledger(Protocol):
@@ -145,17 +147,23 @@ class Budget:
         if self.max_cost_usd is None:
             return tokens
         left_usd = self.max_cost_usd - self.spent_usd - sum(hold.cost_usd for hold in self._held.values())
-        for_output_usd = left_usd - quote.input_usd
-        if for_output_usd >= 0 and quote.output_token_usd == 0:
-            return tokens
-        affordable = _tokens_for(for_output_usd, quote.output_token_usd) if for_output_usd > 0 else 0
-        wanted = affordable if tokens is None else tokens
-        if affordable < min(wanted, LEAST_OUTPUT_TOKENS) or affordable < 1:
-            raise CostError(
-                f"{self._what} may cost ${self.max_cost_usd:.6g} and has ${max(left_usd, 0):.6g} left: "
-                f"too little to ask {quote.worker}; raise the cost cap"
-            )
-        return min(wanted, affordable)
+        wanted = msgspec.structs.replace(quote, max_output_tokens=tokens)
+        return affordable_tokens(wanted, max_cost_usd=self.max_cost_usd, left_usd=left_usd, what=self._what)
+
+
+def affordable_tokens(quote: Quote, *, max_cost_usd: float, left_usd: float, what: str) -> int | None:
+    """The output tokens that what is left of a cap still pays for, as far as they are wanted; else `CostError`."""
+    for_output_usd = left_usd - quote.input_usd
+    if for_output_usd >= 0 and quote.output_token_usd == 0:
+        return quote.max_output_tokens
+    affordable = _tokens_for(for_output_usd, quote.output_token_usd) if for_output_usd > 0 else 0
+    wanted = affordable if quote.max_output_tokens is None else quote.max_output_tokens
+    if affordable < min(wanted, LEAST_OUTPUT_TOKENS) or affordable < 1:
+        raise CostError(
+            f"{what} may cost ${max_cost_usd:.6g} and has ${max(left_usd, 0):.6g} left: "
+            f"too little to ask {quote.worker}; raise the cost cap"
+        )
+    return min(wanted, affordable)
 
 
 def _hold(id: int, quote: Quote, max_output_tokens: int | None, *, parent: Hold | None = None) -> Hold:

@@ -98,6 +98,7 @@ class Metered:
             input_usd=price.of(Usage(input_tokens=most_input_tokens(request))) if price else 0.0,
             output_token_usd=price.output / 1e6 if price else 0.0,
             max_output_tokens=request.max_output_tokens,
+            priced=price is not None,
         )
 
     def _attempt(self, usage: Usage, started: float, *, cost_usd: float = 0.0, error: str = "") -> Attempt:

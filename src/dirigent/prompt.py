@@ -9,6 +9,7 @@ of the run, so a reply that repeats the marks it saw still cannot close those of
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 
 from dirigent.limits import Limits
@@ -68,6 +69,23 @@ _DATA = (
 def _result(step: Step, index: int, reply: str, *, mark: str) -> str:
     text = f"Subtask: {step.subtask}\nResult: {_shortened(reply.strip())}".replace(mark, "·")
     return f"<{mark} step {index}>\n{text}\n</{mark}>\n"
+
+
+def read_results(messages: Sequence[Message]) -> dict[int, str]:
+    """The replies that a step was shown, by step: for a worker that is a program rather than a model.
+
+    The first opening mark settles which marks count, so a reply that imitates others changes nothing. Only for
+    `subtask_only` workers: where the question comes first, its writer could imitate the first mark.
+    """
+    text = messages[-1].text if messages else ""
+    if not (first := _OPENING.search(text)):
+        return {}
+    mark = first[1]
+    shown = re.compile(rf"<{mark} step (\d+)>\nSubtask: .*?\nResult: (.*?)\n</{mark}>\n", re.DOTALL)
+    return {int(step): reply for step, reply in shown.findall(text)}
+
+
+_OPENING = re.compile(r"<([0-9a-f]{8}) step \d+>\n")
 
 
 def _shortened(text: str) -> str:

@@ -30,10 +30,12 @@ class PostgreSQL:
         options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
         self._run("pg_ctl", "start", "-w", "-D", data, "-l", str(self.folder / "log"), "-o", options)
 
-    def new_database(self) -> str:
+    def new_schema(self) -> str:
+        """A schema of its own stands in for a database, of which each would be hundreds of files to copy and delete."""
         name = f"t{uuid.uuid4().hex[:12]}"
-        self._run("createdb", "--host", str(self.folder), "--username=dirigent", name)
-        return f"postgresql://dirigent@/{name}?host={self.folder}"
+        where = ("--host", str(self.folder), "--username=dirigent", "--dbname=postgres")
+        self._run("psql", "--quiet", "--no-psqlrc", *where, "--command", f"CREATE SCHEMA {name}")
+        return f"postgresql://dirigent@/postgres?host={self.folder}&options=-csearch_path%3D{name}"
 
     def stop(self) -> None:
         self._run("pg_ctl", "stop", "-m", "immediate", "-D", str(self.folder / "data"))
@@ -74,4 +76,4 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "home" / "dirigent.db")
     server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.new_database()
+    return server.new_schema()

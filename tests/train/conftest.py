@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dirigent.train.recipe import Recipe, load_recipe
+from dirigent.train.recipe import Recipe, load_conductor
 from dirigent.train.run import Result, train
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny-cpu.toml"
@@ -14,7 +14,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "tiny-cpu.toml"
 
 @pytest.fixture(scope="session")
 def tiny_recipe() -> Recipe:
-    return load_recipe(RECIPE)
+    return load_conductor(RECIPE)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.train.recipe import Batching, GrpoSettings, Recipe, batching, load_recipe, parse_recipe
+from dirigent.train.recipe import (
+    Batching,
+    DirectRecipe,
+    GrpoSettings,
+    Recipe,
+    SpecialistsRecipe,
+    batching,
+    load_conductor,
+    load_recipe,
+    parse_recipe,
+)
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -17,7 +28,8 @@ RECIPES = sorted(FOLDER.glob("*.toml"))
 def test_every_recipe_that_ships_is_read_and_carries_its_files_name(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe.name == path.stem
-    assert batching(recipe.grpo, processes=1).rows == recipe.grpo.prompts * recipe.grpo.rollouts
+    if isinstance(recipe, Recipe):
+        assert batching(recipe.grpo, processes=1).rows == recipe.grpo.prompts * recipe.grpo.rollouts
 
 
 def test_the_three_recipes_are_there() -> None:
@@ -25,7 +37,7 @@ def test_the_three_recipes_are_there() -> None:
 
 
 def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
-    recipe = load_recipe(FOLDER / "gym-gpu.toml")
+    recipe = load_conductor(FOLDER / "gym-gpu.toml")
     grpo = recipe.grpo
     assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 4e-4, 0.0)
     assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("none", 1.0, 16)
@@ -35,7 +47,7 @@ def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
 
 
 def test_paper_7b_has_the_papers_settings() -> None:
-    recipe = load_recipe(FOLDER / "paper-7b.toml")
+    recipe = load_conductor(FOLDER / "paper-7b.toml")
     grpo = recipe.grpo
     assert recipe.base.model == "Qwen/Qwen2.5-7B-Instruct"
     assert (grpo.steps, grpo.prompts, grpo.rollouts, grpo.max_completion_tokens) == (200, 4, 64, 1024)
@@ -67,6 +79,14 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ("[policy]\nrank = 0", "trains the base itself"),
         ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "a tiny base knows nothing"),
         ("[reward]\nwrong = 2.0", "rewards must rise"),
+        ('[reward]\ncontrol = "shufled"', "shuffled"),
+        ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "samples with torch"),
+        ("[second_round]\nshare = 1.0", "from 0 up to 1, not 1"),
+        ("[second_round]\nshare = 0.5\nevery_steps = 0", "every_steps must be 1 or more"),
+        ('[second_round]\nshare = 0.5\n[tasks]\ndialect = "lists"', "in the lines dialect"),
+        ('kind = "specialist"', 'did you mean "specialists"'),
+        ('kind = "specialists"\n[specialist.date]\nrank = 8', 'no specialist "date"; did you mean "dates"'),
+        ('kind = "specialists"\nprocesses = 0', "processes must be 1 or more"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(text: str, said: str) -> None:
@@ -86,3 +106,44 @@ def test_groups_never_straddle_processes() -> None:
         batching(settings, processes=4)
     with pytest.raises(ConfigError, match="48 rows a process do not divide into minibatches of 36"):
         batching(GrpoSettings(prompts=3, rollouts=16, minibatch_rows=36), processes=1)
+
+
+def test_a_specialist_has_the_common_settings_but_for_what_the_recipe_changes() -> None:
+    recipe = load_recipe(FOLDER / "specialists.toml")
+    assert isinstance(recipe, SpecialistsRecipe)
+    dates = recipe.fit_of("dates")
+    assert (dates.rank, dates.rounds, dates.batch) == (8, 4, recipe.fit.batch)
+    assert recipe.fit_of("facts") == recipe.fit
+
+
+def test_only_a_conductors_recipe_is_one() -> None:
+    with pytest.raises(ConfigError, match='kind "specialists"; one of kind "conductor" is wanted'):
+        load_conductor(FOLDER / "specialists.toml")
+
+
+def test_a_kind_that_is_no_text_and_a_text_that_is_no_toml_are_told_apart() -> None:
+    with pytest.raises(ConfigError, match="kind is 3"):
+        parse_recipe('name = "x"\nkind = 3')
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        parse_recipe("name = ")
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("control-rft", {"algorithm"}), ("control-format", {"grpo", "reward"}), ("control-shuffled", {"grpo", "reward"})],
+)
+def test_a_control_differs_from_gym_gpu_in_what_it_controls_for_and_nothing_else(name: str, changed: set[str]) -> None:
+    ours, theirs = load_conductor(FOLDER / f"{name}.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)} - {
+        "name",
+        "about",
+    }
+    assert different == changed
+    if "grpo" in changed:
+        assert msgspec.structs.replace(ours.grpo, steps=theirs.grpo.steps) == theirs.grpo
+
+
+def test_the_direct_control_has_an_adapter_of_the_conductors_size() -> None:
+    direct = load_recipe(FOLDER / "control-direct.toml")
+    assert isinstance(direct, DirectRecipe)
+    assert direct.policy == load_conductor(FOLDER / "gym-gpu.toml").policy

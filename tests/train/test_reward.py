@@ -25,6 +25,7 @@ from dirigent.train.reward import (
     ScoreSettings,
     advantages,
     attempt_seed,
+    controlled,
     grouped,
     lambda_at,
     lambda_start,
@@ -336,3 +337,37 @@ def test_rollouts_are_grouped_by_row_in_the_order_of_rows() -> None:
     a, b = rows_of("chain", 2)
     one, two, three = (right(float(i)) for i in range(3))
     assert grouped([a, b, a], [one, two, three]) == [[one, three], [two]]
+
+
+# --- controls ---
+
+
+def group_of_four() -> list[Scored]:
+    return [
+        Scored(False, False, 0.0),
+        Scored(True, False, 0.1),
+        Scored(True, True, 1.0),
+        Scored(True, False, None),
+    ]
+
+
+def test_a_format_control_rewards_every_valid_plan_alike_and_keeps_dropped_ones_dropped() -> None:
+    group = group_of_four()
+    settings = RewardSettings(control="format")
+    assert controlled(rewards([group], 0.0), [group], settings, seed=1) == [[0.0, 1.0, 1.0, None]]
+
+
+def test_a_shuffled_control_deals_the_same_rewards_out_at_random_by_its_seed() -> None:
+    group = group_of_four()
+    given, settings = rewards([group] * 20, 0.0), RewardSettings(control="shuffled")
+    dealt = controlled(given, [group] * 20, settings, seed=1)
+    assert all(sorted(g for g in rewards_G if g is not None) == [0.0, 0.1, 1.0] for rewards_G in dealt)
+    assert all(rewards_G[3] is None for rewards_G in dealt)
+    assert len({tuple(rewards_G) for rewards_G in dealt}) > 3
+    assert dealt == controlled(given, [group] * 20, settings, seed=1)
+    assert dealt != controlled(given, [group] * 20, settings, seed=2)
+
+
+def test_without_a_control_rewards_are_what_they_were() -> None:
+    group = group_of_four()
+    assert controlled([[0.0, 0.1, 1.0, None]], [group], RewardSettings(), seed=1) == [[0.0, 0.1, 1.0, None]]

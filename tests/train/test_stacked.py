@@ -13,15 +13,10 @@ peft = pytest.importorskip("peft", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
 
 from dirigent.errors import ConfigError  # noqa: E402
-from dirigent.train.stacked import (  # noqa: E402
-    NO_ADAPTER,
-    Stacked,
-    decode,
-    gumbel_noise,
-    load_adapter,
-    load_adapters,
-    stack,
-)
+from dirigent.train.adapters import load_adapter, load_adapters  # noqa: E402
+from dirigent.train.decode import DecodeSettings  # noqa: E402
+from dirigent.train.noise import gumbel_noise  # noqa: E402
+from dirigent.train.stacked import NO_ADAPTER, Stacked, stack, write  # noqa: E402
 
 VOCABULARY, PAD, END = 97, 0, 1
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -72,7 +67,7 @@ def peft_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 @pytest.fixture(scope="module")
 def stacked(peft_model: tuple[Any, Path]) -> Stacked:
-    return stack(tiny_model(), load_adapters(peft_model[1], list(ADAPTERS)))
+    return stack(tiny_model(), load_adapters([peft_model[1] / name for name in ADAPTERS]))
 
 
 def ids(rows: int, length: int, seed: int = 3) -> Any:
@@ -121,21 +116,21 @@ def test_outside_use_the_model_is_its_base_and_so_it_is_after_a_failure(stacked:
 def test_stacking_shares_the_weights_and_leaves_the_given_model_alone(peft_model: tuple[Any, Path]) -> None:
     model = tiny_model()
     before = [name for name, _ in model.named_modules()]
-    copied = stack(model, load_adapters(peft_model[1], ["small"])).model
+    copied = stack(model, load_adapters([peft_model[1] / "small"])).model
     assert [name for name, _ in model.named_modules()] == before
     assert copied.model.layers[0].mlp.up_proj.base.weight is model.model.layers[0].mlp.up_proj.weight
 
 
 def test_a_model_under_training_adapters_is_refused(peft_model: tuple[Any, Path]) -> None:
     with pytest.raises(ConfigError, match="stack before wrapping"):
-        stack(peft_model[0].get_base_model(), load_adapters(peft_model[1], ["small"]))
+        stack(peft_model[0].get_base_model(), load_adapters([peft_model[1] / "small"]))
 
 
 def test_an_adapter_of_another_base_is_refused_with_both_sizes(peft_model: tuple[Any, Path]) -> None:
     config = tiny_model().config
     config.intermediate_size = 128
     with pytest.raises(ConfigError, match=r"96 to 64 at .*down_proj, the model 128 to 64"):
-        stack(transformers.LlamaForCausalLM(config), load_adapters(peft_model[1], ["small"]))
+        stack(transformers.LlamaForCausalLM(config), load_adapters([peft_model[1] / "small"]))
 
 
 def test_an_adapter_with_more_layers_than_the_model_is_refused(peft_model: tuple[Any, Path]) -> None:
@@ -143,7 +138,7 @@ def test_an_adapter_with_more_layers_than_the_model_is_refused(peft_model: tuple
     config.num_hidden_layers = 1
     config.layer_types = None
     with pytest.raises(ConfigError, match=r"no layer model.layers.1"):
-        stack(transformers.LlamaForCausalLM(config), load_adapters(peft_model[1], ["small"]))
+        stack(transformers.LlamaForCausalLM(config), load_adapters([peft_model[1] / "small"]))
 
 
 def test_a_folder_without_an_adapter_is_named(tmp_path: Path) -> None:
@@ -180,11 +175,11 @@ def test_an_unknown_adapter_name_lists_those_there_are(stacked: Stacked) -> None
 
 
 def written(
-    stacked: Stacked, prompts: list[list[int]], names: list[str], seeds: list[int | None], **options: int
+    stacked: Stacked, prompts: list[list[int]], names: list[str], seeds: list[int | None], **options: Any
 ) -> Any:
     adapters = [stacked.index(name) for name in names]
-    settings = {"pad": PAD, "end": END, "max_new_tokens": 12} | options
-    return decode(stacked, prompts, adapters=adapters, seeds=seeds, **settings)
+    settings = DecodeSettings(**{"pad": PAD, "end": END, "max_new_tokens": 12} | options)
+    return write(stacked, prompts, adapters=adapters, seeds=seeds, settings=settings)
 
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [15], [16, 17, 18, 19]]
@@ -209,6 +204,20 @@ def test_small_chunks_change_nothing(stacked: Stacked) -> None:
     seeds = [None, 4, 5, None]
     together = written(stacked, PROMPTS, NAMES, seeds)
     assert written(stacked, PROMPTS, NAMES, seeds, chunk_tokens=20) == together
+
+
+def test_a_static_cache_changes_nothing_for_rows_of_any_adapter(stacked: Stacked) -> None:
+    seeds = [None, 4, 5, None]
+    assert written(stacked, PROMPTS, NAMES, seeds, cache="static") == written(stacked, PROMPTS, NAMES, seeds)
+
+
+def test_the_mask_of_a_size_that_is_captured_stays_where_it_lies(stacked: Stacked) -> None:
+    with stacked.mask.use([0] * 16):
+        first = stacked.mask.rows_BR
+    with stacked.mask.use([1] * 16):
+        assert stacked.mask.rows_BR is first
+        assert first is not None
+        assert first[0, 4] == 1.0  # the second adapter's first column, after the four of the first
 
 
 def test_padding_with_the_end_mark_itself_changes_nothing(stacked: Stacked) -> None:

@@ -104,7 +104,7 @@ def adapters(base: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def workers(base: tuple[Any, Any], adapters: Path) -> TorchWorkers:
-    return load_workers(*base, adapters, specialists=[find_specialist(name) for name in NAMES], max_new_tokens=6)
+    return load_workers(*base, [str(adapters)], specialists=[find_specialist(name) for name in NAMES], max_new_tokens=6)
 
 
 async def ask(worker: Worker, text: str, *, seed: int | None = None) -> Reply:
@@ -135,7 +135,7 @@ async def test_plans_that_run_together_take_as_many_batches_as_the_deepest_has_s
 async def test_the_same_answer_comes_alone_in_company_and_from_memory(
     workers: TorchWorkers, base: tuple[Any, Any], adapters: Path
 ) -> None:
-    fresh = load_workers(*base, adapters, specialists=[find_specialist("facts")], max_new_tokens=6)
+    fresh = load_workers(*base, [str(adapters)], specialists=[find_specialist("facts")], max_new_tokens=6)
     alone = await ask(fresh["facts"], "What is the capital of Peru?")
     together, *_ = await asyncio.gather(
         ask(workers["facts"], "What is the capital of Peru?"),
@@ -156,7 +156,7 @@ async def test_equal_asks_under_way_share_one_row_and_what_is_remembered_counts(
 
 async def test_memory_is_bounded_and_keeps_what_was_used_last(base: tuple[Any, Any], adapters: Path) -> None:
     facts = [find_specialist("facts")]
-    workers = load_workers(*base, adapters, specialists=facts, max_new_tokens=2, most_remembered=2)
+    workers = load_workers(*base, [str(adapters)], specialists=facts, max_new_tokens=2, most_remembered=2)
     for text in ("one", "two", "one", "three", "one", "two"):
         await ask(workers["facts"], text)
     assert workers.take_counts() == Counts(asks=6, remembered=2, batches=4, rows=4)
@@ -216,5 +216,5 @@ async def test_a_cut_reply_says_so(workers: TorchWorkers) -> None:
 
 
 def test_a_specialist_without_an_adapter_is_named(base: tuple[Any, Any], adapters: Path) -> None:
-    with pytest.raises(ConfigError, match="roman is no adapter"):
-        load_workers(*base, adapters, specialists=[find_specialist("roman")])
+    with pytest.raises(ConfigError, match="no adapter for roman in: "):
+        load_workers(*base, [str(adapters)], specialists=[find_specialist("roman")])

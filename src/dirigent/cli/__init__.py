@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dirigent.cli import ask, demo, pool, setup, traces, train
+from dirigent.cli import ask, audit, demo, keys, pool, serve, setup, traces, train
 from dirigent.cli import eval as evaluation
 
 app = typer.Typer(
@@ -28,8 +28,11 @@ app = typer.Typer(
 app.command()(setup.init)
 app.command()(ask.ask)
 app.command()(ask.plan)
+app.command()(serve.serve)
 app.add_typer(pool.app, name="pool")
 app.add_typer(traces.app, name="traces")
+app.add_typer(keys.app, name="keys")
+app.add_typer(audit.app, name="audit")
 app.command("eval")(evaluation.evaluate)
 app.command()(train.train)
 app.command()(setup.doctor)

@@ -21,24 +21,35 @@ if TYPE_CHECKING:
     from dirigent.evals.evaluate import Keep
     from dirigent.evals.gym import Gym, GymSettings
     from dirigent.evals.record import Record
+    from dirigent.evals.recorded import RecordedSet
     from dirigent.evals.report import Report
     from dirigent.messages import Event, Observe
 
-TasksOption = Annotated[str, typer.Option(help="The family of tasks: gym.")]
+TasksOption = Annotated[
+    str,
+    typer.Option(help="gym; with --pool, tasks of its file or (--data) benchmarks: gsm8k, math500, ...; by commas."),
+]
 PlannersOption = Annotated[
-    str, typer.Option(help="best, single:NAME, random, right, oracle, ceiling, warm-start, conductor; by commas.")
+    str,
+    typer.Option(
+        help="best, single:NAME, random, right, oracle, ceiling, warm-start, conductor; with --pool: each, best, "
+        "cheapest, random, vote, weighted-vote, escalate, knn, oracle; by commas. Default: best,oracle,ceiling or all.",
+        show_default=False,
+    ),
 ]
 WorkersOption = Annotated[str, typer.Option(help="exact: answers from the tables; local: adapters on this CPU.")]
 
 
 def evaluate(
     tasks: TasksOption = "gym",
-    planners: PlannersOption = "best,oracle,ceiling",
+    planners: PlannersOption = "",
     limit: Annotated[int, typer.Option(help="Questions.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the questions, the pools and the workers' noise.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="The report, as JSON. Default: reports/TASKS-SPLIT-SEED.json")
     ] = None,
+    pool: Annotated[str, typer.Option(help="recorded:FILE: replay the models whose answers it holds.")] = "",
+    data: Annotated[Path | None, typer.Option(help="Folder or file with the benchmarks that --tasks names.")] = None,
     workers: WorkersOption = "exact",
     adapters: Annotated[Path | None, typer.Option(help="Folder of NAME.gguf adapters, for models.")] = None,
     split: Annotated[str, typer.Option(help="test, dev, or novel (a skill never trained on).")] = "test",
@@ -58,6 +69,23 @@ def evaluate(
     async def work() -> int:
         from dirigent.evals.gym import GymSettings
 
+        names = [name.strip() for name in planners.split(",") if name.strip()]
+        if pool:
+            file = _report_file(out or Path("reports") / f"recorded-{seed}.json")
+            replayed = await _evaluate_recorded(
+                names,
+                pool,
+                tasks=[name.strip() for name in tasks.split(",") if name.strip() not in ("", "gym")],
+                data=data,
+                limit=limit,
+                seed=seed,
+                file=file,
+                concurrency=concurrency,
+                max_cost_usd=max_cost,
+                resume=resume,
+                traces=traces,
+            )
+            return _tell(replayed, file, as_json=as_json)
         _check(tasks=tasks, split=split, cards=cards)
         settings = GymSettings(
             split=split,  # type: ignore[arg-type]  # checked above
@@ -67,9 +95,8 @@ def evaluate(
             calibration=calibration,
         )
         file = _report_file(out or Path("reports") / f"{tasks}-{split}-{seed}.json")
-        names = [name.strip() for name in planners.split(",") if name.strip()]
         report = await _evaluate(
-            names,
+            names or ["best", "oracle", "ceiling"],
             settings,
             file=file,
             workers=workers,
@@ -87,8 +114,11 @@ def evaluate(
 def _check(*, tasks: str, split: str, cards: str) -> None:
     """Names that would only fail later, or not at all."""
     from dirigent.errors import ConfigError
+    from dirigent.tasks.benchmarks import BENCHMARKS
     from dirigent.toml import nearest
 
+    if any(name.strip() in BENCHMARKS for name in tasks.split(",")):
+        raise ConfigError(f"{tasks} needs models that answer: add  --pool recorded:FILE  with their recorded answers")
     for what, word, known in (
         ("family of tasks", tasks, ("gym",)),
         ("split", split, ("test", "dev", "novel")),
@@ -155,6 +185,74 @@ async def _evaluate(
                     keep=keep,
                     observe=observe,
                 )
+
+
+async def _evaluate_recorded(
+    planners: list[str],
+    pool: str,
+    *,
+    tasks: list[str],
+    data: Path | None,
+    limit: int,
+    seed: int,
+    file: Path,
+    concurrency: int,
+    max_cost_usd: float | None,
+    resume: bool,
+    traces: bool,
+) -> Report:
+    from datetime import UTC, datetime
+
+    from dirigent.evals.commit import source_commit
+    from dirigent.evals.record import Record, digest
+    from dirigent.evals.recorded import RecordedSettings, default_planners, evaluate_recorded, expanded
+    from dirigent.limits import Budget
+
+    questions = _recorded_questions(pool, tasks=tasks, data=data, limit=limit)
+    names = expanded(planners or default_planners(questions), questions)
+    settings = RecordedSettings(seed=seed)
+    outcomes = file.with_suffix(".jsonl")
+    about = {"pool": pool, "questions": digest(questions.tasks), "seed": str(seed), "folds": str(settings.folds)}
+    with (
+        Record.open(outcomes, about, resume=resume) as record,
+        _resumable(record, outcomes),
+        _progress(names) as observe,
+    ):
+        budget = Budget(max_cost_usd=max_cost_usd, what="the evaluation")
+        budget.spent_usd = record.cost_usd
+        async with _keeping(traces) as keep:
+            return await evaluate_recorded(
+                questions,
+                names,
+                settings=settings,
+                record=record,
+                concurrency=concurrency,
+                budget=budget,
+                commit=await source_commit(),
+                date=datetime.now(UTC).date().isoformat(),
+                keep=keep,
+                observe=observe,
+            )
+
+
+def _recorded_questions(pool: str, *, tasks: list[str], data: Path | None, limit: int) -> RecordedSet:
+    """The pool's own questions, or those of the benchmarks named that it holds answers to."""
+    from dirigent.errors import ConfigError
+    from dirigent.evals.recorded import load_recorded, of_benchmarks
+    from dirigent.tasks.benchmarks import load_benchmark
+
+    kind, _, path = pool.partition(":")
+    if kind != "recorded" or not path:
+        raise ConfigError(f"--pool {pool}: write  --pool recorded:FILE  with a file of recorded answers")
+    if limit < 1:
+        raise ConfigError(f"limit must be 1 or more, not {limit}")
+    file = Path(path).expanduser()
+    if data is None:
+        return load_recorded(file, limit=limit, tasks=tasks)
+    if not tasks:
+        raise ConfigError(f"--data {data} needs  --tasks  with the benchmarks to take from it")
+    wanted = [task for name in tasks for task in load_benchmark(name, data)]
+    return of_benchmarks(load_recorded(file), wanted, limit=limit)
 
 
 def _about(gym: Gym, *, workers: str, adapters: Path) -> dict[str, str]:

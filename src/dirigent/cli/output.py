@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -70,6 +71,18 @@ def print_text(text: str) -> None:
         text = escape(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def opened_for_writing(output: Path | None) -> AbstractContextManager[BinaryIO]:
+    """The file that was named, else stdout."""
+    from dirigent.errors import ConfigError
+
+    if output is None:
+        return nullcontext(sys.stdout.buffer)
+    try:
+        return output.open("wb")
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error}") from None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:

@@ -7,11 +7,9 @@ come to the same answer. With `--live` the workers of today's pool are asked ins
 from __future__ import annotations
 
 import enum
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -20,12 +18,14 @@ from dirigent.cli.output import (
     ConfigOption,
     JsonOption,
     carry_out,
+    opened_for_writing,
     print_json,
     print_text,
     say,
     short,
     table,
 )
+from dirigent.cli.storage import configured_store
 
 if TYPE_CHECKING:
     from dirigent.store import Store, TraceRow
@@ -67,7 +67,7 @@ def list_(
     """
 
     async def work() -> None:
-        async with _store(config) as store:
+        async with configured_store(config) as store:
             rows = await store.list(limit=limit, status=_status(status), search=search)
         if as_json:
             print_json({"traces": rows})
@@ -92,7 +92,7 @@ def show(
     """
 
     async def work() -> None:
-        async with _store(config) as store:
+        async with configured_store(config) as store:
             trace = await store.get(id or await _newest(store))
         if as_json:
             print_json(trace)
@@ -122,8 +122,8 @@ def export(
         import msgspec
 
         count = 0
-        with _opened_for_writing(output) as file:
-            async with _store(config) as store:
+        with opened_for_writing(output) as file:
+            async with configured_store(config) as store:
                 async for trace in store.export(status=_status(status), search=search):
                     file.write(msgspec.json.encode(trace) + b"\n")
                     count += 1
@@ -146,7 +146,7 @@ def replay(
     """
 
     async def work() -> int:
-        async with _store(config) as store:
+        async with configured_store(config) as store:
             old = await store.get(id or await _newest(store))
         new = await (_live(old, config) if live else _recorded(old))
         same = (new.status, new.answer, new.tool_calls) == (old.status, old.answer, old.tool_calls)
@@ -175,7 +175,7 @@ def delete(
     """
 
     async def work() -> None:
-        async with _store(config) as store:
+        async with configured_store(config) as store:
             whole = (await store.get(id)).id
             await store.delete(whole)
         if as_json:
@@ -223,15 +223,6 @@ def _replayed(old: Trace, new: Trace, *, live: bool) -> dict[str, Any]:
     return told
 
 
-def _store(config: Path | None) -> AbstractAsyncContextManager[Store]:
-    """The store alone: listing old runs needs no worker, no key and no discovery."""
-    from dirigent.config import Config, config_path, load_config
-    from dirigent.runtime import open_store
-
-    path = config_path(config)
-    return open_store(load_config(path).config if path is not None else Config())
-
-
 def _status(text: str) -> RunStatus | None:
     from dirigent.errors import ConfigError
     from dirigent.toml import nearest
@@ -273,17 +264,6 @@ def _rows(rows: Sequence[TraceRow]) -> str:
         for row in rows
     ]
     return table(header, cells, right=(4, 5, 6, 7, 8))
-
-
-def _opened_for_writing(output: Path | None) -> AbstractContextManager[BinaryIO]:
-    from dirigent.errors import ConfigError
-
-    if output is None:
-        return nullcontext(sys.stdout.buffer)
-    try:
-        return output.open("wb")
-    except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error}") from None
 
 
 def _calls(count: int) -> str:

@@ -17,14 +17,14 @@ def train(
     seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a conductor: warm start, reinforcement learning, exported adapter. Needs the extra `train`.
+    """Train what a recipe describes: a conductor, the gym's specialists, or a control. Needs the extra `train`.
 
     Example:  dirigent train recipes/tiny-cpu.toml
     """
 
     async def work() -> int:
         from dirigent.train.recipe import load_recipe
-        from dirigent.train.run import train as carry_out_recipe
+        from dirigent.train.run import carry_out as carry_out_recipe
 
         loaded = load_recipe(recipe)
         folder = out or Path("runs") / loaded.name
@@ -33,9 +33,7 @@ def train(
         if as_json:
             print_json(result)
         else:
-            right = f"{result.start['accuracy_greedy']:.1%} -> {result.dev.get('accuracy', 0.0):.1%}"
-            print_text(f"step {result.step}/{result.steps}; right on dev {right}, ceiling {result.ceiling:.1%}")
-            print_text(f"adapter: {result.adapter}")
+            print_text(result.summary)
         return 0 if result.finished else FAILED
 
     carry_out(work, as_json=as_json)

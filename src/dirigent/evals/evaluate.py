@@ -23,6 +23,7 @@ from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Observe, Request, ignore
 from dirigent.planner import Planner
 from dirigent.pool import Pool
+from dirigent.tasks.graders import judge
 from dirigent.tasks.task import Task
 from dirigent.trace import Trace
 
@@ -167,7 +168,8 @@ class _Evaluation(msgspec.Struct):
                 self.out_of_money = True
                 self.observe(OutOfMoney(self.budget.spent_usd, trace.error))
             return None
-        return outcome_of(trace, job.task, planner=job.entry.name, repeat=job.repeat, inspect=self.inspect)
+        grade = await judge(job.task, trace.answer) if trace.status == "done" else None
+        return outcome_of(trace, job.task, grade=grade, planner=job.entry.name, repeat=job.repeat, inspect=self.inspect)
 
     def _require_prices(self, pool: Pool) -> None:
         for info in pool.infos:

@@ -73,7 +73,7 @@ class Figures(msgspec.Struct, frozen=True):
 def figures(outcomes: Sequence[Outcome]) -> Figures:
     """One planner's figures."""
     n = len({outcome.task for outcome in outcomes})
-    right, valid = _share(o.correct for o in outcomes), [o for o in outcomes if o.valid]
+    right, valid = mean([o.value for o in outcomes]), [o for o in outcomes if o.valid]
     cost_usd = mean([o.cost_usd for o in outcomes])
     seconds = [o.seconds for o in outcomes]
     return Figures(
@@ -81,7 +81,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         accuracy=right,
         interval=wilson(right * n, n),
         valid=_share(o.valid for o in outcomes),
-        accuracy_given_valid=_share(o.correct for o in valid),
+        accuracy_given_valid=mean([o.value for o in valid]),
         steps=mean([o.steps for o in valid]),
         steps_over_minimal=_over_minimal(outcomes),
         one_step_in_one=_share_or_none(o.steps == 1 for o in outcomes if o.minimal_steps == 1),
@@ -120,7 +120,7 @@ def scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Question -> how right it was: the mean of its repeats."""
     found: dict[str, list[float]] = defaultdict(list)
     for outcome in outcomes:
-        found[outcome.task].append(float(outcome.correct))
+        found[outcome.task].append(outcome.value)
     return {task: mean(values) for task, values in found.items()}
 
 
@@ -129,7 +129,7 @@ def oracle(alone: Iterable[Outcome]) -> list[Outcome]:
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in alone:
         found[outcome.task].append(outcome)
-    chosen = [min(tried, key=lambda o: (not o.correct, o.cost_usd, o.planner)) for tried in found.values()]
+    chosen = [min(tried, key=lambda o: (-o.value, o.cost_usd, o.planner)) for tried in found.values()]
     return [msgspec.structs.replace(outcome, planner=ORACLE) for outcome in chosen]
 
 
@@ -155,7 +155,7 @@ def by_planner(outcomes: Iterable[Outcome]) -> Mapping[str, list[Outcome]]:
 
 
 def _group(outcomes: Sequence[Outcome]) -> Group:
-    n, right = len({o.task for o in outcomes}), _share(o.correct for o in outcomes)
+    n, right = len({o.task for o in outcomes}), mean([o.value for o in outcomes])
     return Group(n, right, wilson(right * n, n), mean([o.steps for o in outcomes if o.valid]))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from dirigent.plan import Plan
-from dirigent.tasks.task import Task, grade
+from dirigent.tasks.task import Grade, Task
 from dirigent.trace import Trace
 
 Inspect = Callable[[Task, Plan], Mapping[str, bool]]
@@ -27,6 +27,8 @@ class Outcome(msgspec.Struct, frozen=True):
     repeat: int = 0
     """Which of several runs of the same question, each with its own noise."""
     correct: bool = False
+    score: float | None = None
+    """How right, where an answer may be right in part; None: as `correct` says."""
     valid: bool = False
     """The planner's own first draft was a plan."""
     answer: str = ""
@@ -54,6 +56,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.planner, self.task, self.repeat
 
     @property
+    def value(self) -> float:
+        """How right it was, between 0 and 1."""
+        return float(self.correct) if self.score is None else self.score
+
+    @property
     def steps(self) -> int:
         return len(self.plan.steps) if self.plan else 0
 
@@ -67,15 +74,24 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.error_kind in FAULTS
 
 
-def outcome_of(trace: Trace, task: Task, *, planner: str, repeat: int = 0, inspect: Inspect | None = None) -> Outcome:
-    """Grade a run. A run that failed is wrong, and says why."""
+def outcome_of(
+    trace: Trace,
+    task: Task,
+    *,
+    grade: Grade | None,
+    planner: str,
+    repeat: int = 0,
+    inspect: Inspect | None = None,
+) -> Outcome:
+    """What became of a run. One that failed has no grade: it is wrong, and says why."""
     usage, plan = trace.usage, trace.plan
     first = trace.rounds[0] if trace.rounds else None
     return Outcome(
         planner=planner,
         task=task.id,
         repeat=repeat,
-        correct=trace.status == "done" and grade(task, trace.answer).correct,
+        correct=grade is not None and grade.correct,
+        score=grade.score if grade is not None else None,
         valid=first is not None and first.plan is not None and not first.fallback,
         answer=trace.answer,
         plan=plan,

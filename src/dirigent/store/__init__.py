@@ -2,7 +2,8 @@
 
 `Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema), `migrations/` (how a database
 gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit), `traces.py` (runs as
-rows). Later records (keys, ledger, audit) are modules beside `traces.py` over the same `read` and `write`.
+rows). Beside it, over the same `read` and `write`: `keys.py` (who may call; `pepper.py`, `admission.py`),
+`ledger.py` (what calls cost; `process.py`) and `audit.py` (who did what).
 
     async with Store.open("traces.db") as store:
         await store.save(trace)

@@ -15,10 +15,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from dirigent.errors import StoreError
+
+_TAKE_LOCK = text("SELECT pg_advisory_xact_lock(219290979)")
+"""An arbitrary number, other than the one of the migrations."""
 
 ELSEWHERE = "set DIRIGENT_HOME to a folder you can write, or url under [store] in dirigent.toml"
 
@@ -38,6 +41,22 @@ def writing(engine: Engine) -> Engine:
     written in between, however long it is ready to wait.
     """
     return engine.execution_options(dirigent_writes=True)
+
+
+def one_at_a_time(connection: Connection) -> None:
+    """From here to the commit no other process is in such a part: what is read stays true until it is written.
+
+    SQLite's write lock has seen to that already. One lock for everything rather than one for each row: a shared
+    commit touches many rows in no order, and two processes would block one another.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(_TAKE_LOCK)
+
+
+def as_of_now(connection: Connection) -> None:
+    """Every query of this transaction sees the same moment. To be called first; SQLite does so by itself."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 def parse_url(url_or_path: str | Path) -> URL:

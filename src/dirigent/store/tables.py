@@ -1,14 +1,28 @@
 """The tables of the store, as they are after the newest migration.
 
 Queries are written against these; `migrations/` is what makes a database look like them, and a test compares
-the two. Later tables (keys, ledger, audit) join here together with a migration of their own.
+the two. Later tables join here together with a migration of their own. Money is in whole billionths of a dollar:
+sums of them are exact, which sums of fractions are not.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -47,4 +61,71 @@ traces = Table(
     Column("format", Integer, nullable=False, comment="how body is written"),
     Column("body", LargeBinary, nullable=False, comment="the whole trace"),
     Index(None, "created_at", "id"),
+)
+
+# SQLite gives out row numbers by itself, but only to a column that is declared as INTEGER.
+row_number = BigInteger().with_variant(Integer, "sqlite")
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("digest", String(64), nullable=False, comment="HMAC of the key's text; the text itself is kept nowhere"),
+    Column("pepper_id", String(16), nullable=False, comment="which pepper the digest was made with"),
+    Column("last4", String(4), nullable=False),
+    Column("caller", Text, nullable=False, comment="JSON: role, label, bounds"),
+    Column("created_at", String(27), nullable=False),
+    Column("expires_at", String(27)),
+    Column("revoked_at", String(27)),
+    UniqueConstraint("digest"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", row_number, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("key_id", String(16), nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("owner", Text, nullable=False, comment="the process that made the call"),
+    Column("state", String(8), nullable=False, comment="open, settled or lost"),
+    Column("reserved_at", String(27), nullable=False),
+    Column("charged_day", String(10), nullable=False, comment="the UTC day whose budget pays"),
+    Column("hold_nusd", BigInteger, nullable=False, comment="the worst case"),
+    Column("settled_at", String(27)),
+    Column("cost_nusd", BigInteger),
+    Column("output_tokens", BigInteger),
+    Index(None, "key_id", "reserved_at"),
+    Index(None, "run_id"),
+    Index("ix_attempts_open", "owner", sqlite_where=text("state = 'open'"), postgresql_where=text("state = 'open'")),
+)
+
+spending = Table(
+    "spending",
+    metadata,
+    Column("key_id", String(16), primary_key=True),
+    Column("day", String(10), nullable=False, comment="the newest UTC day with a reservation"),
+    Column("day_nusd", BigInteger, nullable=False, comment="spent and held on that day"),
+    Column("month_nusd", BigInteger, nullable=False, comment="in that day's month"),
+    Column("total_nusd", BigInteger, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", String(27), nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("details", Text, nullable=False, comment="JSON"),
+    Column("previous", String(64), nullable=False, comment="the hash of the row before"),
+    Column("hash", String(64), nullable=False),
+)
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False, comment="of the newest row"),
+    Column("hash", String(64), nullable=False),
 )

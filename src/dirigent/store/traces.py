@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dirigent.errors import StoreError
+from dirigent.store.moments import utc_text
 from dirigent.store.tables import traces
 from dirigent.trace import RunStatus, Trace
 from dirigent.workers.secret import SHORTEST_REDACTED, redact
@@ -184,14 +185,9 @@ def _text(text: str) -> str:
 
 def _stamp(trace: Trace) -> str:
     try:
-        return _utc(datetime.fromisoformat(trace.created_at))
+        return utc_text(datetime.fromisoformat(trace.created_at))
     except ValueError:
         raise StoreError(f"trace {trace.id} was created at {trace.created_at!r}, which is no ISO 8601 time") from None
-
-
-def _utc(moment: datetime) -> str:
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
@@ -201,7 +197,7 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     if wanted.profile is not None:
         conditions.append(traces.c.profile == wanted.profile)
     if wanted.since is not None:
-        conditions.append(traces.c.created_at >= _utc(wanted.since))
+        conditions.append(traces.c.created_at >= utc_text(wanted.since))
     if wanted.search:
         conditions.append(traces.c.searchable.contains(_text(wanted.search).casefold(), autoescape=True))
     return conditions

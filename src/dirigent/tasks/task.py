@@ -11,13 +11,19 @@ Knows nothing of where tasks come from. A generator that knows the cheapest righ
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from dirigent.errors import GradeError
 
-Grader = Literal["word", "number", "list"]
+BareGrader = Literal["word", "number", "list"]
+"""For replies that are the bare value: the gym's, where a sentence around the answer is a fault."""
+
+FreeGrader = Literal["final_number", "choice", "exact", "literal", "math", "code", "score"]
+"""For replies in free text, whose final answer has to be found first (`graders.judge`)."""
+
+Grader = BareGrader | FreeGrader
 
 
 class SketchStep(msgspec.Struct, frozen=True):
@@ -71,12 +77,18 @@ class Grade(msgspec.Struct, frozen=True):
     correct: bool
     got: str
     """The reply as it was compared."""
+    score: float | None = None
+    """How right, between 0 and 1, where an answer may be right in part."""
 
 
 def grade(task: Task, text: str) -> Grade:
     """Judge a reply. Exact: no part of a sentence counts as an answer."""
     if not task.answer.strip():
         raise GradeError(f"task {task.id!r} has no answer to grade against")
+    if task.grader not in get_args(BareGrader):
+        raise GradeError(
+            f"task {task.id!r} is graded by {task.grader!r}, which takes time: await graders.judge(task, text)"
+        )
     got = tidy(text)
     return Grade(_comparable(got, grader=task.grader) == _comparable(tidy(task.answer), grader=task.grader), got)
 

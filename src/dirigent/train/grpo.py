@@ -1,15 +1,13 @@
 """GRPO on TRL's trainer: sample plans, carry them out, learn from how they compare within their group.
 
 TRL has the optimiser, the loss, processes and checkpoints; ours are the rows, the sampler, the reward and the watch.
-The dataset TRL is given only counts: `Rollouts` draws the real rows, because what to draw follows what was learned and
-because groups without variance are replaced before TRL ever sees them. So scores are known at sampling time, and the
-one async reward function only hands them over: None for a rollout that a worker's fault cost its score.
+The dataset TRL is given only counts: `rollouts.py` draws the real rows, because what to draw follows what was learned
+and because groups without variance are replaced before TRL ever sees them. So scores are known at sampling time, and
+the one async reward function only hands them over: None for a rollout that a worker's fault cost its score.
 
 Each step's noise has a seed of its own and everything else that a step depends on is in the checkpoint, so a resumed
 run takes the same next step that an unbroken one would have taken.
 """
-
-# ruff: noqa: N803, N806 -- suffixes name dimensions: prompts, rollouts of a group, batch, time, vocabulary
 
 from __future__ import annotations
 
@@ -22,15 +20,16 @@ from typing import Any
 import msgspec
 
 from dirigent.train.checkpoint import seal, write_durably
-from dirigent.train.dataset import Row, RowState, sift
-from dirigent.train.metrics import Collapse, CollapseState, step_metrics
-from dirigent.train.policy import Policy, Written, measure
+from dirigent.train.dataset import Row, RowState
+from dirigent.train.metrics import Collapse, CollapseState
+from dirigent.train.policy import Policy, measure
 from dirigent.train.progress import Progress
-from dirigent.train.recipe import GrpoSettings, Recipe, batching
-from dirigent.train.reward import advantages, lambda_at, lambda_start, rewards
+from dirigent.train.recipe import Recipe, batching
+from dirigent.train.reward import lambda_start
+from dirigent.train.rollouts import Rollouts
 from dirigent.train.rows import Rows
-from dirigent.train.sampler import Sample
 from dirigent.train.scorer import Scorer
+from dirigent.train.secondround import Stock
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
 
@@ -46,6 +45,8 @@ class TrainState(msgspec.Struct, frozen=True):
     """The step from which cost counts."""
     dev: dict[str, float] = {}
     """The last measurement."""
+    second: Stock = Stock()
+    """Second rounds in stock."""
 
 
 class Stop(msgspec.Struct):
@@ -72,8 +73,7 @@ def train_policy(
     rollouts = Rollouts(recipe, policy, scorer, rows=rows)
     state = TrainState() if resume_from is None else load_state(resume_from)
     if resume_from is not None:
-        rows.state = state.rows
-        rollouts.cost_from_step = state.cost_from_step
+        rollouts.restore(state.rows, cost_from_step=state.cost_from_step, stock=state.second)
     watch = Watch(
         recipe, policy, scorer, rollouts=rollouts, dev=dev, ceiling=ceiling, progress=progress, stop=stop,
         deadline=deadline, state=state,
@@ -82,115 +82,6 @@ def train_policy(
     rollouts.process = trainer.accelerator.process_index
     trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     return watch.state()
-
-
-class Rollouts:
-    """Draws rows, samples a group of plans for each, scores them, and keeps the groups that teach something."""
-
-    def __init__(self, recipe: Recipe, policy: Policy, scorer: Scorer, *, rows: Rows) -> None:
-        self.recipe = recipe
-        self.policy = policy
-        self.scorer = scorer
-        self.rows = rows
-        self.process = 0
-        self.cost_from_step: int | None = None
-        self.metrics: dict[str, float] = {}
-        """Of the present step, over the rows drawn first: those drawn to replace others are not typical."""
-
-    def sample(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """TRL's `rollout_func`: as many rows as it asks for, and their rewards as one more column."""
-        settings, step = self.recipe.grpo, int(trainer.state.global_step)
-        wanted = len(prompts) // settings.rollouts
-        kept: list[_Group] = []
-        spare: list[_Group] = []
-        ask_for, seconds = wanted, {"sample_seconds": 0.0, "score_seconds": 0.0}
-        for turn in range(1 + settings.refills):
-            groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
-            sifted = sift([group.rewards for group in groups], wanted=wanted - len(kept))
-            kept += [groups[i] for i in sifted.keep]
-            spare += [groups[i] for i in sifted.dropped]
-            ask_for = min(sifted.refill, wanted)
-            if not ask_for:
-                break
-        self.metrics |= {**seconds, "groups_kept": len(kept) / wanted, "lambda": self.lambda_(step)}
-        # Too few even so: groups without variance fill the batch, and move nothing.
-        chosen = (kept + spare)[:wanted]
-        return {
-            "prompt_ids": [group.prompt for group in chosen for _ in group.samples],
-            "completion_ids": [sample.ids for group in chosen for sample in group.samples],
-            "logprobs": [sample.logprobs for group in chosen for sample in group.samples],
-            "reward": [reward for group in chosen for reward in _scaled(group.rewards, settings)],
-        }
-
-    async def plan_reward(self, *, reward: list[float | None], log_metric: Any, **_: Any) -> list[float | None]:
-        """TRL's reward function."""
-        for name, value in self.metrics.items():
-            log_metric(name, value)
-        return reward
-
-    def lambda_(self, step: int) -> float:
-        """The weight of cost at a step."""
-        return lambda_at(step, self.cost_from_step, self.recipe.cost)
-
-    def _groups(self, n: int, *, step: int, turn: int, trainer: Any, seconds: dict[str, float]) -> list[_Group]:
-        rows = self.rows.draw(n)
-        began = time.monotonic()
-        written = self._write(rows, step=step, turn=turn, trainer=trainer)
-        sampled = time.monotonic()
-        flat_rows = [row for row, group in zip(rows, written.texts_PG, strict=True) for _ in group]
-        scored = self.scorer.score(
-            flat_rows,
-            [text for group in written.texts_PG for text in group],
-            tokens=[len(sample.ids) for group in written.samples_PG for sample in group],
-        )
-        self.rows.update(flat_rows, scored)
-        size = self.recipe.grpo.rollouts
-        scored_PG = [scored[i : i + size] for i in range(0, len(scored), size)]
-        rewards_PG = rewards(scored_PG, self.lambda_(step), self.recipe.reward)
-        if turn == 0:
-            given = [reward for group in rewards_PG for reward in group if reward is not None]
-            self.metrics = step_metrics(flat_rows, scored) | {"reward": sum(given) / max(1, len(given))}
-        seconds["sample_seconds"] += sampled - began
-        seconds["score_seconds"] += time.monotonic() - sampled
-        return [_Group(*parts) for parts in zip(written.prompts_P, written.samples_PG, rewards_PG, strict=True)]
-
-    def _write(self, rows: Sequence[Row], *, step: int, turn: int, trainer: Any) -> Written:
-        settings = self.recipe.grpo
-        if settings.sampler == "vllm":
-            return _write_with_vllm(self.policy, rows, settings, trainer)
-        seed = step_seed(self.recipe.seed, step=step, turn=turn, process=self.process)
-        noise = self.policy.generator(seed)
-        return self.policy.write(rows, group=settings.rollouts, temperature=settings.temperature, generator=noise)
-
-
-class _Group(msgspec.Struct, frozen=True):
-    prompt: list[int]
-    samples: list[Sample]
-    rewards: list[float | None]
-
-
-def step_seed(seed: int, *, step: int, turn: int, process: int) -> int:
-    """A seed of its own for every draw of a run."""
-    return ((seed * 1_000_003 + step) * 31 + turn) * 1009 + process
-
-
-def _scaled(rewards_G: list[float | None], settings: GrpoSettings) -> list[float | None]:
-    """TRL subtracts the mean; a floor under the spread it does not know, so that is applied here."""
-    if settings.scale == "floored_std":
-        return advantages([rewards_G], scale="floored_std")[0]
-    return rewards_G
-
-
-def _write_with_vllm(policy: Policy, rows: Sequence[Row], settings: GrpoSettings, trainer: Any) -> Written:
-    """The same through TRL's vLLM, whose weights TRL has brought up to date before it asked for rollouts."""
-    prompts = policy.prompts(rows)
-    repeated = [prompt for prompt in prompts for _ in range(settings.rollouts)]
-    _, ids, logprobs, _ = trainer.vllm_generation.generate(
-        prompts=repeated, images=None, num_generations=settings.rollouts
-    )
-    samples = [Sample(list(i), [token[0] for token in lp]) for i, lp in zip(ids, logprobs, strict=True)]
-    size = settings.rollouts
-    return policy.decoded(prompts, [samples[i : i + size] for i in range(0, len(samples), size)])
 
 
 class Watch:
@@ -226,7 +117,9 @@ class Watch:
 
     def state(self) -> TrainState:
         rollouts = self.rollouts
-        return TrainState(rollouts.rows.state, self._collapse.state, rollouts.cost_from_step, self._last_dev)
+        return TrainState(
+            rollouts.rows.state, self._collapse.state, rollouts.cost_from_step, self._last_dev, rollouts.second.stock
+        )
 
     def begin_step(self) -> None:
         self._step_began = time.monotonic()

@@ -18,12 +18,13 @@ import torch
 from dirigent.errors import ConfigError
 from dirigent.train.base import encode, load_base, prompt_texts
 from dirigent.train.dataset import Row
+from dirigent.train.decode import CacheKind, DecodeSettings, Sample, decode
+from dirigent.train.graphs import Graphs
 from dirigent.train.metrics import step_metrics
+from dirigent.train.noise import group_seeds
 from dirigent.train.recipe import BaseSettings, Recipe
-from dirigent.train.sampler import Sample, sample_groups
 from dirigent.train.scorer import Scorer
-from dirigent.train.sft import SftSettings
-from dirigent.train.specialists import save_adapter
+from dirigent.train.sft import SftSettings, save_adapter
 
 ADAPTER = "default"
 """PEFT's name for the adapter that is trained; TRL knows it by no other."""
@@ -40,25 +41,28 @@ class Written(msgspec.Struct, frozen=True):
 class Policy:
     """A model, its tokenizer, and how long its plans may be."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, max_completion_tokens: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, max_completion_tokens: int, cache: CacheKind = "auto") -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.max_completion_tokens = max_completion_tokens
+        self._cache = cache
+        self._graphs = Graphs()
 
-    def write(
-        self, rows: Sequence[Row], *, group: int, temperature: float, generator: torch.Generator | None = None
-    ) -> Written:
-        """`group` plans for each row."""
+    def write(self, rows: Sequence[Row], *, group: int, seed: int | None, temperature: float = 1.0) -> Written:
+        """`group` plans for each row, sampled; greedy where there is no seed."""
         prompts = self.prompts(rows)
-        samples = sample_groups(
+        samples = decode(
             self.model,
             prompts,
-            group=group,
-            max_new_tokens=self.max_completion_tokens,
-            temperature=temperature,
-            pad=self.tokenizer.pad_token_id,
-            end=self.tokenizer.eos_token_id,
-            generator=generator,
+            seeds_PG=group_seeds(seed, prompts=len(prompts), group=group),
+            settings=DecodeSettings(
+                self.max_completion_tokens,
+                pad=self.tokenizer.pad_token_id,
+                end=self.tokenizer.eos_token_id,
+                temperature=temperature,
+                cache=self._cache,
+            ),
+            graphs=self._graphs,
         )
         return self.decoded(prompts, samples)
 
@@ -70,17 +74,10 @@ class Policy:
         texts = iter(flat)
         return Written(prompts, samples_PG, [[next(texts) for _ in group] for group in samples_PG])
 
-    def generator(self, seed: int) -> torch.Generator:
-        """Noise of its own, on the model's device."""
-        return torch.Generator(next(self.model.parameters()).device).manual_seed(seed)
 
-
-def measure(
-    policy: Policy, scorer: Scorer, rows: Sequence[Row], *, temperature: float = 0.0, seed: int = 0
-) -> dict[str, float]:
-    """The metrics of one plan a row, greedy unless a temperature is given."""
-    noise = policy.generator(seed) if temperature else None
-    written = policy.write(rows, group=1, temperature=temperature, generator=noise)
+def measure(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | None = None) -> dict[str, float]:
+    """The metrics of one plan a row, greedy unless a seed is given."""
+    written = policy.write(rows, group=1, seed=seed)
     texts = [text for (text,) in written.texts_PG]
     return step_metrics(rows, scorer.score(rows, texts, tokens=[len(s.ids) for (s,) in written.samples_PG]))
 

@@ -7,6 +7,7 @@ neighbour. Parsing needs no torch, so recipes can be checked anywhere. What the 
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ import msgspec
 from dirigent import toml
 from dirigent.errors import ConfigError
 from dirigent.plan import Dialect
+from dirigent.tasks.gym.specialists import ROSTER
 from dirigent.train.dataset import RowSettings
 from dirigent.train.reward import LambdaSettings, RewardSettings
 
@@ -57,8 +59,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["adapters", "exact", "config"] = "adapters"
     """The gym's specialists as adapters on the base; the same by table, without a model; or a pool of any kind."""
-    adapters: str = "adapters"
-    """Folder with one PEFT folder a specialist."""
+    adapters: tuple[str, ...] = ("packaged",)
+    """Folders with an adapter a specialist, a PEFT folder or a GGUF file; the first that has it counts. `packaged` are
+    those that ship."""
     config: str = ""
     """A dirigent.toml whose workers are the pool."""
 
@@ -130,6 +133,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often groups without variance are replaced by newly drawn ones within a step."""
     gradient_checkpointing: bool = False
     sampler: Literal["torch", "vllm"] = "torch"
+    cache: Literal["auto", "dynamic", "static", "graphs"] = "auto"
+    """What the torch sampler reads from while it writes; `auto` takes CUDA graphs on a GPU, a growing cache else."""
     vllm_memory: float = 0.5
     """Share of each GPU's memory that a colocated vLLM takes."""
     save_every_steps: int = 10
@@ -158,8 +163,30 @@ class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accuracy of the right plans; measured where tasks know theirs."""
 
 
+class SecondRoundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Accept-or-repair rows: a checkable question with a plan of the policy's own and the answer it got."""
+
+    share: float = 0.0
+    """Of a step's rows; 0: none."""
+    from_stage: int = 2
+    """The stage of the curriculum that opens them: they come last."""
+    every_steps: int = 10
+    """How often they are written anew by the policy as it is then."""
+    tries: int = 256
+    """First rounds run each time to choose from."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share < 1.0:
+            raise ValueError(f"second_round.share must be from 0 up to 1, not {self.share:g}")
+        if self.every_steps < 1 or self.tries < 2:
+            raise ValueError("second_round.every_steps must be 1 or more and second_round.tries 2 or more")
+
+
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A conductor: warm start, then reinforcement learning."""
+
     name: str
+    kind: Literal["conductor"] = "conductor"
     about: str = ""
     seed: int = 1
     base: BaseSettings = BaseSettings(weights="smollm2-135m")
@@ -167,8 +194,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: TaskSettings = TaskSettings()
     policy: PolicySettings = PolicySettings()
     warm_start: WarmStartSettings = WarmStartSettings()
+    algorithm: Literal["grpo", "rft"] = "grpo"
+    """GRPO, or as a control rejection-sampling fine-tuning: imitate the right rollouts, as many drawn as for GRPO."""
     grpo: GrpoSettings = GrpoSettings()
     rows: RowSettings = RowSettings()
+    second_round: SecondRoundSettings = SecondRoundSettings()
     reward: RewardSettings = RewardSettings()
     cost: LambdaSettings = LambdaSettings()
     eval: EvalSettings = EvalSettings()
@@ -178,9 +208,100 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a tiny base knows nothing; warm_start.lessons must teach it to write")
         if self.policy.rank == 0 and self.workers.kind == "adapters":
             raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
+        if self.algorithm == "rft" and self.grpo.sampler == "vllm":
+            raise ValueError('algorithm = "rft" samples with torch; set grpo.sampler = "torch"')
+        if self.second_round.share and (self.tasks.file or self.tasks.dialect != "lines"):
+            raise ValueError("second_round rows are the gym's, in the lines dialect; set second_round.share = 0")
 
 
-def load_recipe(path: Path) -> Recipe:
+class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an adapter is fitted to examples."""
+
+    rank: int = 4
+    steps: int = 400
+    """Of one round."""
+    batch: int = 128
+    rounds: int = 2
+    """At most; fitting stops after the round that reaches the goal."""
+    learning_rate: float = 2e-3
+
+
+class FitChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one specialist has different."""
+
+    rank: int | None = None
+    steps: int | None = None
+    batch: int | None = None
+    rounds: int | None = None
+    learning_rate: float | None = None
+
+
+class SpecialistsRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The gym's workers: an adapter each, judged, and the table of who can do what."""
+
+    name: str
+    kind: Literal["specialists"] = "specialists"
+    about: str = ""
+    seed: int = 0
+    base: BaseSettings = BaseSettings(weights="smollm2-135m")
+    names: tuple[str, ...] = ()
+    """Which specialists; empty: all of the roster."""
+    fit: FitSettings = FitSettings()
+    specialist: dict[str, FitChanges] = {}
+    goal: float = 0.99
+    """Share of its own questions that ends a specialist's fitting early; less its noise for the noisy one."""
+    processes: int = 1
+    """Specialists fitted at the same time, each in a process with a copy of the base."""
+    judge: int = 2000
+    """Fresh examples that a round is judged on."""
+    matrix: int = 200
+    """Questions of each skill put to every worker at the end."""
+    alone: int = 500
+    """Test questions put to every worker alone at the end."""
+
+    def __post_init__(self) -> None:
+        known = [specialist.name for specialist in ROSTER]
+        for name in (*self.names, *self.specialist):
+            if name not in known:
+                raise ValueError(f'there is no specialist "{name}"{toml.nearest(name, known)}')
+        if self.processes < 1:
+            raise ValueError(f"processes must be 1 or more, not {self.processes}")
+
+    def fit_of(self, name: str) -> FitSettings:
+        """The settings of one specialist."""
+        changes = self.specialist.get(name, FitChanges())
+        given = {key: value for key, value in msgspec.structs.asdict(changes).items() if value is not None}
+        return msgspec.structs.replace(self.fit, **given)
+
+
+class DirectRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A control: one adapter of the conductor's size, fitted end to end from question to answer, without workers."""
+
+    name: str
+    kind: Literal["direct"] = "direct"
+    about: str = ""
+    seed: int = 1
+    base: BaseSettings = BaseSettings(weights="smollm2-135m")
+    policy: PolicySettings = PolicySettings()
+    n: int = 200_000
+    """Questions of the training split: as many as a conductor's run draws."""
+    steps: int = 2000
+    batch: int = 128
+    learning_rate: float = 1e-3
+    max_answer_tokens: int = 32
+    measure: int = 1000
+    """Questions of the development and of the test split that it is tried on."""
+
+
+AnyRecipe = Recipe | SpecialistsRecipe | DirectRecipe
+KINDS: dict[str, type[AnyRecipe]] = {
+    "conductor": Recipe,
+    "specialists": SpecialistsRecipe,
+    "direct": DirectRecipe,
+}
+
+
+def load_recipe(path: Path) -> AnyRecipe:
     """The recipe in this file; any fault is a `ConfigError` that names the key and the line."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -189,8 +310,22 @@ def load_recipe(path: Path) -> Recipe:
     return parse_recipe(text, file=path.name)
 
 
-def parse_recipe(text: str, *, file: str = "recipe") -> Recipe:
-    return toml.decode(text, Recipe, file=file)
+def load_conductor(path: Path) -> Recipe:
+    """The same where only a conductor's recipe will do."""
+    recipe = load_recipe(path)
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(f'{path} is a recipe of kind "{recipe.kind}"; one of kind "conductor" is wanted')
+    return recipe
+
+
+def parse_recipe(text: str, *, file: str = "recipe") -> AnyRecipe:
+    try:
+        kind = tomllib.loads(text).get("kind", "conductor")
+    except tomllib.TOMLDecodeError:
+        kind = "conductor"  # said with its place by the decoder below
+    if kind not in KINDS:
+        raise ConfigError(f"{file}: kind is {kind!r}{toml.nearest(str(kind), KINDS)}")
+    return toml.decode(text, KINDS[kind], file=file)
 
 
 class Batching(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
@@ -37,6 +38,9 @@ NOISY = frozenset(specialist.name for specialist in ROSTER if specialist.noise)
 """Workers that may answer the same thing differently each time."""
 
 
+Control = Literal["none", "format", "shuffled"]
+
+
 class RewardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invalid: float = 0.0
     wrong: float = 0.1
@@ -47,6 +51,9 @@ class RewardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cost of one such price."""
     path_weight: float = 1.0
     """Cost of one step on the critical path: of waiting for one call. Steps side by side count once."""
+    control: Control = "none"
+    """What a control trains on instead: `format` rewards every valid plan alike, `shuffled` deals the rewards of a
+    group out at random."""
 
     def __post_init__(self) -> None:
         if not self.invalid <= self.wrong < self.right:
@@ -142,6 +149,35 @@ def rewards(
 ) -> list[list[float | None]]:
     """The rewards of each group, with cost weighed by `lambda_` among its correct rollouts."""
     return [_group_rewards(scored_G, lambda_, settings) for scored_G in scored_PG]
+
+
+def controlled(
+    rewards_PG: Sequence[Sequence[float | None]],  # noqa: N803
+    scored_PG: Sequence[Sequence[Scored]],  # noqa: N803
+    settings: RewardSettings,
+    *,
+    seed: int,
+) -> list[list[float | None]]:
+    """The rewards a control is given in place of these. Dropped rollouts stay dropped."""
+    if settings.control == "format":
+        return [[_format_reward(one, settings) for one in scored_G] for scored_G in scored_PG]
+    if settings.control == "shuffled":
+        rng = random.Random(f"shuffled {seed}")
+        return [_shuffled(rewards_G, rng) for rewards_G in rewards_PG]
+    return [list(rewards_G) for rewards_G in rewards_PG]
+
+
+def _format_reward(one: Scored, settings: RewardSettings) -> float | None:
+    if one.dropped:
+        return None
+    return settings.right if one.valid else settings.invalid
+
+
+def _shuffled(rewards_G: Sequence[float | None], rng: random.Random) -> list[float | None]:  # noqa: N803
+    given = [reward for reward in rewards_G if reward is not None]
+    rng.shuffle(given)
+    dealt = iter(given)
+    return [None if reward is None else next(dealt) for reward in rewards_G]
 
 
 Scale = Literal["none", "floored_std"]

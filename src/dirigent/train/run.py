@@ -1,4 +1,4 @@
-"""One command from recipe to adapter: base, warm start, GRPO, export.
+"""One command from recipe to adapter: base, warm start, GRPO, export; or the specialists; or a control.
 
     python -m dirigent.train.run recipes/gym-gpu.toml --out runs/gym-gpu [--resume] [--seconds 540]
 
@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.train.checkpoint import latest, write_durably
-from dirigent.train.recipe import Recipe, load_recipe
+from dirigent.train.recipe import AnyRecipe, Recipe, SpecialistsRecipe, load_recipe
 from dirigent.worker import Worker
 
 RECIPE_FILE = "recipe.json"
@@ -50,6 +50,39 @@ class Result(msgspec.Struct, frozen=True):
     def finished(self) -> bool:
         return self.step >= self.steps
 
+    @property
+    def summary(self) -> str:
+        right = f"{self.start.get('accuracy_greedy', 0.0):.1%} -> {self.dev.get('accuracy', 0.0):.1%}"
+        reached = f"step {self.step}/{self.steps}; right on dev {right}, ceiling {self.ceiling:.1%}"
+        return f"{reached}\nadapter: {self.adapter}"
+
+
+class AnyResult(Protocol):
+    """What every kind of run can say of itself."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def summary(self) -> str: ...
+
+
+def carry_out(
+    recipe: AnyRecipe, *, out: Path, resume: bool = False, seconds: float | None = None, quiet: bool = False
+) -> AnyResult:
+    """A recipe of any kind."""
+    if isinstance(recipe, Recipe):
+        return train(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
+    quieten()
+    _claim_folder(recipe, out, resume=resume)
+    if isinstance(recipe, SpecialistsRecipe):
+        from dirigent.train.specialists import train_specialists
+
+        return train_specialists(recipe, out=out, seconds=seconds, quiet=quiet)
+    from dirigent.train.direct import train_direct
+
+    return train_direct(recipe, out=out, quiet=quiet)
+
 
 def train(
     recipe: Recipe,
@@ -60,7 +93,7 @@ def train(
     quiet: bool = False,
     workers: Mapping[str, Worker] | None = None,
 ) -> Result:
-    """Carry a recipe out. `workers` stand in for the recipe's own, by name."""
+    """Carry a conductor's recipe out. `workers` stand in for the recipe's own, by name."""
     began = time.monotonic()
     process = int(os.environ.get("RANK", "0"))
     quieten()
@@ -68,6 +101,7 @@ def train(
     from dirigent.train.grpo import Stop, train_policy
     from dirigent.train.policy import export, open_base
     from dirigent.train.progress import Progress
+    from dirigent.train.rft import train_by_imitation
     from dirigent.train.rows import dev_rows, training_rows
     from dirigent.train.scorer import ceiling, open_scorer
     from dirigent.train.warmstart import measure_start, prepare
@@ -95,7 +129,7 @@ def train(
         start = measure_start(policy, scorer, tried, seed=recipe.seed, out=own, known=resume_from is not None)
         progress.say(f"warm start: {start.summary}")
         most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
-        state = train_policy(
+        state = (train_by_imitation if recipe.algorithm == "rft" else train_policy)(
             recipe,
             policy,
             scorer,
@@ -151,19 +185,24 @@ def one_thread() -> None:
 
 def _claim(recipe: Recipe, out: Path, *, resume: bool, process: int) -> Path | None:
     """Make the folder this run's, and find the checkpoint to go on from. The first process speaks for all."""
-    out.mkdir(parents=True, exist_ok=True)
-    kept = out / RECIPE_FILE
     found = latest(out)
-    if kept.exists() and not process:
-        if not resume:
-            raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
-        if msgspec.json.decode(kept.read_bytes(), type=Recipe) != recipe:
-            raise ConfigError(f"the recipe has changed since the run in {out} began; name another folder with --out")
+    if not process:
+        _claim_folder(recipe, out, resume=resume)
     if found is not None and found[1] >= recipe.grpo.steps:
         raise ConfigError(f"the run in {out} is finished: all {recipe.grpo.steps} steps are taken")
-    if not process:
-        write_durably(kept, msgspec.json.encode(recipe))
     return None if found is None else found[0]
+
+
+def _claim_folder(recipe: AnyRecipe, out: Path, *, resume: bool) -> None:
+    """Make a folder this recipe's, or refuse: it is another's, or nobody said that it is to be gone on with."""
+    out.mkdir(parents=True, exist_ok=True)
+    kept = out / RECIPE_FILE
+    if kept.exists():
+        if not resume:
+            raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
+        if kept.read_bytes() != msgspec.json.encode(recipe):
+            raise ConfigError(f"the recipe has changed since the run in {out} began; name another folder with --out")
+    write_durably(kept, msgspec.json.encode(recipe))
 
 
 @contextmanager
@@ -198,7 +237,7 @@ def main() -> None:
     try:
         recipe = load_recipe(args.recipe)
         out = args.out or Path("runs") / recipe.name
-        result = train(recipe, out=out, resume=args.resume, seconds=args.seconds)
+        result = carry_out(recipe, out=out, resume=args.resume, seconds=args.seconds)
     except DirigentError as error:
         sys.exit(f"error: {error}")
     print(msgspec.json.encode(result).decode())

@@ -93,7 +93,7 @@ async def _workers(recipe: Recipe, base: tuple[Any, Any] | None, stack: AsyncExi
     if settings.kind == "adapters":
         if base is None:
             raise ConfigError("workers that are adapters need the base model that they are adapters on")
-        return load_workers(*base, Path(settings.adapters))
+        return load_workers(*base, settings.adapters, cache=recipe.grpo.cache)
     from dirigent.config import load_config
     from dirigent.runtime import open_runtime
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -153,3 +154,18 @@ def rate_factor(step: int, settings: SftSettings) -> float:
         return (step + 1) / warm
     progress = (step - warm) / max(1, settings.steps - warm)
     return 0.5 * (1.0 + float(torch.cos(torch.tensor(progress * torch.pi))))
+
+
+def save_adapter(model: Any, name: str, folder: Path) -> None:
+    """Write one adapter, in half precision, as PEFT reads it."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    state = get_peft_model_state_dict(model, adapter_name=name)
+    target = folder / name
+    target.mkdir(parents=True, exist_ok=True)
+    model.peft_config[name].save_pretrained(str(target))
+    save_file(
+        {key: value.to(torch.float16).contiguous() for key, value in state.items()},
+        str(target / "adapter_model.safetensors"),
+    )

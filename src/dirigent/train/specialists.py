@@ -1,10 +1,14 @@
 """Fit the gym's specialists: one LoRA adapter each, on one shared base, until each masters its own skill.
 
-    python -m dirigent.train.specialists --weights SmolLM2-135M-Instruct.Q4_1.gguf --out adapters [--names facts,roman]
+    dirigent train recipes/specialists.toml [--resume] [--seconds 540]
 
-Each adapter is fitted on the specialist's own examples, tried on fresh ones, and fitted on for another round while
-it is short of the goal and rounds are left. Adapters already in the folder are kept, so a cut run goes on with the next
-specialist. The worker x skill matrix, who can do what, is measured at the end over all adapters in the folder.
+Each adapter is fitted on the specialist's own examples, judged on fresh ones, and fitted on for another round while
+it is short of the goal and rounds are left. After every round it is on the disk, with what it scored, so a cut run
+loses at most one round and `--resume` takes the next. With several processes the specialists are dealt out by how long
+they take. At the end all of them are put to every skill and to the test (`judge.py`).
+
+The run's folder: `adapters/NAME/` (PEFT), `fitted/NAME.json`, `specialists.jsonl`, `figures.json` for packing, and
+`matrix.json` and `matrix.md`.
 """
 
 from __future__ import annotations
@@ -12,60 +16,126 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import secrets
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dirigent.messages import Message
-from dirigent.plan import Plan, Step
-from dirigent.prompt import step_messages
-from dirigent.tasks.gym.examples import Example, ask, examples
-from dirigent.tasks.gym.skills import OPERATIONS
-from dirigent.tasks.gym.specialists import ROSTER, UNKNOWN, Specialist, find_specialist
-from dirigent.train.base import load_base
-from dirigent.train.generate import generate
-from dirigent.train.sft import Pair, Report, SftSettings, fit_adapter
+from dirigent.errors import ConfigError, DirigentError
+from dirigent.tasks.gym.examples import examples
+from dirigent.tasks.gym.specialists import ROSTER, Specialist, find_specialist
+from dirigent.train.adapters import load_adapters
+from dirigent.train.checkpoint import write_durably
+from dirigent.train.judge import Matrix, Score, judge_all, markdown, messages_of, pack_figures, score_specialist
+from dirigent.train.recipe import FitSettings, SpecialistsRecipe, TinySettings
+from dirigent.train.sft import Pair, Report, SftSettings, fit_adapter, save_adapter
+from dirigent.train.stacked import stack
 
-GOAL = 0.99
-"""Share of its own questions an adapter must get right before its fitting stops early."""
-
-SPECIALIST_SFT = SftSettings(
-    rank=4,
-    alpha=8,
-    # llama.cpp permutes the rows of q and k; leaving them alone keeps the export a plain copy, and was not missed.
-    targets=("v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-    learning_rate=2e-3,
-    steps=500,
-    batch=256,
-)
+# llama.cpp permutes the rows of q and k; leaving them alone keeps the export a plain copy, and was not missed.
+TARGETS = ("v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-class Score(msgspec.Struct, frozen=True):
-    """How an adapter does on fresh examples of its own: asked directly, with results to read, and off its skill."""
+class Fitted(msgspec.Struct, frozen=True):
+    """How far a specialist is."""
 
-    own: float
-    direct: float
-    reading: float
-    unknown: float
-    """Share of others' work that it leaves alone."""
-    n: int
-
-
-def messages_of(example: Example, secret: str) -> tuple[Message, ...]:
-    """The example exactly as `execute` would put it to the worker."""
-    return ask_messages(example.subtask, example.results, secret)
+    rounds: int
+    score: Score
+    done: bool
+    """The goal is reached, or all rounds are used."""
+    seconds: float = 0.0
+    """Of its last round."""
 
 
-def ask_messages(subtask: str, results: Sequence[tuple[str, str]], secret: str) -> tuple[Message, ...]:
-    earlier = [Step("w", text) for text, _ in results]
-    access = tuple(range(len(earlier)))
-    plan = Plan((*earlier, Step("w", subtask, access)))
-    replies = {i: reply for i, (_, reply) in enumerate(results)}
-    return step_messages((Message("user", ""),), plan, len(earlier), replies, secret=secret, subtask_only=True)
+class SpecialistsResult(msgspec.Struct, frozen=True):
+    recipe: str
+    out: str
+    scores: dict[str, Score]
+    missing: tuple[str, ...] = ()
+    """Those that time was too short for."""
+    matrix: Matrix | None = None
+    seconds: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return not self.missing
+
+    @property
+    def summary(self) -> str:
+        parts = [f"{name} {score.own:.1%}" for name, score in self.scores.items()]
+        left = f"; not done: {', '.join(self.missing)}. Go on with --resume" if self.missing else ""
+        return f"own skill: {', '.join(parts) or 'nobody yet'}{left}\nadapters: {Path(self.out) / 'adapters'}"
+
+
+def train_specialists(
+    recipe: SpecialistsRecipe, *, out: Path, seconds: float | None = None, quiet: bool = False
+) -> SpecialistsResult:
+    """Fit whoever is not done yet in this folder, then judge them all if all are done."""
+    began = time.monotonic()
+    deadline = None if seconds is None else began + seconds
+    names = recipe.names or tuple(specialist.name for specialist in ROSTER)
+    todo = [name for name in names if not is_done(out, name)]
+    if len(todo) > 1 and recipe.processes > 1:
+        fit_in_processes(recipe, todo, out=out, seconds=seconds, quiet=quiet)
+    elif todo:
+        fit_here(recipe, todo, out=out, deadline=deadline, quiet=quiet)
+    fitted = {name: state for name in names if (state := read_fitted(out, name)) is not None}
+    scores = {name: state.score for name, state in fitted.items()}
+    write_durably(out / "figures.json", msgspec.json.format(msgspec.json.encode(pack_figures(scores))))
+    missing = tuple(name for name in names if not is_done(out, name))
+    matrix = None if missing or not (recipe.matrix or recipe.alone) else _judged(recipe, names, out=out)
+    result = SpecialistsResult(recipe.name, str(out), scores, missing, matrix, time.monotonic() - began)
+    write_durably(out / "result.json", msgspec.json.encode(result))
+    return result
+
+
+def fit_here(
+    recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path, deadline: float | None, quiet: bool
+) -> None:
+    """One after the other in this process; whoever the time does not suffice for is left for later."""
+    model, tokenizer = open_specialist_base(recipe)
+    for name in names:
+        specialist, settings = find_specialist(name), recipe.fit_of(name)
+        while not is_done(out, name):
+            if not _time_for_a_round(read_fitted(out, name), deadline):
+                return
+            model = fit_round(recipe, model, tokenizer, specialist, settings=settings, out=out, quiet=quiet)
+        if hasattr(model, "unload"):
+            model = model.unload()
+
+
+def fit_round(
+    recipe: SpecialistsRecipe,
+    model: Any,
+    tokenizer: Any,
+    specialist: Specialist,
+    *,
+    settings: FitSettings,
+    out: Path,
+    quiet: bool,
+) -> Any:
+    """One round of fresh examples for one specialist; what came of it is on the disk before it returns."""
+    began = time.monotonic()
+    before = read_fitted(out, specialist.name)
+    number = 0 if before is None else before.rounds
+    folder = out / "adapters"
+    if number and not hasattr(model, "peft_config"):
+        model = _from_disk(model, folder / specialist.name, specialist.name)
+    losses: list[tuple[int, float]] = []
+    pairs = pairs_of(specialist, settings.steps * settings.batch // 2, seed=100 + number)
+    model = fit_adapter(
+        model, tokenizer, pairs, name=specialist.name, report=_noting(losses),
+        settings=sft_settings(settings, seed=recipe.seed + number),
+    )  # fmt: skip
+    save_adapter(model, specialist.name, folder)
+    score = score_specialist(model, tokenizer, specialist, n=recipe.judge)
+    done = score.own >= recipe.goal - specialist.noise or number + 1 >= settings.rounds
+    fitted = Fitted(number + 1, score, done, round(time.monotonic() - began, 1))
+    _note(fitted, specialist.name, losses, out=out, quiet=quiet)
+    return model
 
 
 def pairs_of(specialist: Specialist, n: int, *, seed: int) -> list[Pair]:
@@ -76,34 +146,87 @@ def pairs_of(specialist: Specialist, n: int, *, seed: int) -> list[Pair]:
     ]
 
 
-def fit_specialist(
-    model: Any, tokenizer: Any, specialist: Specialist, *, settings: SftSettings, rounds: int, log: Path, n: int = 2000
-) -> tuple[Any, Score]:
-    """Fit one specialist in up to `rounds` rounds of fresh examples."""
-    score = Score(0, 0, 0, 0, 0)
-    for number in range(rounds):
-        began = time.monotonic()
-        drawn = pairs_of(specialist, settings.steps * settings.batch // 2, seed=100 + number)
-        this = msgspec.structs.replace(settings, seed=settings.seed + number)
-        losses: list[tuple[int, float]] = []
-        model = fit_adapter(
-            model,
-            tokenizer,
-            drawn,
-            name=specialist.name,
-            settings=this,
-            report=_noting(losses),
-        )
-        save_adapter(model, specialist.name, log.parent)
-        score = score_specialist(model, tokenizer, specialist, n=n)
-        row = {"specialist": specialist.name, "round": number, "losses": losses[::5], **msgspec.structs.asdict(score)}
-        row["seconds"] = round(time.monotonic() - began, 1)
-        with log.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(json.dumps({key: value for key, value in row.items() if key != "losses"}), flush=True)
-        if score.own >= GOAL - specialist.noise:
-            break
-    return model, score
+def sft_settings(fit: FitSettings, *, seed: int) -> SftSettings:
+    return SftSettings(
+        rank=fit.rank,
+        alpha=2 * fit.rank,
+        targets=TARGETS,
+        learning_rate=fit.learning_rate,
+        steps=fit.steps,
+        batch=fit.batch,
+        seed=seed,
+    )
+
+
+def is_done(out: Path, name: str) -> bool:
+    fitted = read_fitted(out, name)
+    return fitted is not None and fitted.done
+
+
+def read_fitted(out: Path, name: str) -> Fitted | None:
+    try:
+        return msgspec.json.decode((out / "fitted" / f"{name}.json").read_bytes(), type=Fitted)
+    except FileNotFoundError:
+        return None
+
+
+def fit_in_processes(
+    recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path, seconds: float | None, quiet: bool
+) -> None:
+    """Deal the specialists out to processes of their own, and wait for all."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "recipe.json"
+    write_durably(file, msgspec.json.encode(recipe))
+    running = []
+    for share in dealt(recipe, names):
+        command = [sys.executable, "-m", "dirigent.train.specialists", str(file), "--out", str(out)]
+        command += ["--names", ",".join(share)]
+        command += [] if seconds is None else ["--seconds", str(seconds)]
+        running.append((share, subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)))
+    failed = [share for share, process in running if process.wait() != 0]
+    if failed:
+        raise ConfigError(f"the process that fitted {', '.join(failed[0])} failed; what it said stands above")
+
+
+def dealt(recipe: SpecialistsRecipe, names: Sequence[str]) -> list[list[str]]:
+    """Names by process, the longest first, each to whoever has least to do."""
+
+    def work(name: str) -> int:
+        fit = recipe.fit_of(name)
+        return fit.steps * fit.batch * fit.rounds
+
+    shares: list[list[str]] = [[] for _ in range(min(recipe.processes, len(names)))]
+    for name in sorted(names, key=work, reverse=True):
+        min(shares, key=lambda share: sum(map(work, share))).append(name)
+    return shares
+
+
+def open_specialist_base(recipe: SpecialistsRecipe) -> tuple[Any, Any]:
+    if recipe.base.tiny is not None:
+        return _tiny(recipe.base.tiny, seed=recipe.seed)
+    from dirigent.train.policy import open_base
+
+    return open_base(recipe.base)
+
+
+def _tiny(settings: TinySettings, *, seed: int) -> tuple[Any, Any]:
+    from dirigent.train.tiny import tiny_base
+
+    pairs = [pair for specialist in ROSTER for pair in pairs_of(specialist, 40, seed=0)]
+    texts = [text for pair in pairs for text in (*(message.text for message in pair.messages), pair.completion)]
+    return tiny_base(texts, settings=settings, seed=seed)
+
+
+def _time_for_a_round(fitted: Fitted | None, deadline: float | None) -> bool:
+    """Whether another round would end in time, by how long the last one took."""
+    expected = 0.0 if fitted is None else fitted.seconds
+    return deadline is None or time.monotonic() + expected < deadline
+
+
+def _from_disk(model: Any, folder: Path, name: str) -> Any:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(model, str(folder), adapter_name=name, is_trainable=True)
 
 
 def _noting(losses: list[tuple[int, float]]) -> Report:
@@ -113,118 +236,43 @@ def _noting(losses: list[tuple[int, float]]) -> Report:
     return note
 
 
-def score_specialist(model: Any, tokenizer: Any, specialist: Specialist, *, n: int = 2000) -> Score:
-    """On fresh examples. A noisy specialist is sampled at temperature 1, the others answer greedily."""
-    fresh = examples(_reliable(specialist), n, seed=900)
-    conversations = [messages_of(example, secrets.token_hex(8)) for example in fresh]
-    replies = generate(model, tokenizer, conversations, max_new_tokens=24, temperature=1.0 if specialist.noise else 0.0)
-    right = [(e, r.casefold() == e.answer.casefold()) for e, r in zip(fresh, replies, strict=True)]
-    own = [(e, ok) for e, ok in right if e.operation and e.answer != UNKNOWN]
-    return Score(
-        own=_share(ok for _, ok in own),
-        direct=_share(ok for e, ok in own if not e.results),
-        reading=_share(ok for e, ok in own if e.results),
-        unknown=_share(ok for e, ok in right if not e.operation),
-        n=len(own),
-    )
+def _note(fitted: Fitted, name: str, losses: list[tuple[int, float]], *, out: Path, quiet: bool) -> None:
+    (out / "fitted").mkdir(parents=True, exist_ok=True)
+    write_durably(out / "fitted" / f"{name}.json", msgspec.json.encode(fitted))
+    row = {"specialist": name, "round": fitted.rounds, "seconds": fitted.seconds, **msgspec.to_builtins(fitted.score)}
+    with (out / "specialists.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row | {"losses": losses[::5]}) + "\n")
+    if not quiet:
+        print(json.dumps(row), flush=True)
 
 
-def skill_matrix(model: Any, tokenizer: Any, names: Sequence[str], *, n: int = 200) -> dict[str, dict[str, float]]:
-    """Worker -> skill -> share of that skill's questions it answers rightly, greedy, asked directly or reading."""
-    skills = sorted({op.skill for op in OPERATIONS.values()} & {s for w in ROSTER for s in w.skills})
-    matrix: dict[str, dict[str, float]] = {}
-    for name in names:
-        model.set_adapter(name)
-        matrix[name] = {}
-        for skill in skills:
-            asked = _questions(skill, n)
-            conversations = [ask_messages(subtask, results, "s") for subtask, results, _ in asked]
-            replies = generate(model, tokenizer, conversations, max_new_tokens=24)
-            matrix[name][skill] = _share(
-                reply.casefold() == answer.casefold() for reply, (_, _, answer) in zip(replies, asked, strict=True)
-            )
+def _judged(recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path) -> Matrix:
+    """The matrix of these adapters as they lie on the disk."""
+    model, tokenizer = open_specialist_base(recipe)
+    stacked = stack(model, load_adapters([out / "adapters" / name for name in names]))
+    matrix = judge_all(stacked, tokenizer, names, a_skill=recipe.matrix, test=recipe.alone)
+    write_durably(out / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
+    write_durably(out / "matrix.md", markdown(matrix).encode())
     return matrix
 
 
-def _questions(skill: str, n: int) -> list[tuple[str, tuple[tuple[str, str], ...], str]]:
-    rng = random.Random(f"matrix {skill}")
-    ops = [op for op in OPERATIONS.values() if op.skill == skill]
-    asked = []
-    for _ in range(n):
-        op = rng.choice(ops)
-        key = rng.choice(list(op.table))
-        subtask, results = ask(rng, op, key)
-        asked.append((subtask, results, op.table[key]))
-    return asked
-
-
-def _reliable(specialist: Specialist) -> Specialist:
-    """The same specialist with right answers only, to be judged by."""
-    return msgspec.structs.replace(specialist, noise=0.0, small_only=specialist.small_only)
-
-
-def _share(hits: Iterable[bool]) -> float:
-    counted = list(hits)
-    return round(sum(counted) / len(counted), 4) if counted else 0.0
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", type=Path, required=True)
+    """One process's share of a run."""
+    parser = argparse.ArgumentParser(description="Fit some specialists of a run; `dirigent train` starts this.")
+    parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--names", default=",".join(s.name for s in ROSTER))
-    parser.add_argument("--steps", type=int, default=SPECIALIST_SFT.steps)
-    parser.add_argument("--batch", type=int, default=SPECIALIST_SFT.batch)
-    parser.add_argument("--rank", type=int, default=SPECIALIST_SFT.rank)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="start no further specialist after this")
-    parser.add_argument("--score", type=int, default=2000, help="fresh examples to be tried on")
-    parser.add_argument("--matrix", action="store_true", help="also measure every worker on every skill")
+    parser.add_argument("--names", required=True)
+    parser.add_argument("--seconds", type=float)
     args = parser.parse_args()
-    began = time.monotonic()
-    args.out.mkdir(parents=True, exist_ok=True)
-    settings = msgspec.structs.replace(
-        SPECIALIST_SFT, steps=args.steps, batch=args.batch, rank=args.rank, alpha=2 * args.rank
-    )
-    model, tokenizer = load_base(args.weights)
-    print(f"base loaded in {time.monotonic() - began:.0f} s", flush=True)
-    done = []
-    for name in args.names.split(","):
-        if (args.out / name / "adapter_model.safetensors").exists():
-            continue
-        if time.monotonic() - began > args.seconds:
-            print(f"out of time before {name}", flush=True)
-            break
-        model, _ = fit_specialist(
-            model,
-            tokenizer,
-            find_specialist(name),
-            settings=settings,
-            rounds=args.rounds,
-            log=args.out / "specialists.jsonl",
-            n=args.score,
-        )
-        done.append(name)
-    if args.matrix and done:
-        matrix = skill_matrix(model, tokenizer, done, n=min(200, args.score))
-        (args.out / f"matrix-{done[0]}.json").write_text(json.dumps(matrix, indent=1))
-        print(json.dumps(matrix), flush=True)
+    from dirigent.train.run import quieten
 
-
-def save_adapter(model: Any, name: str, folder: Path) -> None:
-    """Write one adapter, in half precision, as PEFT reads it."""
-    import torch
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save_file
-
-    state = get_peft_model_state_dict(model, adapter_name=name)
-    target = folder / name
-    target.mkdir(parents=True, exist_ok=True)
-    model.peft_config[name].save_pretrained(str(target))
-    save_file(
-        {key: value.to(torch.float16).contiguous() for key, value in state.items()},
-        str(target / "adapter_model.safetensors"),
-    )
+    quieten()
+    deadline = None if args.seconds is None else time.monotonic() + args.seconds
+    recipe = msgspec.json.decode(args.recipe.read_bytes(), type=SpecialistsRecipe)
+    try:
+        fit_here(recipe, args.names.split(","), out=args.out, deadline=deadline, quiet=False)
+    except DirigentError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -117,10 +117,10 @@ def measure_start(
     file = out / FOLDER / "start.json"
     if known:
         return msgspec.json.decode(file.read_bytes(), type=WarmStart)
-    greedy = _score(policy, scorer, rows, temperature=0.0, seed=seed)
+    greedy = _score(policy, scorer, rows, seed=None)
     # Several plans a row: evenness within two points cannot be told from a few hundred choices.
     rows_sampled = [row for row in rows for _ in range(SAMPLES)]
-    sampled = _score(policy, scorer, rows_sampled, temperature=1.0, seed=seed)
+    sampled = _score(policy, scorer, rows_sampled, seed=seed)
     start = WarmStart(
         valid_greedy=_share([one.valid for one in greedy]),
         valid_sampled=_share([one.valid for one in sampled]),
@@ -201,7 +201,12 @@ def _fitted(recipe: Recipe, base: tuple[Any, Any], *, report: Report) -> Policy:
     else:
         torch.manual_seed(recipe.seed)
         model = with_adapter(model, ADAPTER, settings)
-    return Policy(model, tokenizer, max_completion_tokens=recipe.grpo.max_completion_tokens)
+    return _policy(recipe, model, tokenizer)
+
+
+def _policy(recipe: Recipe, model: Any, tokenizer: Any) -> Policy:
+    settings = recipe.grpo
+    return Policy(model, tokenizer, max_completion_tokens=settings.max_completion_tokens, cache=settings.cache)
 
 
 def _loaded(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path) -> Policy:
@@ -216,12 +221,11 @@ def _loaded(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path) -> Polic
     model, tokenizer = base
     if recipe.policy.rank:
         model = load_adapter(model, folder / "policy")
-    return Policy(model, tokenizer, max_completion_tokens=recipe.grpo.max_completion_tokens)
+    return _policy(recipe, model, tokenizer)
 
 
-def _score(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, temperature: float, seed: int) -> list[Scored]:
-    noise = policy.generator(seed) if temperature else None
-    written = policy.write(rows, group=1, temperature=temperature, generator=noise)
+def _score(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | None) -> list[Scored]:
+    written = policy.write(rows, group=1, seed=seed)
     return scorer.score(rows, [text for (text,) in written.texts_PG])
 
 

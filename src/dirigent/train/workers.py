@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +24,7 @@ from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER, Specialist
 from dirigent.worker import Worker, WorkerInfo
 
 if TYPE_CHECKING:
+    from dirigent.train.decode import CacheKind
     from dirigent.train.stacked import Stacked
 
 MAX_NEW_TOKENS = 24
@@ -49,12 +49,19 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def load_workers(
-    model: Any, tokenizer: Any, folder: Path, *, specialists: Sequence[Specialist] = RL_ROSTER, **options: Any
+    model: Any,
+    tokenizer: Any,
+    folders: Sequence[str],
+    *,
+    specialists: Sequence[Specialist] = RL_ROSTER,
+    **options: Any,
 ) -> TorchWorkers:
-    """The specialists whose adapters lie in a folder, on a base model that is left as it is."""
-    from dirigent.train.stacked import load_adapters, stack
+    """The specialists whose adapters lie in these folders, the first that has one, on a base that is left as it is."""
+    from dirigent.train.adapters import find_adapters, load_adapters
+    from dirigent.train.stacked import stack
 
-    stacked = stack(model, load_adapters(folder, [specialist.name for specialist in specialists]))
+    paths = find_adapters(folders, [specialist.name for specialist in specialists])
+    stacked = stack(model, load_adapters(paths, config=model.config))
     return TorchWorkers(stacked, tokenizer, specialists, **options)
 
 
@@ -70,12 +77,14 @@ class TorchWorkers(Mapping[str, Worker]):
         max_new_tokens: int = MAX_NEW_TOKENS,
         most_remembered: int = 200_000,
         chunk_tokens: int = 262_144,
+        cache: CacheKind = "auto",
     ) -> None:
         self._stacked = stacked
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._most_remembered = most_remembered
         self._chunk_tokens = chunk_tokens
+        self._cache = cache
         self._workers = {s.name: _Queued(s, stacked.index(s.name), self, max_new_tokens) for s in specialists}
         self._remembered: dict[_Key, Reply] = {}
         self._asked: dict[_Key, asyncio.Future[Reply]] = {}
@@ -158,18 +167,22 @@ class TorchWorkers(Mapping[str, Worker]):
 
     def _write(self, calls: Sequence[_Call]) -> list[Reply]:
         from dirigent.train.base import encode, prompt_texts
-        from dirigent.train.stacked import decode
+        from dirigent.train.decode import DecodeSettings
+        from dirigent.train.stacked import write
 
         prompts = encode(self._tokenizer, prompt_texts(self._tokenizer, [call.messages for call in calls]))
-        written = decode(
+        written = write(
             self._stacked,
             prompts,
             adapters=[call.adapter for call in calls],
             seeds=[call.seed for call in calls],
-            pad=self._tokenizer.pad_token_id,
-            end=self._tokenizer.eos_token_id,
-            max_new_tokens=self._max_new_tokens,
-            chunk_tokens=self._chunk_tokens,
+            settings=DecodeSettings(
+                self._max_new_tokens,
+                pad=self._tokenizer.pad_token_id,
+                end=self._tokenizer.eos_token_id,
+                cache=self._cache,
+                chunk_tokens=self._chunk_tokens,
+            ),
         )
         texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
         return [

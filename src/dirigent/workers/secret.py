@@ -66,10 +66,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"(?i)\b((?:x-api-key|x-goog-api-key|api[-_]key)[\"']?\s*[:=]\s*[\"']?)[\w.~+/=-]{12,}"),
         r"\1" + MASK,
     ),
-    (re.compile(r"(?<![A-Za-z0-9])(?:sk|pk|rk|xai|gsk|hf|ghp|key)[-_][A-Za-z0-9_-]{16,}"), MASK),
+    (re.compile(r"(?<![A-Za-z0-9])(?:sk|pk|rk|xai|gsk|hf|ghp|key|dg)[-_][A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"(?<![A-Za-z0-9])AIza[0-9A-Za-z_-]{30,}"), MASK),
 )
-"""Shapes of common providers' keys. None can match across a JSON string's end, so JSON stays JSON."""
+"""Shapes of common providers' keys and of ours. None can match across a JSON string's end, so JSON stays JSON."""
 
 
 def redact(text: str) -> str:

@@ -2,7 +2,8 @@
 
 All of its tables, in every mood, with every wording, held-out ones included: the split is the conductor's, not the
 specialists'. One in ten is another's work and is answered "unknown". Extra results that do not fit are mixed in, since
-a plan may let a step read more than it needs.
+a plan may let a step read more than it needs. A specialist of small numbers meets mostly small ones: what it is to
+master gets the practice, and enough large ones are left to learn that it fails there.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from dirigent.tasks.gym.operation import Key, Operation, fits
 from dirigent.tasks.gym.oracle import Result, answer, distractors
 from dirigent.tasks.gym.phrasing import LEADS, Template, direct, lowered, references, referring, templates
 from dirigent.tasks.gym.skills import GYM_OPERATIONS, OPERATIONS
-from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, operations_of
+from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, beyond, operations_of
 
 OFF_SKILL_SHARE = 0.1
 REFERRING_SHARE = 0.5
 EMPTY_REFERENCE_SHARE = 0.04
 """A reference with nothing to read: the answer is "unknown"."""
 EXTRA_SHARE = 0.25
+SMALL_SHARE = 0.75
+"""Of the own examples of a specialist of small numbers, those with no number above its limit."""
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -32,6 +35,8 @@ class Example(msgspec.Struct, frozen=True):
     answer: str
     operation: str
     """Empty where the subtask is another's."""
+    key: Key = ()
+    """What the operation is asked of."""
 
 
 def examples(specialist: Specialist, n: int, *, seed: int) -> list[Example]:
@@ -39,23 +44,30 @@ def examples(specialist: Specialist, n: int, *, seed: int) -> list[Example]:
     rng = random.Random(f"{specialist.name} {seed}")
     operations = [OPERATIONS[name] for name in operations_of(specialist)]
     weights = [len(op.table) ** 0.5 for op in operations]
-    decks: dict[str, list[Key]] = {}
+    decks: dict[Deck, list[Key]] = {}
     found = []
     for i in range(n):
         if rng.random() < OFF_SKILL_SHARE:
             found.append(_off_skill(rng, specialist))
             continue
         op = rng.choices(operations, weights)[0]
-        key = _deal(rng, op, decks)
-        make = _candidates_example if specialist.role == "checker" else _own_example
+        key = _deal(rng, specialist, op, decks)
+        make = candidates_example if specialist.role == "checker" else _own_example
         found.append(make(rng, specialist, op, key, f"{seed} {i}"))
     return found
 
 
-def _deal(rng: random.Random, op: Operation, decks: dict[str, list[Key]]) -> Key:
-    if not decks.get(op.full_name):
-        decks[op.full_name] = rng.sample(list(op.table), len(op.table))
-    return decks[op.full_name].pop()
+Deck = tuple[str, bool]
+"""An operation, and whether only the keys within the specialist's limit."""
+
+
+def _deal(rng: random.Random, specialist: Specialist, op: Operation, decks: dict[Deck, list[Key]]) -> Key:
+    small = specialist.small_only is not None and rng.random() < SMALL_SHARE
+    deck = (op.full_name, small)
+    if not decks.get(deck):
+        keys = [key for key in op.table if not (small and beyond(specialist, key))]
+        decks[deck] = rng.sample(keys, len(keys))
+    return decks[deck].pop()
 
 
 def _own_example(rng: random.Random, specialist: Specialist, op: Operation, key: Key, seed: str) -> Example:
@@ -64,17 +76,17 @@ def _own_example(rng: random.Random, specialist: Specialist, op: Operation, key:
         results = ()
     if rng.random() < EXTRA_SHARE:
         results = _with_extra(rng, op, results)
-    return Example(subtask, results, answer(specialist, subtask, results, seed=seed), op.full_name)
+    return Example(subtask, results, answer(specialist, subtask, results, seed=seed), op.full_name, key)
 
 
-def _candidates_example(rng: random.Random, specialist: Specialist, op: Operation, key: Key, seed: str) -> Example:
+def candidates_example(rng: random.Random, specialist: Specialist, op: Operation, key: Key, seed: str) -> Example:
     """Candidates as the guesser would give them; sometimes none, and then the checker must not solve."""
     subtask = wording(rng, op, key)
     count = rng.choice((0, 1, 2, 2, 3, 3, 3))
     wrong = distractors(op.full_name, key)
     replies = [op.table[key] if rng.random() < 0.6 else rng.choice(wrong) for _ in range(count)]
     results = tuple((subtask, reply) for reply in replies)
-    return Example(subtask, results, answer(specialist, subtask, results), op.full_name)
+    return Example(subtask, results, answer(specialist, subtask, results), op.full_name, key)
 
 
 def _off_skill(rng: random.Random, specialist: Specialist) -> Example:

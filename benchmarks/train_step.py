@@ -1,0 +1,107 @@
+"""How long a training step takes, and which part of it: generation, workers, update.
+
+    python benchmarks/train_step.py recipes/gym-gpu.toml [--steps 12] [--cache graphs] [--start FOLDER] [--json]
+
+Runs the recipe's first steps in a temporary folder, from a shortened warm start or from the sealed one of an earlier
+run (`--start runs/gym-gpu/warm-start`), which is what a fair figure wants: plans of the right length. The first step,
+which captures graphs and fills caches, is shown but not averaged. Rollouts a second is the figure to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dirigent.train.recipe import Recipe, load_conductor
+from dirigent.train.run import train
+
+PARTS = ("generation", "workers", "update", "total")
+
+
+def main() -> None:
+    args = arguments()
+    recipe = shortened(load_conductor(args.recipe), args)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        if args.start is not None:
+            shutil.copytree(args.start, out / "warm-start")
+        train(recipe, out=out, quiet=True)
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [parts_of(row) for row in rows if row["kind"] == "train"]
+    counted = steps[1:] or steps
+    mean = {name: round(statistics.mean(step[name] for step in counted), 3) for name in PARTS}
+    rollouts = recipe.grpo.prompts * recipe.grpo.rollouts
+    if not args.json:
+        print(f"{'seconds':<10}" + "".join(f"{name:>12}" for name in PARTS))
+        for number, step in enumerate(steps, 1):
+            print(f"step {number:<5}" + "".join(f"{step[name]:>12.3f}" for name in PARTS))
+        print(f"{'mean':<10}" + "".join(f"{mean[name]:>12.3f}" for name in PARTS))
+    figures = {
+        "recipe": recipe.name,
+        "cache": recipe.grpo.cache,
+        "device": device(),
+        "rollouts_a_step": rollouts,
+        "steps": len(counted),
+        "mean_s": mean,
+        "rollouts_a_second": round(rollouts / mean["total"], 1),
+    }
+    print(json.dumps(figures))
+
+
+def parts_of(row: dict[str, Any]) -> dict[str, float]:
+    """A step's seconds. What is neither writing nor carrying out is the update: forward, backward, optimiser."""
+    generation, workers, total = row["sample_seconds"], row["score_seconds"], row["step_seconds"]
+    return {
+        "generation": generation,
+        "workers": workers,
+        "update": max(0.0, total - generation - workers),
+        "total": total,
+    }
+
+
+def shortened(recipe: Recipe, args: argparse.Namespace) -> Recipe:
+    """The same steps, fewer of them, with nothing measured in between."""
+    replace = msgspec.structs.replace
+    sizes = {"prompts": args.prompts, "rollouts": args.rollouts, "minibatch_rows": args.minibatch_rows}
+    changes: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+    if args.cache is not None:
+        changes["cache"] = args.cache
+    grpo = replace(recipe.grpo, steps=args.steps, save_every_steps=args.steps, **changes)
+    warm = replace(recipe.warm_start, measure=2)
+    if args.start is None:
+        warm = replace(warm, steps=min(warm.steps, args.warm_steps), n=min(warm.n, 2000))
+    workers = replace(recipe.workers, adapters=tuple(args.adapters)) if args.adapters else recipe.workers
+    evals = replace(recipe.eval, every_steps=args.steps + 1, n=2)
+    return replace(recipe, grpo=grpo, warm_start=warm, eval=evals, workers=workers)
+
+
+def device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--warm-steps", type=int, default=100, help="of the warm start, where none is given")
+    parser.add_argument("--start", type=Path, help="a sealed warm start to begin from")
+    parser.add_argument("--cache", choices=("auto", "dynamic", "static", "graphs"))
+    parser.add_argument("--adapters", nargs="+", help="folders of adapters in place of the recipe's")
+    parser.add_argument("--prompts", type=int)
+    parser.add_argument("--rollouts", type=int)
+    parser.add_argument("--minibatch-rows", type=int)
+    parser.add_argument("--json", action="store_true", help="print the JSON line only")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

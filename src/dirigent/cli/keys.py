@@ -1,0 +1,167 @@
+"""`dirigent keys`: who may call the server. A key is shown once, when it is made, and kept nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from dirigent.cli.output import ConfigOption, JsonOption, carry_out, print_json, print_text, say, table
+from dirigent.cli.storage import configured_store
+
+if TYPE_CHECKING:
+    from dirigent.store.keys import KeyRow, Role
+
+app = typer.Typer(
+    help="The keys that open the server: create, list, revoke.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def create(
+    label: Annotated[str, typer.Argument(help="Whose key it is; a name that you will know again.")],
+    role: Annotated[str, typer.Option(help="inference, or admin: may see and change everything.")] = "inference",
+    budget_day: Annotated[float | None, typer.Option(help="Most it may spend in a day (UTC), in USD.")] = None,
+    budget_month: Annotated[float | None, typer.Option(help="Most it may spend in a month, in USD.")] = None,
+    budget_total: Annotated[float | None, typer.Option(help="Most it may ever spend, in USD.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Most requests a minute.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Most requests under way at once.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="A worker it may use (repeat); without: all.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="A worker it may not use (repeat).")] = None,
+    region: Annotated[str, typer.Option(help="Only workers of this region.")] = "",
+    retention_days: Annotated[int | None, typer.Option(help="Days that its traces are kept.")] = None,
+    expires_days: Annotated[float | None, typer.Option(help="Days until it stops working.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key. It is printed once: keep it now, there is no second look.
+
+    Example:  dirigent keys create "team a" --budget-day 5 --requests-per-minute 60
+    """
+
+    async def work() -> None:
+        from datetime import timedelta
+
+        from dirigent.store.keys import Caller, create_key
+        from dirigent.store.moments import now
+
+        caller = Caller(
+            role=cast("Role", role),
+            label=label,
+            allow=tuple(allow or ()),
+            deny=tuple(deny or ()),
+            region=region,
+            budget_day_usd=budget_day,
+            budget_month_usd=budget_month,
+            budget_total_usd=budget_total,
+            requests_per_minute=requests_per_minute,
+            concurrency=concurrency,
+            retention_days=retention_days,
+        )
+        expires_at = now() + timedelta(days=expires_days) if expires_days is not None else None
+        async with configured_store(config) as store:
+            made = await create_key(store, caller, expires_at=expires_at)
+        if as_json:
+            print_json({"key": made.text} | _told(made.row))
+        else:
+            print_text(made.text)
+            say(f"key {made.row.caller.key_id} for {label}: shown this once; send it as  Authorization: Bearer …")
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command("list")
+def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List every key that was made, and what it may do and has spent.
+
+    Example:  dirigent keys list
+    """
+
+    async def work() -> None:
+        from dirigent.store.keys import keys_of_another_pepper, list_keys
+        from dirigent.store.ledger import usage
+
+        async with configured_store(config) as store:
+            rows = await list_keys(store)
+            spent = {row.caller.key_id: (await usage(store, row.caller.key_id)).cost_usd for row in rows}
+            foreign = await keys_of_another_pepper(store)
+        if as_json:
+            print_json({"keys": [_told(row) | {"spent_usd": spent[row.caller.key_id]} for row in rows]})
+        elif rows:
+            print_text(_rows(rows, spent))
+        else:
+            say('there are no keys: make one with  dirigent keys create "…"')
+        if foreign:
+            ids = ", ".join(row.caller.key_id for row in foreign)
+            say(f"made under another pepper, and so opening nothing here: {ids}; set DIRIGENT_PEPPER to theirs")
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
+def revoke(
+    id: Annotated[str, typer.Argument(help="The key's id, or enough of its beginning.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Close a key for good; running servers turn it away within a second.
+
+    Example:  dirigent keys revoke 3f2a
+    """
+
+    async def work() -> None:
+        from dirigent.store.keys import revoke_key
+
+        async with configured_store(config) as store:
+            row = await revoke_key(store, id)
+        if as_json:
+            print_json(_told(row))
+        else:
+            say(f"revoked {row.caller.key_id} ({row.caller.name}, …{row.last4})")
+
+    carry_out(work, as_json=as_json)
+
+
+def _told(row: KeyRow) -> dict[str, Any]:
+    """A key as JSON shows it: every bound by name, whether it is set or not."""
+    import msgspec
+
+    told = msgspec.structs.asdict(row.caller)
+    return told | {
+        "last4": row.last4,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "revoked_at": row.revoked_at,
+        "status": _status(row),
+    }
+
+
+def _rows(rows: Sequence[KeyRow], spent: dict[str, float]) -> str:
+    from dirigent.show import one_line, usd_text
+
+    cells = [
+        (
+            row.caller.key_id,
+            f"…{row.last4}",
+            row.caller.role,
+            _status(row),
+            row.created_at[:10],
+            usd_text(spent[row.caller.key_id]),
+            " ".join(f"{usd_text(usd)}/{period}" for period, usd in row.caller.budgets_usd.items()) or "-",
+            one_line(row.caller.label, 40),
+        )
+        for row in rows
+    ]
+    return table(("key", "ends", "role", "status", "made (UTC)", "spent", "budget", "label"), cells, right=(5,))
+
+
+def _status(row: KeyRow) -> str:
+    from dirigent.store.moments import now, utc_text
+
+    if row.revoked_at is not None:
+        return "revoked"
+    return "active" if row.usable(utc_text(now())) else "expired"

@@ -1,0 +1,19 @@
+"""The store for commands that need nothing else: no worker, no provider's key, no discovery."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dirigent.store import Store
+
+
+def configured_store(config: Path | None) -> AbstractAsyncContextManager[Store]:
+    """The store that the configuration names, else the one under DIRIGENT_HOME."""
+    from dirigent.config import Config, config_path, load_config
+    from dirigent.runtime import open_store
+
+    path = config_path(config)
+    return open_store(load_config(path).config if path is not None else Config())

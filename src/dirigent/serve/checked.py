@@ -1,0 +1,114 @@
+"""Checked: a worker whose JSON is looked at before anybody else sees it, and mended once.
+
+Only the step that was asked for JSON is affected. A reply that does not follow is shown to the same worker
+together with the complaint; if the second is wrong too, the worker has failed, and the step goes where failed
+steps go. Nothing is streamed meanwhile: words that may be taken back are not sent.
+Schemas come from callers: references outside the schema are never fetched, and patterns are matched in linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from dirigent.errors import WorkerError
+from dirigent.messages import Delta, Message, Observe, Reply, Request, Schema, ignore
+from dirigent.serve.problems import Problem
+from dirigent.worker import Worker, WorkerInfo
+
+Check = Callable[[str], str]
+"""What is wrong with a text; empty: nothing."""
+
+SHOWN_CHARS = 500
+
+
+def checker(schema: Schema | None) -> Check:
+    """A check against the schema, or against being a JSON object at all. A schema that is none is a 400."""
+    if schema is None:
+        return _object_fault
+    try:
+        validator = jsonschema_rs.validator_for(
+            schema.schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+        said = str(getattr(error, "message", error)).splitlines()[0][:SHOWN_CHARS]
+        param = "response_format.json_schema.schema"
+        raise Problem(400, f"the schema cannot be used: {said}", code="invalid_schema", param=param) from None
+    return lambda text: _schema_fault(validator, text)
+
+
+class Checked:
+    """A worker around a worker."""
+
+    def __init__(self, worker: Worker, check: Check) -> None:
+        self.worker = worker
+        self._check = check
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        if request.schema is None and not request.json_mode:
+            return await self.worker.ask(request, observe=observe)
+        reply = await self.worker.ask(request)
+        if _may_stay(reply) or not (fault := self._check(reply.text)):
+            observe(Delta(reply.text))
+            return reply
+        mended = await self._mended(request, reply, fault)
+        observe(Delta(mended.text))
+        return mended
+
+    async def _mended(self, request: Request, reply: Reply, fault: str) -> Reply:
+        complaint = f"This is not the JSON that was asked for: {fault}. Reply with the corrected JSON alone."
+        messages = (*request.messages, Message("assistant", reply.text), Message("user", complaint))
+        try:
+            second = await self.worker.ask(msgspec.structs.replace(request, messages=messages))
+        except WorkerError as error:
+            error.attempts = (*reply.attempts, *error.attempts)
+            raise
+        attempts = (*reply.attempts, *second.attempts)
+        if not _may_stay(second) and (fault := self._check(second.text)):
+            raise WorkerError(
+                f"{self.info.name} wrote no JSON of the shape that was asked for, twice: {fault}",
+                worker=self.info.name,
+                fault="reply",
+                attempts=attempts,
+            )
+        return msgspec.structs.replace(
+            second,
+            usage=reply.usage + second.usage,
+            cost_usd=reply.cost_usd + second.cost_usd,
+            attempts=attempts,
+            seconds=reply.seconds + second.seconds,
+        )
+
+
+def _may_stay(reply: Reply) -> bool:
+    """Tool calls and refusals are not held to the schema; a cut text is told by its finish reason."""
+    return bool(reply.tool_calls) or reply.finish in ("refused", "length")
+
+
+def _object_fault(text: str) -> str:
+    found, fault = _decoded(text)
+    return fault or ("" if isinstance(found, dict) else "it is not a JSON object")
+
+
+def _schema_fault(validator: Any, text: str) -> str:
+    found, fault = _decoded(text)
+    if fault:
+        return fault
+    for error in validator.iter_errors(found):
+        where = "/".join(str(part) for part in error.instance_path)
+        return f"{error.message[:SHOWN_CHARS]} (at /{where})"
+    return ""
+
+
+def _decoded(text: str) -> tuple[Any, str]:
+    try:
+        return msgspec.json.decode(text), ""
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return None, f"it is not JSON ({error})"

@@ -1,0 +1,120 @@
+"""Listening: the application behind uvicorn, from the first connection to a graceful stop.
+
+Told to stop (TERM, or Ctrl-C), the server takes no new connections and lets what is under way finish within
+the grace; what is left then is cancelled and kept as such. A second signal does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from dirigent.config import Config
+from dirigent.errors import ConfigError
+from dirigent.serve.app import build_app
+from dirigent.serve.gate import is_loopback
+from dirigent.serve.service import Service
+from dirigent.store import Store
+from dirigent.store.keys import any_keys
+
+
+async def check_bind(host: str, store: Store) -> None:
+    """Refuse to listen beyond this machine while anybody could come in."""
+    if not is_loopback(host) and not await any_keys(store):
+        raise ConfigError(
+            f"listening on {host} without keys would let anybody in: make one with `dirigent keys create`, "
+            "or listen on 127.0.0.1"
+        )
+
+
+def check_no_loop(config: Config, *, host: str, port: int) -> None:
+    """Refuse a worker that is this very server: every request would ask itself without end."""
+    for worker in config.worker:
+        parts = urlsplit(worker.base_url)
+        same_port = (parts.port or {"http": 80, "https": 443}.get(parts.scheme)) == port
+        if same_port and parts.hostname and (is_loopback(parts.hostname) or parts.hostname == host):
+            raise ConfigError(f'worker "{worker.name}" is this server itself ({worker.base_url}); remove it')
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Said outright, since asyncio turns Nagle's delay (40 ms a reply) off only where the protocol is named.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)  # from here on connections wait until the server takes them
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+    return listener
+
+
+async def serve_until_stopped(service: Service, listener: socket.socket) -> None:
+    """Serve until a signal says stop."""
+    server = _server(service)
+    with _signals(server):
+        await server.serve(sockets=[listener])
+
+
+@asynccontextmanager
+async def serving(service: Service, listener: socket.socket) -> AsyncIterator[str]:
+    """Serve while the block runs; gives the server's address."""
+    server = _server(service)
+    task = asyncio.ensure_future(server.serve(sockets=[listener]))
+    host, port = listener.getsockname()[:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+class _Server(uvicorn.Server):
+    """uvicorn would raise a caught signal again at the end, and so kill us before the store is closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(service: Service) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            build_app(service),
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,  # nothing here depends on the client's address, and headers can lie
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=max(1, round(service.settings.grace_s)),
+            h11_max_incomplete_event_size=64 * 1024,
+            ws="none",
+        )
+    )
+
+
+@contextlib.contextmanager
+def _signals(server: uvicorn.Server) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

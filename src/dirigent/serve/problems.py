@@ -1,0 +1,97 @@
+"""What a caller is told when something goes wrong: OpenAI's error shape, and one status a kind of error.
+
+Statuses are chosen by what a client should do next: its libraries try 408, 409, 429 and 5xx again, so an
+exhausted budget is 402 rather than 429, and a request that can never work is 4xx whoever refused it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from dirigent.errors import ConfigError, CostError, DeadlineError, DirigentError, PlanError, StoreError, WorkerError
+from dirigent.trace import Trace
+from dirigent.workers.secret import redact
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None = None
+    """The field of the request that is at fault."""
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every reply that is no success."""
+
+    error: ErrorDetail
+
+
+class Problem(Exception):
+    """A reply that is no success. Raised anywhere in `serve/`, written out in one place."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str = "",
+        param: str = "",
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+
+    def body(self) -> bytes:
+        """Redacted here, the last door before the caller."""
+        kind = TYPES.get(self.status, "server_error")
+        detail = ErrorDetail(redact(str(self)), kind, self.param or None, self.code or None)
+        return msgspec.json.encode(ErrorBody(detail))
+
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+}
+"""OpenAI's word for a status; everything else is a `server_error`."""
+
+STATUS_OF: Mapping[str, tuple[int, str]] = {
+    ConfigError.__name__: (400, "not_possible"),
+    PlanError.__name__: (502, "no_plan"),
+    WorkerError.__name__: (503, "worker_failed"),
+    DeadlineError.__name__: (504, "deadline"),
+    CostError.__name__: (402, "cost_cap"),
+    StoreError.__name__: (503, "store_failed"),
+}
+
+
+def problem_of(error: DirigentError) -> Problem:
+    """An expected failure, as the caller sees it."""
+    return _problem(type(error).__name__, str(error), {})
+
+
+def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
+    """A run that failed, as the caller sees it."""
+    return _problem(trace.error_kind, trace.error, headers)
+
+
+def _problem(kind: str, message: str, headers: Mapping[str, str]) -> Problem:
+    status, code = STATUS_OF.get(kind, (500, "failed"))
+    return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)

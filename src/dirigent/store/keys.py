@@ -1,0 +1,266 @@
+"""API keys: who may call, as what, and within which bounds.
+
+A key's text is shown once, when it is made. The store keeps its HMAC under a secret of the server (`pepper.py`):
+whoever copies the tables can neither use the keys nor test guesses. A key has no public part to be looked up by,
+so one that never was and one that is almost right cost the same work.
+
+    made = await create_key(store, Caller(label="team a", budget_day_usd=5.0))
+    caller = await authenticate(store, made.text)  # None: unknown, expired or revoked
+
+What a `Caller`'s bounds mean is for others to enforce: `ledger.py` money, `admission.py` rates, the server pools.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+import weakref
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, Row, insert, select, update
+
+from dirigent.errors import ConfigError, StoreError
+from dirigent.store import Store
+from dirigent.store.audit import Entry, append
+from dirigent.store.moments import now, utc_text
+from dirigent.store.pepper import PEPPER_VARIABLE, Pepper, find_pepper, make_pepper
+from dirigent.store.tables import keys
+
+Role = Literal["inference", "admin"]
+Period = Literal["day", "month", "total"]
+
+PREFIX = "dg_"
+REMEMBERED_S = 0.8
+"""How long an answer is believed without asking the store: a revocation takes effect within a second."""
+
+
+class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who asks, and what they may do. Holds no secret."""
+
+    key_id: str = ""
+    """Given out when the key is made."""
+    role: Role = "inference"
+    label: str = ""
+    allow: tuple[str, ...] = ()
+    """Workers that may be used; empty: all."""
+    deny: tuple[str, ...] = ()
+    region: str = ""
+    """Only workers of this region; empty: any."""
+    budget_day_usd: float | None = None
+    """Days and months are those of UTC."""
+    budget_month_usd: float | None = None
+    budget_total_usd: float | None = None
+    requests_per_minute: int | None = None
+    concurrency: int | None = None
+    retention_days: int | None = None
+    """How long this key's traces are kept; None: as long as others'."""
+
+    @property
+    def budgets_usd(self) -> dict[Period, float]:
+        """The budgets that are set."""
+        every: tuple[tuple[Period, float | None], ...] = (
+            ("day", self.budget_day_usd),
+            ("month", self.budget_month_usd),
+            ("total", self.budget_total_usd),
+        )
+        return {period: usd for period, usd in every if usd is not None}
+
+    @property
+    def name(self) -> str:
+        """How messages name the caller."""
+        return self.label or self.key_id
+
+
+LOCAL_ADMIN = Caller("local", role="admin", label="local")
+"""Who calls a server that has no keys: the person at this machine."""
+
+
+class KeyRow(msgspec.Struct, frozen=True):
+    """A key as a list shows it. Times are UTC, ISO 8601."""
+
+    caller: Caller
+    last4: str
+    created_at: str
+    expires_at: str | None = None
+    revoked_at: str | None = None
+    pepper_id: str = ""
+
+    def usable(self, at: str) -> bool:
+        """Whether it opens anything at this time."""
+        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key that was made."""
+
+    text: str
+    """The key itself: to be shown now, and kept nowhere."""
+    row: KeyRow
+
+    def __repr__(self) -> str:
+        return f"NewKey(text='***', row={self.row!r})"
+
+
+async def authenticate(store: Store, text: str) -> Caller | None:
+    """Whose key this is; None where it is nobody's, or no longer."""
+    known = _known(store)
+    digest = known.pepper().digest(text)
+    asked_at = time.monotonic()
+    row, until = known.rows.get(digest, (None, 0.0))
+    if asked_at >= until:
+        row = await store.read(lambda connection: _find(connection, digest))
+        known.remember(digest, row, until=asked_at + REMEMBERED_S)
+    if row is None or not row.usable(utc_text(now())):
+        return None
+    return row.caller
+
+
+async def any_keys(store: Store) -> bool:
+    """Whether keys were ever made here. Revoked ones count: revoking the last key must not open the server."""
+    known = _known(store)
+    if not known.any and time.monotonic() >= known.none_until:
+        asked_at = time.monotonic()
+        known.any = await store.read(lambda connection: connection.scalar(select(keys.c.id).limit(1))) is not None
+        known.none_until = asked_at + REMEMBERED_S
+    return known.any
+
+
+async def create_key(store: Store, caller: Caller, *, expires_at: datetime | None = None, actor: str = "cli") -> NewKey:
+    """Make a key with these bounds, and write that down in the audit log."""
+    _check(caller, expires_at)
+    pepper = make_pepper()
+    text = PREFIX + secrets.token_urlsafe(32)
+    caller = msgspec.structs.replace(caller, key_id=secrets.token_hex(8))
+    expires = utc_text(expires_at) if expires_at is not None else None
+    row = KeyRow(caller, text[-4:], utc_text(now()), expires_at=expires, pepper_id=pepper.id)
+    details = msgspec.to_builtins(caller) | {"last4": row.last4, "expires_at": expires}
+    entry = Entry(actor, "key.create", details)
+
+    def work(connection: Connection, digest: str) -> None:
+        connection.execute(insert(keys), _values(row, digest))
+        append(connection, entry)
+
+    await store.write(work, prepare=lambda: pepper.digest(text))
+    return NewKey(text, row)
+
+
+async def list_keys(store: Store) -> list[KeyRow]:
+    """Every key that was ever made, the oldest first."""
+    query = select(keys).order_by(keys.c.created_at, keys.c.id)
+    return await store.read(lambda connection: [_row(found) for found in connection.execute(query)])
+
+
+async def revoke_key(store: Store, id_or_prefix: str, *, actor: str = "cli") -> KeyRow:
+    """Close a key for good, by its id or enough of its beginning. One that is closed already stays as it was."""
+    revoked = await store.write(_revoke, prepare=lambda: (id_or_prefix, utc_text(now()), actor))
+    if isinstance(revoked, str):
+        raise StoreError(revoked)
+    _known(store).rows.clear()
+    return revoked
+
+
+async def keys_of_another_pepper(store: Store) -> list[KeyRow]:
+    """Keys that open nothing here, since they were made under another pepper."""
+    pepper = find_pepper()
+    at = utc_text(now())
+    own = pepper.id if pepper is not None else ""
+    return [row for row in await list_keys(store) if row.pepper_id != own and row.usable(at)]
+
+
+class _Known:
+    """What one open store has answered lately. Only keys that exist are remembered, so guesses fill no memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[KeyRow | None, float]] = {}
+        self.any = False
+        self.none_until = 0.0
+        self._pepper: Pepper | None = None
+
+    def pepper(self) -> Pepper:
+        if self._pepper is None:
+            self._pepper = find_pepper()
+        if self._pepper is None:
+            raise ConfigError(
+                f"this place has no pepper, so no key can be checked: set {PEPPER_VARIABLE} to that of the place "
+                "where the keys were made, or make one with `dirigent keys create`"
+            )
+        return self._pepper
+
+    def remember(self, digest: str, row: KeyRow | None, *, until: float) -> None:
+        if row is not None:
+            self.rows[digest] = (row, until)
+        else:
+            self.rows.pop(digest, None)
+
+
+_known_of: weakref.WeakKeyDictionary[Store, _Known] = weakref.WeakKeyDictionary()
+
+
+def _known(store: Store) -> _Known:
+    known = _known_of.get(store)
+    if known is None:
+        known = _known_of[store] = _Known()
+    return known
+
+
+def _find(connection: Connection, digest: str) -> KeyRow | None:
+    found = connection.execute(select(keys).where(keys.c.digest == digest)).one_or_none()
+    # The index has compared already, but only HMACs, which nobody can steer; this one counts, in constant time.
+    if found is None or not hmac.compare_digest(found.digest, digest):
+        return None
+    return _row(found)
+
+
+def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | str:
+    """The key as it is afterwards, or what is wrong: an exception would spoil the commit of others."""
+    beginning, at, actor = wanted
+    query = select(keys).where(keys.c.id.startswith(beginning, autoescape=True)).order_by(keys.c.id)
+    found = [_row(row) for row in connection.execute(query)] if beginning else []
+    if not found:
+        return f"no key has the id {beginning!r}; `dirigent keys list` shows them"
+    if len(found) > 1:
+        ids = ", ".join(row.caller.key_id for row in found[:5])
+        return f"{beginning!r} begins several keys: {ids}; give more of the id"
+    (row,) = found
+    if row.revoked_at is not None:
+        return row
+    connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(revoked_at=at))
+    append(connection, Entry(actor, "key.revoke", {"key_id": row.caller.key_id, "label": row.caller.label}))
+    return msgspec.structs.replace(row, revoked_at=at)
+
+
+def _values(row: KeyRow, digest: str) -> dict[str, Any]:
+    return {
+        "id": row.caller.key_id,
+        "digest": digest,
+        "pepper_id": row.pepper_id,
+        "last4": row.last4,
+        "caller": msgspec.json.encode(row.caller).decode(),
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "revoked_at": row.revoked_at,
+    }
+
+
+def _row(found: Row[Any]) -> KeyRow:
+    caller = msgspec.json.decode(found.caller, type=Caller)
+    return KeyRow(caller, found.last4, found.created_at, found.expires_at, found.revoked_at, found.pepper_id)
+
+
+def _check(caller: Caller, expires_at: datetime | None) -> None:
+    if caller.role not in ("inference", "admin"):
+        raise ConfigError(f'no role is called "{caller.role}"; a key is for "inference" or "admin"')
+    for period, usd in caller.budgets_usd.items():
+        if not 0 <= usd < 1e9:
+            raise ConfigError(f"the budget for a {period} must be 0 to 1e9 USD, not {usd}")
+    for name in ("requests_per_minute", "concurrency", "retention_days"):
+        value = getattr(caller, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be 1 or more, not {value}")
+    if both := sorted(set(caller.allow) & set(caller.deny)):
+        raise ConfigError(f"{', '.join(both)}: both allowed and denied; choose one")
+    if expires_at is not None and utc_text(expires_at) <= utc_text(now()):
+        raise ConfigError(f"the key would have expired at {utc_text(expires_at)}, which is past")

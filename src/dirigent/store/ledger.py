@@ -1,0 +1,329 @@
+"""The durable ledger: every attempt is a row before its call is made, and a key's budgets are never overspent.
+
+A reservation holds the worst case: it is checked against all budgets of the key and entered in one transaction
+that no other process can come between; settling replaces it by what the call used. Reservations of many callers
+share a commit. The day on which a call was reserved pays for it, however late it ends.
+
+A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the
+call may have left, and what was not heard of is billed all the same. Should its process live after all, its
+settlement still comes through and puts the true sum in its place.
+
+Stands behind a run's `Budget` as its parent. A worker whose price nobody knows is refused to a key with a budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import BigInteger, Connection, bindparam, case, func, insert, or_, select, update
+
+from dirigent.errors import CostError
+from dirigent.limits import Hold, Quote, affordable_tokens
+from dirigent.store import Store
+from dirigent.store.audit import Entry, append
+from dirigent.store.engine import one_at_a_time
+from dirigent.store.keys import Caller, Period
+from dirigent.store.moments import now, utc_text
+from dirigent.store.process import is_dead, own_name
+from dirigent.store.tables import attempts, spending
+
+NUSD = 1_000_000_000
+"""Billionths in a dollar."""
+
+FORGOTTEN_AFTER_S = 24 * 3600.0
+"""A reservation this old is closed wherever its process was: no call lasts so long."""
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """What attempts have cost."""
+
+    calls: int
+    cost_usd: float
+    """Of the calls that have ended."""
+    held_usd: float
+    """Set aside for calls under way."""
+    output_tokens: int
+    lost_calls: int
+    """Calls whose end nobody saw, charged at their worst case."""
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The budget of a key that runs out first."""
+
+    usd: float
+    period: Period
+    renews_in_s: float | None
+    """Seconds until the period ends; None for a total."""
+
+
+class StoreLedger:
+    """The ledger of one run for one caller; satisfies `dirigent.limits.Ledger`."""
+
+    def __init__(self, store: Store, *, caller: Caller, run_id: str, clock: Callable[[], datetime] = now) -> None:
+        self._store = store
+        self._caller = caller
+        self._run_id = run_id
+        self._clock = clock
+
+    async def reserve(self, quote: Quote) -> Hold:
+        """Committed when it returns. `CostError` where a budget of the key does not allow the call."""
+        wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()))
+        outcome = await self._store.write(_reserve, prepare=lambda: wanted)
+        if isinstance(outcome, CostError):
+            raise outcome
+        return outcome
+
+    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+        """Committed when it returns. Settling twice counts once."""
+        used = _Used(hold.id, to_nusd(cost_usd), output_tokens, utc_text(self._clock()), bool(self._caller.budgets_usd))
+        await self._store.write(_settle, prepare=lambda: used)
+
+
+async def usage(
+    store: Store, key_id: str | None = None, *, since: datetime | None = None, until: datetime | None = None
+) -> Spent:
+    """What a key (or everybody) spent on calls that were reserved from `since` up to, not including, `until`."""
+    return await store.read(lambda connection: _usage(connection, key_id, since, until))
+
+
+async def left(store: Store, caller: Caller, *, at: datetime | None = None) -> Left | None:
+    """What the caller may still spend; None where nothing bounds it. It may be less by the next reservation."""
+    if not caller.budgets_usd:
+        return None
+    moment = (at or now()).astimezone(UTC)
+    book = await store.read(lambda connection: _book(connection, caller.key_id, day=utc_text(moment)[:10]))
+    lefts = [Left(n / NUSD, period, _renews_in_s(period, moment)) for period, n in _left_nusd(caller, book)]
+    return min(lefts, key=lambda one: one.usd)
+
+
+async def reconcile(store: Store, *, at: datetime | None = None) -> int:
+    """Close what dead processes of this place left open, and whatever is a day old; how many there were."""
+    moment = at or now()
+    forgotten = utc_text(moment - timedelta(seconds=FORGOTTEN_AFTER_S))
+    return await store.write(_reconcile, prepare=lambda: (utc_text(moment), forgotten))
+
+
+def to_nusd(usd: float) -> int:
+    """Whole billionths, rounded up; the thousandths below them are noise of the arithmetic."""
+    return math.ceil(round(min(max(usd, 0.0), 1e9) * NUSD, 3))
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    quote: Quote
+    caller: Caller
+    run_id: str
+    at: str
+
+
+class _Used(msgspec.Struct, frozen=True):
+    attempt: int
+    cost_nusd: int
+    output_tokens: int
+    settled_at: str
+    budgeted: bool
+
+
+class _Book(msgspec.Struct, frozen=True):
+    """What a key has spent and holds: on this day, in its month, ever."""
+
+    day: str
+    day_nusd: int = 0
+    month_nusd: int = 0
+    total_nusd: int = 0
+    kept: bool = False
+    """Whether the store has a row for it."""
+
+    def on(self, day: str) -> _Book:
+        """The book at a later day. An earlier one (another machine's clock) is taken as this one."""
+        if day <= self.day:
+            return self
+        month_nusd = self.month_nusd if day[:7] == self.day[:7] else 0
+        return _Book(day, 0, month_nusd, self.total_nusd, self.kept)
+
+    def plus(self, nusd: int) -> _Book:
+        return _Book(self.day, self.day_nusd + nusd, self.month_nusd + nusd, self.total_nusd + nusd, self.kept)
+
+
+def _reserve(connection: Connection, wanted: _Wanted) -> Hold | CostError:
+    """The hold, or why there is none: an exception would spoil the commit that others share."""
+    quote, caller = wanted.quote, wanted.caller
+    day = wanted.at[:10]
+    tokens, most_nusd = quote.max_output_tokens, None
+    if caller.budgets_usd:
+        one_at_a_time(connection)
+        book = _book(connection, caller.key_id, day=day)
+        day = book.day
+        try:
+            tokens, most_nusd = _granted(quote, caller, book)
+        except CostError as refused:
+            return refused
+    nusd = to_nusd(quote.input_usd + (tokens or 0) * quote.output_token_usd)
+    if most_nusd is not None:
+        nusd = min(nusd, most_nusd)  # a billionth over, by rounding up, is not worth a refusal
+        _keep(connection, caller.key_id, book.plus(nusd))
+    row = {
+        "run_id": wanted.run_id,
+        "key_id": caller.key_id,
+        "worker": quote.worker,
+        "owner": own_name(),
+        "state": "open",
+        "reserved_at": wanted.at,
+        "charged_day": day,
+        "hold_nusd": nusd,
+    }
+    primary_key = connection.execute(_RESERVE, row).inserted_primary_key
+    assert primary_key is not None
+    return Hold(primary_key[0], nusd / NUSD, tokens)
+
+
+def _granted(quote: Quote, caller: Caller, book: _Book) -> tuple[int | None, int]:
+    """Output tokens that every budget allows, and what is left of the tightest."""
+    if not quote.priced:
+        raise CostError(
+            f"key {caller.name} has a budget, and no price is known for {quote.worker}; "
+            "set its price in dirigent.toml, { input = 0, output = 0 } where it costs nothing"
+        )
+    lefts = _left_nusd(caller, book)
+    for period, left_nusd in lefts:
+        tokens = affordable_tokens(
+            quote,
+            max_cost_usd=caller.budgets_usd[period],
+            left_usd=left_nusd / NUSD,
+            what=f"key {caller.name} {_WHEN[period]}",
+        )
+        quote = msgspec.structs.replace(quote, max_output_tokens=tokens)
+    return quote.max_output_tokens, min(left_nusd for _, left_nusd in lefts)
+
+
+_WHEN: dict[Period, str] = {"day": "today (UTC)", "month": "this month (UTC)", "total": "in all"}
+
+
+def _left_nusd(caller: Caller, book: _Book) -> list[tuple[Period, int]]:
+    spent: dict[Period, int] = {"day": book.day_nusd, "month": book.month_nusd, "total": book.total_nusd}
+    return [(period, round(usd * NUSD) - spent[period]) for period, usd in caller.budgets_usd.items()]
+
+
+def _book(connection: Connection, key_id: str, *, day: str) -> _Book:
+    """The key's book on this day; added up from its attempts where none was kept yet."""
+    found = connection.execute(_FIND_BOOK, {"of_key": key_id}).one_or_none()
+    if found is not None:
+        return _Book(*found, kept=True).on(day)
+    charge = func.coalesce(attempts.c.cost_nusd, attempts.c.hold_nusd)
+    sums = (
+        func.coalesce(func.sum(case((attempts.c.charged_day >= first, charge), else_=0)), 0)
+        for first in (day, f"{day[:7]}-01", "")
+    )
+    totals = connection.execute(select(*sums).where(attempts.c.key_id == key_id)).one()
+    return _Book(day, int(totals[0]), int(totals[1]), int(totals[2]))  # PostgreSQL adds up into decimals
+
+
+def _keep(connection: Connection, key_id: str, book: _Book) -> None:
+    values = {
+        "of_key": key_id,
+        "day": book.day,
+        "day_nusd": book.day_nusd,
+        "month_nusd": book.month_nusd,
+        "total_nusd": book.total_nusd,
+    }
+    connection.execute(_RENEW_BOOK if book.kept else _START_BOOK, values)
+
+
+def _settle(connection: Connection, used: _Used) -> None:
+    if used.budgeted:
+        one_at_a_time(connection)
+    settled = connection.execute(_SETTLE, msgspec.structs.asdict(used)).one_or_none()
+    if settled is None or not used.budgeted:
+        return
+    key_id, hold_nusd, charged_day = settled
+    change = {
+        "of_key": key_id,
+        "change": used.cost_nusd - hold_nusd,
+        "charged_day": charged_day,
+        "charged_month": charged_day[:7],
+    }
+    connection.execute(_AMEND_BOOK, change)
+
+
+def _reconcile(connection: Connection, when: tuple[str, str]) -> int:
+    at, forgotten = when
+    one_at_a_time(connection)
+    is_open = attempts.c.state == "open"
+    dead = [name for name in connection.scalars(select(attempts.c.owner).where(is_open).distinct()) if is_dead(name)]
+    given_up = or_(attempts.c.owner.in_(dead), attempts.c.reserved_at < forgotten)
+    # Their sum is in the key's book already, as a hold: only what they are called changes.
+    closing = update(attempts).where(is_open, given_up)
+    values = {"state": "lost", "settled_at": at, "cost_nusd": attempts.c.hold_nusd, "output_tokens": 0}
+    count = connection.execute(closing.values(values)).rowcount
+    if count:
+        append(connection, Entry("ledger", "ledger.reconcile", {"lost_attempts": count}))
+    return count
+
+
+def _usage(connection: Connection, key_id: str | None, since: datetime | None, until: datetime | None) -> Spent:
+    is_open = attempts.c.state == "open"
+    query = select(
+        func.count(),
+        func.coalesce(func.sum(attempts.c.cost_nusd), 0),
+        func.coalesce(func.sum(case((is_open, attempts.c.hold_nusd), else_=0)), 0),
+        func.coalesce(func.sum(attempts.c.output_tokens), 0),
+        func.coalesce(func.sum(case((attempts.c.state == "lost", 1), else_=0)), 0),
+    ).select_from(attempts)
+    if key_id is not None:
+        query = query.where(attempts.c.key_id == key_id)
+    if since is not None:
+        query = query.where(attempts.c.reserved_at >= utc_text(since))
+    if until is not None:
+        query = query.where(attempts.c.reserved_at < utc_text(until))
+    calls, cost_nusd, held_nusd, output_tokens, lost = connection.execute(query).one()
+    return Spent(calls, int(cost_nusd) / NUSD, int(held_nusd) / NUSD, int(output_tokens), int(lost))
+
+
+def _renews_in_s(period: Period, moment: datetime) -> float | None:
+    if period == "total":
+        return None
+    today = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "day":
+        return (today + timedelta(days=1) - moment).total_seconds()
+    return ((today.replace(day=1) + timedelta(days=32)).replace(day=1) - moment).total_seconds()
+
+
+# The statements of every call are put together once: doing so takes longer than carrying them out.
+
+_RESERVE = insert(attempts)
+
+_SETTLE = (
+    update(attempts)
+    .where(attempts.c.id == bindparam("attempt"), attempts.c.state != "settled")
+    .values(
+        state="settled",
+        settled_at=bindparam("settled_at"),
+        cost_nusd=bindparam("cost_nusd"),
+        output_tokens=bindparam("output_tokens"),
+    )
+    .returning(attempts.c.key_id, attempts.c.hold_nusd, attempts.c.charged_day)
+)
+
+_FIND_BOOK = select(spending.c.day, spending.c.day_nusd, spending.c.month_nusd, spending.c.total_nusd).where(
+    spending.c.key_id == bindparam("of_key")
+)
+
+_BOOK: dict[str, Any] = {name: bindparam(name) for name in ("day", "day_nusd", "month_nusd", "total_nusd")}
+_START_BOOK = insert(spending).values(key_id=bindparam("of_key"), **_BOOK)
+_RENEW_BOOK = update(spending).where(spending.c.key_id == bindparam("of_key")).values(**_BOOK)
+
+_CHANGE = bindparam("change", type_=BigInteger)
+_SAME_DAY = spending.c.day == bindparam("charged_day")
+_SAME_MONTH = func.substr(spending.c.day, 1, 7) == bindparam("charged_month")
+_AMEND_BOOK = (
+    update(spending)
+    .where(spending.c.key_id == bindparam("of_key"))
+    .values(
+        total_nusd=spending.c.total_nusd + _CHANGE,
+        month_nusd=spending.c.month_nusd + case((_SAME_MONTH, _CHANGE), else_=0),
+        day_nusd=spending.c.day_nusd + case((_SAME_DAY, _CHANGE), else_=0),
+    )
+)

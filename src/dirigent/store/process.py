@@ -1,0 +1,62 @@
+"""The name of a process, by which others can tell later whether it still lives.
+
+Numbers of processes are used again, so a name holds when the process started; and they mean nothing in another
+container or on another machine, so it holds the place as well. Of a process elsewhere nothing is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+
+def own_name() -> str:
+    """`PLACE/PID/START` of this process."""
+    return _name(os.getpid())
+
+
+def is_dead(name: str) -> bool:
+    """Whether a process of this place is gone. False where it lives, or where that cannot be known from here."""
+    place, _, rest = name.partition("/")
+    pid, _, started = rest.partition("/")
+    if place != _place() or not pid.isdecimal():
+        return False
+    return _started(int(pid)) != started
+
+
+@functools.cache
+def _name(pid: int) -> str:  # by its number, since a forked child inherits the cache
+    return f"{_place()}/{pid}/{_started(pid)}"
+
+
+@functools.cache
+def _place() -> str:
+    """A machine since it was last started, and the numbering of processes within it."""
+    parts = [platform.node()]
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        pass  # not Linux: one numbering for the whole machine
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks; None where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]  # a zombie has ended; field 22 of proc(5), less the first two
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "0"

@@ -1,0 +1,155 @@
+"""The final answer in a model's free text: what it says its answer is, without how it got there.
+
+Models close in a handful of ways: a JSON object with an `answer`, a `\\boxed{}`, four hashes, "the answer is". These
+are looked for in this order; what was cut off before its end is no answer. Pure text: nothing here is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+FIELD = re.compile(r'["\']answer["\']\s*:\s*')
+SAID = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*:?\s*(.+)", re.IGNORECASE)
+HASHES = re.compile(r"####\s*(.+)")
+LETTER_SAID = re.compile(r"answer is:?\s*\**(?:\(([A-Za-z])\)|([A-Z])\b(?!['’]))")
+LETTER_LABEL = re.compile(r"answer:\s*\**\(?([A-Z])\b(?!['’])", re.IGNORECASE)
+LETTER_ALONE = re.compile(r"\W*([A-Za-z])\W*(?:\s.*)?", re.DOTALL)
+NUMBER = re.compile(r"(?<![\w.])[-+−]?\s?\$?\s?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?")
+
+
+def final_answer(text: str) -> str:
+    """What the text says its answer is; empty where it says none. A text of one line is its own answer."""
+    text = text.strip()
+    if (field := _json_field(text)) is not None:
+        return field
+    if (boxed := _boxed(text)) is not None:
+        return boxed
+    for said in (HASHES, SAID):
+        if found := said.findall(text):
+            return _unwrapped(found[-1])
+    return _unwrapped(text) if text and "\n" not in text else ""
+
+
+def final_letter(text: str) -> str:
+    """The letter of the option chosen: the first "answer is (X)", else the last "Answer: X", else the answer itself.
+
+    The first, since models that run on invent further questions and answer those too.
+    """
+    if _json_field(text.strip()) is None:
+        if said := LETTER_SAID.search(text):
+            return (said[1] or said[2]).upper()
+        if labels := LETTER_LABEL.findall(text):
+            return str(labels[-1]).upper()
+    answer = final_answer(text)
+    answer = re.sub(r"\\text\w*\{(.*)\}", r"\1", answer)
+    alone = LETTER_ALONE.fullmatch(answer)
+    if not alone:
+        return ""
+    bare = len(re.sub(r"\W", "", answer)) == 1
+    marked = re.match(r"\W*[A-Za-z]\s*[).:]", answer) is not None
+    return alone[1].upper() if bare or marked else ""
+
+
+def final_number(text: str) -> float | None:
+    """The number that is the answer: in what the text says its answer is, else the last one of the text."""
+    if answer := final_answer(text):
+        return number_in(answer)
+    if _json_field(text.strip()) is not None:
+        return None
+    found = NUMBER.findall(text)
+    return _number(found[-1]) if found else None
+
+
+def number_in(answer: str) -> float | None:
+    """The number in a short answer: the first behind its last equals sign, units and currency left aside."""
+    part = answer.rsplit("=", 1)[-1]
+    part = re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", part)
+    part = re.sub(
+        r"\\[,!; ]|\\text\w*\{[^}]*\}|\\(?=[$%])|(?<=\d)\{,\}(?=\d)", lambda m: "," if m[0] == "{,}" else "", part
+    )
+    if mixed := re.fullmatch(r"\s*(\d+)\s+(\d+)\s*/\s*(\d+)\D*", part):
+        whole, above, below = (int(group) for group in mixed.groups())
+        return whole + above / below if below else None
+    found = NUMBER.search(part)
+    return _number(found[0]) if found else None
+
+
+def literals(text: str) -> Iterator[str]:
+    """The texts that a final answer in Python may stand for: as JSON decodes it, then as it was written."""
+    text = text.strip()
+    rest = _field_rest(text)
+    if rest is None:
+        if answer := final_answer(text):
+            yield answer
+        return
+    try:
+        value, _ = json.JSONDecoder(strict=False).raw_decode(rest)
+    except ValueError:
+        value = None
+    if isinstance(value, str):
+        yield value
+    if raw := _json_field(text):
+        yield raw
+
+
+def _json_field(text: str) -> str | None:
+    """The `answer` field as it was written: models forget to escape LaTeX and quotes, so JSON's escapes stay undone.
+
+    None: there is no such field. Empty: it was cut off.
+    """
+    rest = _field_rest(text)
+    if rest is None:
+        return None
+    trimmed = rest.removesuffix("```").rstrip().removesuffix("}").rstrip()
+    if len(trimmed) >= 2 and trimmed[0] == trimmed[-1] == '"' and not re.search(r'"\s*,\s*"\w+"\s*:', trimmed):
+        return _unescaped(trimmed[1:-1])
+    if whole := re.match(r'"((?:[^"\\]|\\.)*)"', rest, re.DOTALL):
+        return _unescaped(whole[1])
+    if rest.startswith('"'):
+        return ""
+    try:
+        _, end = json.JSONDecoder(strict=False).raw_decode(rest)
+    except ValueError:
+        return trimmed.rstrip(",").strip() if trimmed != rest else ""
+    return rest[:end]
+
+
+def _field_rest(text: str) -> str | None:
+    fields = list(FIELD.finditer(text))
+    return text[fields[-1].end() :].strip() if fields else None
+
+
+def _unescaped(text: str) -> str:
+    """Double backslashes and escaped quotes as what they stand for; `\\frac` stays, whoever wrote it."""
+    return text.replace("\\\\", "\\").replace('\\"', '"').strip()
+
+
+def _boxed(text: str) -> str | None:
+    """What is in the last box, braces balanced; None: no box. Empty: it was cut off."""
+    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
+    if start < 0:
+        return None
+    begin = text.index("{", start) + 1
+    depth = 1
+    for i in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return text[begin:i].strip()
+    return ""
+
+
+def _unwrapped(answer: str) -> str:
+    """Without bold marks and a closing full stop."""
+    answer = answer.strip().strip("*").strip()
+    return answer.removesuffix(".").strip().strip("*").strip()
+
+
+def _number(text: str) -> float | None:
+    cleaned = re.sub(r"[\s$,]", "", text.replace("−", "-"))
+    above, _, below = cleaned.partition("/")
+    try:
+        return float(above) / float(below) if below else float(above)
+    except (ValueError, ZeroDivisionError):
+        return None

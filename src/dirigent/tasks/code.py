@@ -1,0 +1,152 @@
+"""Grade a program by tests it never sees.
+
+A reply is prose around code, a whole program or just the body of a function; what is taken out of it, and how, is
+settled here. Running it, and keeping it from what it should not see, is the sandbox's part (`sandbox/`).
+
+Two ways of testing: functions called by test code in another sandbox (HumanEval, MBPP), or a program whose output is
+compared here, in the parent (contest problems).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dirigent.errors import GradeError
+from dirigent.tasks.sandbox import Sandbox
+from dirigent.tasks.task import Grade, Task
+
+
+class CodeProblem(msgspec.Struct, frozen=True):
+    """How the code in a reply is judged."""
+
+    tests: str
+    """Test code; it calls the functions in `names`."""
+    names: tuple[str, ...]
+    prompt: str = ""
+    """Code the answer continues or defines anew; its helpers are there for answer and tests alike."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One run of a whole program."""
+
+    stdin: str
+    stdout: str
+
+
+async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> Grade:
+    """Right if every test passes. `got` is "passed" or what failed first."""
+    source = program(problem, reply)
+    try:
+        compile(source, "<answer>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        return Grade(False, f"not a program: {error}")
+    verdict = await sandbox.judge(source, tests=problem.tests, names=problem.names, preamble=problem.prompt)
+    return Grade(verdict.passed, "passed" if verdict.passed else verdict.why)
+
+
+async def grade_code_task(task: Task, reply: str, *, sandbox: Sandbox) -> Grade:
+    """The same for a task whose answer is a problem as JSON, which is how `answer_of` writes it."""
+    try:
+        problem = msgspec.json.decode(task.answer, type=CodeProblem)
+    except msgspec.MsgspecError as error:
+        raise GradeError(f"task {task.id!r} is graded by code, but its answer is no CodeProblem: {error}") from error
+    return await grade_code(problem, reply, sandbox=sandbox)
+
+
+def answer_of(problem: CodeProblem) -> str:
+    """A problem as the answer of a `Task`."""
+    return msgspec.json.encode(problem).decode()
+
+
+async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox) -> Grade:
+    """Right if the program prints what each case expects; a fresh sandbox for each. Trailing space is forgiven."""
+    if not cases:
+        raise GradeError("no cases to run the program on")
+    source = extract(reply)
+    for number, case in enumerate(cases):
+        ran = await sandbox.run(source, stdin=case.stdin.encode())
+        if ran.ended != "exited" or ran.code != 0:
+            return Grade(False, f"case {number}: {ran.ended} with code {ran.code}")
+        if _lines(ran.stdout.decode(errors="replace")) != _lines(case.stdout):
+            return Grade(False, f"case {number}: another output than expected")
+    return Grade(True, "passed")
+
+
+def problem_of(row: Mapping[str, Any]) -> CodeProblem:
+    """A row of HumanEval (`meta.test`, `meta.entry_point`) or MBPP (`meta.test_list`) as a problem."""
+    meta = row["meta"]
+    if "entry_point" in meta:
+        name = meta["entry_point"]
+        return CodeProblem(f"{meta['test']}\n\ncheck({name})\n", (name,), row["question"])
+    if "test_list" in meta:
+        tests = "\n".join([*meta.get("test_imports", ()), *meta["test_list"]])
+        tests = "".join(f"import {module}\n" for module in unimported(tests)) + tests
+        # A few problems ask for a function called like a builtin, `sum` for one: then the reference tells.
+        return CodeProblem(tests, free_names(tests) or _defined(row["answer"]))
+    raise GradeError(f"row {row.get('id')!r} has no tests: need meta.entry_point and meta.test, or meta.test_list")
+
+
+def free_names(tests: str) -> tuple[str, ...]:
+    """What test code uses and does not define: the functions it expects of the answer."""
+    used: list[str] = []
+    bound = set(dir(builtins))
+    for node in ast.walk(ast.parse(tests)):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                used.append(node.id)
+            else:
+                bound.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+    return tuple(dict.fromkeys(name for name in used if name not in bound))
+
+
+def unimported(tests: str) -> tuple[str, ...]:
+    """Modules of the standard library that test code uses but leaves to the answer to import (`sys.getsizeof`)."""
+    bases = {
+        node.value.id
+        for node in ast.walk(ast.parse(tests))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    return tuple(sorted(bases & sys.stdlib_module_names & set(free_names(tests))))
+
+
+def _defined(source: str) -> tuple[str, ...]:
+    return tuple(node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+
+
+def program(problem: CodeProblem, reply: str) -> str:
+    """The program a reply stands for: whole functions, or the body that continues the prompt."""
+    code = extract(reply)
+    if not problem.prompt:
+        return code
+    if any(re.search(rf"^(async )?(def|class) +{re.escape(name)}\b", code, re.M) for name in problem.names) or any(
+        re.search(rf"^{re.escape(name)} *[=:]", code, re.M) for name in problem.names
+    ):
+        return f"{problem.prompt}\n\n{code}"
+    indented = code if re.match(r"\s*\n*[ \t]", code) else textwrap.indent(code, "    ")
+    return f"{problem.prompt}{indented}"
+
+
+def extract(reply: str) -> str:
+    """The code in a reply: its fenced blocks marked as Python, else all its blocks, else the whole of it."""
+    blocks = re.findall(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)^[ \t]*```", reply + "\n", re.M | re.S)
+    python = [body for language, body in blocks if language.lower() in ("python", "py", "python3")]
+    found = python or [body for _, body in blocks]
+    return "\n".join(found) if found else reply
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]

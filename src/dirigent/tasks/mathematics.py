@@ -1,0 +1,134 @@
+"""Whether two mathematical answers are the same: by their text where that settles it, else by math-verify.
+
+Computer algebra on what a model wrote may run for ever or fill the memory, so it runs in a child process that is killed
+when a comparison takes too long; the next comparison gets a fresh one. Children are few, started when first needed and
+kept, since math-verify takes seconds to load. A comparison that was killed counts as not the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+
+from dirigent.errors import GradeError
+
+TIMEOUT_S = 4.0
+"""For one comparison, as in the recorded data's own scoring."""
+
+START_S = 60.0
+"""For a child to load math-verify on a busy machine."""
+
+CHILDREN = max(1, min(4, (os.cpu_count() or 1)))
+
+UNITS = re.compile(r"\\text(?:bf|rm|it)?\{\s*([^{}]*)\}|\\mathrm\{([^{}]*)\}|\\mbox\{([^{}]*)\}")
+
+
+async def same_mathematics(gold: str, answer: str, *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Whether the answer equals the gold one. Raises `GradeError` where math-verify is not installed."""
+    left, right = plain(gold), plain(answer)
+    if not right:
+        return False
+    if left == right:
+        return True
+    if (numbers := (_float(left), _float(right))) and None not in numbers:
+        return numbers[0] == numbers[1]
+    return await asyncio.to_thread(_compared, gold, answer, timeout_s)
+
+
+def plain(text: str) -> str:
+    """The answer without what does not change it: dollar signs, spacing, sizes, a closing full stop, `x =`."""
+    text = text.strip().strip("$").strip().removesuffix(".")
+    text = re.sub(r"\\(left|right|displaystyle|big|Big)(?![A-Za-z])|\\[,!;: ]|~|\\\$", "", text)
+    text = re.sub(r"\\[dt]frac", r"\\frac", text)
+    text = UNITS.sub(lambda match: next(group for group in match.groups() if group is not None), text)
+    text = re.sub(r"^\s*[a-zA-Z]\s*=\s*", "", text)
+    return re.sub(r"\s+", "", text)
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text) if re.fullmatch(r"[-+]?(\d+(\.\d*)?|\.\d+)", text) else None
+    except ValueError:
+        return None
+
+
+@functools.lru_cache(maxsize=65_536)
+def _compared(gold: str, answer: str, timeout_s: float) -> bool:
+    with _places:
+        try:
+            child = _idle.pop()
+        except IndexError:
+            child = _Child()
+        same = child.compare(gold, answer, timeout_s)
+        if same is None:
+            child.kill()
+            return False
+        _idle.append(child)
+        return same
+
+
+class _Child:
+    """One process that compares, one pair at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dirigent.tasks.math_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+        self._unread = b""
+        if self._line(START_S) != b"ready":
+            self.kill()
+            raise GradeError(
+                "math answers are compared by math-verify, which did not start; pip install 'dirigent[eval]'"
+            )
+
+    def compare(self, gold: str, answer: str, timeout_s: float) -> bool | None:
+        """None: it took too long, or the process is gone."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps([gold, answer]).encode() + b"\n")
+        except OSError:
+            return None
+        line = self._line(timeout_s)
+        return None if line is None else line == b"true"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _line(self, timeout_s: float) -> bytes | None:
+        assert self._process.stdout is not None
+        until = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
+            piece = os.read(self._process.stdout.fileno(), 4096) if ready else b""
+            if not piece:
+                return None
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
+_places = threading.BoundedSemaphore(CHILDREN)
+_idle: list[_Child] = []
+
+
+@atexit.register
+def _end() -> None:
+    while _idle:
+        _idle.pop().kill()

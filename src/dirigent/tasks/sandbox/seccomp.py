@@ -1,0 +1,188 @@
+"""The system-call filter: a deny list, assembled into classic BPF by the few lines below.
+
+Why our own assembler rather than pyseccomp: a deny list over two architectures needs four instructions (load, jump
+if equal, jump if set, return). pyseccomp would add a native library that must be found at run time, and its output
+could only be tested by running it; ours is a pure function from an architecture to bytes, which tests interpret.
+
+What it denies: tracing and reading other processes, mounts, new namespaces, kernel modules and key rings, BPF, perf,
+io_uring, userfaultfd, file handles, clocks, every socket that is not AF_UNIX, typing into a terminal, and memory that
+no limit counts (memfd, System V segments and queues). What the sandbox's mounts, namespaces and limits already stop
+is denied again here: each wall is tested alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+import msgspec
+
+from dirigent.errors import ConfigError
+
+ALLOW = 0x7FFF0000
+KILL_PROCESS = 0x80000000
+ERRNO = 0x00050000
+
+AF_UNIX = 1
+TIOCSTI = 0x5412
+TIOCLINUX = 0x541C
+NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARGS = 0, 4, 16
+_X32_BIT = 0x40000000
+
+
+class Architecture(msgspec.Struct, frozen=True):
+    audit: int
+    """AUDIT_ARCH_*: what the kernel says the calling convention is."""
+    column: int
+    """Where its numbers stand in the table."""
+
+
+ARCHITECTURES = {"x86_64": Architecture(0xC000003E, 0), "aarch64": Architecture(0xC00000B7, 1)}
+
+# name: (x86_64, aarch64); None where the architecture has no such call.
+DENIED: dict[str, tuple[int | None, int | None]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "userfaultfd": (323, 282),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "personality": (135, 92),
+    "vhangup": (153, 58),
+    "fanotify_init": (300, 262),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+}
+MISSING: dict[str, tuple[int | None, int | None]] = {
+    # ENOSYS, so that libc falls back to clone, whose flags a filter can read.
+    "clone3": (435, 435),
+}
+SOCKETS: dict[str, tuple[int | None, int | None]] = {"socket": (41, 198), "socketpair": (53, 199)}
+CLONE: tuple[int | None, int | None] = (56, 220)
+IOCTL: tuple[int | None, int | None] = (16, 29)
+
+
+def seccomp_program(machine: str | None = None) -> bytes:
+    """The filter for this machine (or the one named), as `bwrap --seccomp` reads it."""
+    machine = machine or platform.machine()
+    architecture = ARCHITECTURES.get(machine)
+    if architecture is None:
+        raise ConfigError(
+            f"no system-call filter for {machine!r}: the sandbox runs on {' and '.join(ARCHITECTURES)} only"
+        )
+    return b"".join(_foreign(architecture, machine) + _denials(architecture) + [_give(ALLOW)])
+
+
+def _foreign(architecture: Architecture, machine: str) -> list[bytes]:
+    """Another calling convention has other numbers: nothing below would mean what it says."""
+    code = [_load(_OFFSET_ARCH), _jump(_EQUAL, architecture.audit, yes=1, no=0), _give(KILL_PROCESS), _load(_OFFSET_NR)]
+    if machine == "x86_64":
+        code += [_jump(_AT_LEAST, _X32_BIT, yes=0, no=1), _give(ERRNO | errno.ENOSYS)]
+    return code
+
+
+def _denials(architecture: Architecture) -> list[bytes]:
+    code: list[bytes] = []
+    column = architecture.column
+    for table, error in ((DENIED, errno.EPERM), (MISSING, errno.ENOSYS)):
+        for numbers in table.values():
+            code += _when(numbers[column], [_give(ERRNO | error)])
+    for numbers in SOCKETS.values():
+        code += _when(
+            numbers[column],
+            [_load_arg(0), _jump(_EQUAL, AF_UNIX, yes=1, no=0), _give(ERRNO | errno.EPERM), _give(ALLOW)],
+        )
+    code += _when(
+        CLONE[column],
+        [_load_arg(0), _jump(_ANY_BIT, NEW_NAMESPACES, yes=0, no=1), _give(ERRNO | errno.EPERM), _give(ALLOW)],
+    )
+    code += _when(
+        IOCTL[column],
+        [
+            _load_arg(1),
+            _jump(_EQUAL, TIOCSTI, yes=1, no=0),
+            _jump(_EQUAL, TIOCLINUX, yes=0, no=1),
+            _give(ERRNO | errno.EPERM),
+            _give(ALLOW),
+        ],
+    )
+    return code
+
+
+def _when(number: int | None, body: list[bytes]) -> list[bytes]:
+    """`body` for this call only. It must end in a return: afterwards the call's number is no longer loaded."""
+    return [] if number is None else [_jump(_EQUAL, number, yes=0, no=len(body)), *body]
+
+
+def _load(offset: int) -> bytes:
+    return struct.pack("<HBBI", _LOAD, 0, 0, offset)
+
+
+def _load_arg(index: int) -> bytes:
+    """The lower half of an argument (both architectures are little-endian): all the kernel reads of an int."""
+    return _load(_OFFSET_ARGS + 8 * index)
+
+
+def _jump(kind: int, value: int, *, yes: int, no: int) -> bytes:
+    return struct.pack("<HBBI", kind, yes, no, value)
+
+
+def _give(action: int) -> bytes:
+    return struct.pack("<HBBI", _RETURN, 0, 0, action)

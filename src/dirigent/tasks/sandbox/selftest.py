@@ -1,0 +1,39 @@
+"""Attack the sandbox before anything is graded in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from dirigent.tasks.sandbox.attacks import ATTACKS, Attack
+from dirigent.tasks.sandbox.launch import Ran
+from dirigent.tasks.sandbox.profile import Profile
+
+
+class Runner(Protocol):
+    slots: int
+
+    async def run(self, source: str, *, stdin: bytes = b"", profile: Profile | None = None) -> Ran: ...
+
+
+async def attack_all(sandbox: Runner) -> list[str]:
+    """The names of the attacks that got through: none, or nothing may be graded."""
+    held = await asyncio.gather(*(withstands(sandbox, attack) for attack in ATTACKS))
+    return [attack.name for attack, stood in zip(ATTACKS, held, strict=True) if not stood]
+
+
+async def withstands(sandbox: Runner, attack: Attack) -> bool:
+    """Whether one attack was contained.
+
+    An attack that ends says which: "held" or "through". One that exhausts something may instead be ended from outside,
+    or die of its limits without a word. Silence of any other attack is not trusted: perhaps it never ran.
+    """
+    ran = await sandbox.run(attack.source, profile=msgspec.structs.replace(Profile(), **attack.limits))
+    said = ran.stdout.decode(errors="replace").split()
+    if "through" in said:
+        return False
+    if attack.exhausts:
+        return "began" in said or ran.ended != "exited"
+    return said[-1:] == ["held"]

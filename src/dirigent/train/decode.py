@@ -1,0 +1,222 @@
+"""The one loop that writes tokens: for the policy's plans, the specialists' replies and whatever is measured.
+
+Each prompt is read once and its cache is repeated over its group; then all rows take turns together, a token a turn.
+A row is greedy, or sampled with a seed of its own: what it says depends on its prompt and seed and, up to rounding, on
+nothing that shares its batch, so a step can be drawn again exactly.
+
+The cache grows with the text (`dynamic`), or is laid out at its full length before the first turn (`static`), so that
+every turn has the same shapes and can be captured once as a CUDA graph and replayed (`graphs`, see `graphs.py`).
+`auto` takes graphs on a GPU and the growing cache elsewhere. Knows nothing of plans, workers or adapters.
+
+Dimensions: P prompts, G rollouts of a group, B rows of a batch, T tokens, L length of a cache, V vocabulary.
+"""
+
+# ruff: noqa: N803, N806 -- suffixes name dimensions
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import torch
+
+from dirigent.train.noise import seed_starts
+from dirigent.train.turns import FixedTurns, GrowingTurns, Turns, read
+
+if TYPE_CHECKING:
+    from dirigent.train.graphs import Graphs
+
+CacheKind = Literal["auto", "dynamic", "static", "graphs"]
+
+LOOK_EVERY_TURNS = 8
+"""How often a GPU is asked whether all rows have ended: asking makes it wait."""
+LENGTH_STEP = 128
+"""Static caches have lengths that are multiples of this, so that few shapes occur."""
+ROW_BUCKETS = (16, 64, 256, 512, 1024, 2048)
+"""Static batches have one of these sizes; beyond the last, the next multiple of it."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One completion, end mark included where the model wrote one."""
+
+    ids: list[int]
+    logprobs: list[float]
+
+
+class DecodeSettings(msgspec.Struct, frozen=True):
+    max_new_tokens: int
+    pad: int
+    end: int
+    temperature: float = 1.0
+    """Of the rows that are sampled, and of all logprobs."""
+    cache: CacheKind = "auto"
+    chunk_tokens: int = 524_288
+    """Rows times length of one batch, padding counted."""
+
+
+Around = Callable[[Sequence[int]], AbstractContextManager[None]]
+"""Entered around each run of the model with the prompt that each row of the batch belongs to."""
+
+
+def no_surroundings(prompt_of_row: Sequence[int]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@torch.no_grad()
+def decode(
+    model: Any,
+    prompts_P: Sequence[Sequence[int]],
+    *,
+    seeds_PG: Sequence[Sequence[int | None]],
+    settings: DecodeSettings,
+    around: Around = no_surroundings,
+    graphs: Graphs | None = None,
+) -> list[list[Sample]]:
+    """One sample for each seed of each prompt, in order; without a seed, the likeliest token each time.
+
+    Groups are of one size. `graphs` keeps what was captured from one call to the next.
+    """
+    group = len(seeds_PG[0]) if seeds_PG else 1
+    if any(len(seeds) != group for seeds in seeds_PG):
+        raise ValueError(f"groups must be of one size, not {sorted({len(seeds) for seeds in seeds_PG})}")
+    order = sorted(range(len(prompts_P)), key=lambda i: len(prompts_P[i]))
+    widths = [group * (len(prompt) + settings.max_new_tokens) for prompt in prompts_P]
+    groups_P: list[list[Sample]] = [[] for _ in prompts_P]
+    with evaluating(model):
+        for chosen in chunks(order, widths, settings.chunk_tokens):
+            samples = _decode_chunk(
+                model,
+                [prompts_P[i] for i in chosen],
+                [seed for i in chosen for seed in seeds_PG[i]],
+                settings=settings,
+                around=lambda rows, chosen=chosen: around([chosen[i] for i in rows]),  # type: ignore[misc]
+                graphs=graphs,
+            )
+            for k, i in enumerate(chosen):
+                groups_P[i] = samples[k * group : (k + 1) * group]
+    return groups_P
+
+
+def base_of(model: Any) -> Any:
+    """The causal language model inside PEFT's wrapping, its adapters still on."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """The model without dropout inside, and as it was before afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def chunks(order: Sequence[int], widths: Sequence[int], chunk_tokens: int) -> Iterator[list[int]]:
+    """Runs of rows, shortest first, whose padded size stays within the bound; a row too long for it stands alone."""
+    chunk: list[int] = []
+    for i in order:
+        if chunk and (len(chunk) + 1) * widths[i] > chunk_tokens:
+            yield chunk
+            chunk = []
+        chunk.append(i)
+    if chunk:
+        yield chunk
+
+
+def cache_kind(kind: CacheKind, inner: Any, device: torch.device) -> CacheKind:
+    """What is really used: graphs on a GPU only, and a static cache only under an attention that takes its mask."""
+    if getattr(inner.config, "_attn_implementation", "") != "sdpa":
+        return "dynamic"
+    if kind in ("auto", "graphs"):
+        return "graphs" if device.type == "cuda" else {"auto": "dynamic", "graphs": "static"}[kind]  # type: ignore[return-value]
+    return kind
+
+
+def row_bucket(rows: int) -> int:
+    """The size of static batch that so many rows go into."""
+    last = ROW_BUCKETS[-1]
+    return next((size for size in ROW_BUCKETS if size >= rows), -(-rows // last) * last)
+
+
+def _decode_chunk(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    seeds_B: Sequence[int | None],
+    *,
+    settings: DecodeSettings,
+    around: Around,
+    graphs: Graphs | None,
+) -> list[Sample]:
+    from transformers import DynamicCache
+
+    inner = base_of(model)
+    device = next(inner.parameters()).device
+    kind = cache_kind(settings.cache, inner, device)
+    if kind == "graphs" and graphs is None:
+        kind = "dynamic"  # nowhere to keep what is captured: it would be captured for one batch
+    longest, rows = max(len(prompt) for prompt in prompts), len(seeds_B)
+    ids_PT = torch.tensor([[settings.pad] * (longest - len(p)) + list(p) for p in prompts], device=device)
+    mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+    first = DynamicCache(config=inner.config)
+    with around(range(len(prompts))):
+        positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
+        logits_PV = read(inner, ids_PT, mask_PT, positions_PT, first)
+    prompt_of_row = [k for k in range(len(prompts)) for _ in range(rows // len(prompts))]
+    starts_B, sampled_B = seed_starts(seeds_B, device)
+    if kind == "dynamic":
+        turns: Turns = GrowingTurns(inner, settings, rows=rows)
+    else:
+        size = row_bucket(rows)
+        length = -(-(longest + settings.max_new_tokens) // LENGTH_STEP) * LENGTH_STEP
+        prompt_of_row += [0] * (size - rows)
+        turns = _fixed_turns(
+            inner, settings, rows=size, length=length, noisy=bool(sampled_B.any()),
+            first=first, graphs=graphs if kind == "graphs" else None, surroundings=around(prompt_of_row),
+        )  # fmt: skip
+    turns.begin(logits_PV, mask_PT, first, starts_B=starts_B, sampled_B=sampled_B)
+    with around(prompt_of_row):
+        _take_turns(turns, settings.max_new_tokens, look_every=LOOK_EVERY_TURNS if device.type == "cuda" else 1)
+    return _cut(turns.tokens_BT[:rows], turns.logprobs_BT[:rows], end=settings.end)
+
+
+def _fixed_turns(
+    inner: Any,
+    settings: DecodeSettings,
+    *,
+    rows: int,
+    length: int,
+    noisy: bool,
+    first: Any,
+    graphs: Graphs | None,
+    surroundings: AbstractContextManager[None],
+) -> FixedTurns:
+    """Turns over a static cache: captured before or now where there is somewhere to keep them, else plain."""
+
+    def build() -> FixedTurns:
+        return FixedTurns(inner, settings, rows=rows, length=length, noisy=noisy, like=first)
+
+    if graphs is None:
+        return build()
+    with surroundings:
+        return graphs.turns(inner, settings, (rows, length, noisy), build=build)
+
+
+def _take_turns(turns: Turns, max_new_tokens: int, *, look_every: int) -> None:
+    turns.choose()
+    for turn in range(1, max_new_tokens):
+        if turn % look_every == 0 and bool(turns.done_B.all()):
+            return
+        turns.take()
+
+
+def _cut(tokens_BT: torch.Tensor, logprobs_BT: torch.Tensor, *, end: int) -> list[Sample]:
+    """Rows up to their end mark."""
+    samples = []
+    for ids, logprobs in zip(tokens_BT.tolist(), logprobs_BT.tolist(), strict=True):
+        length = ids.index(end) + 1 if end in ids else len(ids)
+        samples.append(Sample(ids[:length], logprobs[:length]))
+    return samples

@@ -1,0 +1,55 @@
+"""Noise for sampling that is the same for a seed and turn on every device and in every batch.
+
+torch's own generators differ between devices and hand out numbers by position in the batch. Here a row's noise is a
+counter that starts where its seed says, run through the finaliser of splitmix64.
+"""
+
+# ruff: noqa: N803, N806 -- suffixes name dimensions: rows of a batch, vocabulary
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def gumbel_noise(starts_B: torch.Tensor, turn: int | torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Noise whose argmax with logits is a sample from them."""
+    counter_V = torch.arange(vocabulary, device=starts_B.device, dtype=torch.int64) + turn * vocabulary
+    x = starts_B[:, None] + counter_V * _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    x = x ^ _shifted(x, 31)
+    uniform_BV = (_shifted(x, 11).double() + 0.5) * 2.0**-53
+    return -torch.log(-torch.log(uniform_BV))
+
+
+def seed_starts(seeds_B: Sequence[int | None], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the counter of each row begins, hashed so that near seeds are far apart, and which rows are sampled."""
+    digests = [hashlib.blake2b(str(seed).encode(), digest_size=8).digest() for seed in seeds_B]
+    starts = [int.from_bytes(digest, "big", signed=True) for digest in digests]
+    sampled = [seed is not None for seed in seeds_B]
+    return torch.tensor(starts, dtype=torch.int64, device=device), torch.tensor(sampled, device=device)
+
+
+def group_seeds(seed: int | None, *, prompts: int, group: int) -> list[list[int | None]]:
+    """A seed for every row of a draw; none where the draw has none, which is greedy."""
+    if seed is None:
+        return [[None] * group for _ in range(prompts)]
+    return [[_mixed(seed, p, g) for g in range(group)] for p in range(prompts)]
+
+
+def _mixed(*parts: int) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest(), "big")
+
+
+def _signed(value: int) -> int:
+    """An unsigned 64-bit constant as the int64 with the same bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift right and fill with zeros; torch's own shift keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

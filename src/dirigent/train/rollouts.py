@@ -1,0 +1,181 @@
+"""Rollouts: rows drawn, a group of plans sampled for each, carried out, scored; groups that teach nothing replaced.
+
+What both ways of training learn from: `grpo.py` compares the rollouts of a group, `rft.py` imitates the right ones.
+Every draw has a seed of its own, so a step can be drawn again exactly. Knows nothing of optimisers.
+"""
+
+# ruff: noqa: N803, N806 -- suffixes name dimensions: prompts, rollouts of a group
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dirigent.train.dataset import Row, RowState, sift
+from dirigent.train.decode import Sample
+from dirigent.train.metrics import step_metrics
+from dirigent.train.policy import Policy, Written
+from dirigent.train.recipe import GrpoSettings, Recipe
+from dirigent.train.reward import Scored, advantages, controlled, lambda_at, rewards
+from dirigent.train.rows import Rows
+from dirigent.train.scorer import Scorer
+from dirigent.train.secondround import SecondRounds, Stock, second_metrics
+
+
+class Rollouts:
+    """Draws rows, samples a group of plans for each, scores them, and keeps the groups that teach something."""
+
+    def __init__(self, recipe: Recipe, policy: Policy, scorer: Scorer, *, rows: Rows) -> None:
+        self.recipe = recipe
+        self.policy = policy
+        self.scorer = scorer
+        self.rows = rows
+        self.process = 0
+        self.cost_from_step: int | None = None
+        self.second = SecondRounds(recipe.second_round, recipe.rows, seed=recipe.seed)
+        self.metrics: dict[str, float] = {}
+        """Of the present step, over the rows drawn first: those drawn to replace others are not typical."""
+
+    def restore(self, rows: RowState, *, cost_from_step: int | None, stock: Stock) -> None:
+        """Go on from what a checkpoint says."""
+        self.rows.state = rows
+        self.cost_from_step = cost_from_step
+        self.second.stock = stock
+
+    def sample(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """TRL's `rollout_func`: as many rows as it asks for, and their rewards as one more column."""
+        chosen = self.groups(
+            len(prompts) // self.recipe.grpo.rollouts, step=int(trainer.state.global_step), trainer=trainer
+        )
+        return {
+            "prompt_ids": [group.prompt for group in chosen for _ in group.samples],
+            "completion_ids": [sample.ids for group in chosen for sample in group.samples],
+            "logprobs": [sample.logprobs for group in chosen for sample in group.samples],
+            "reward": [reward for group in chosen for reward in _scaled(group.rewards, self.recipe.grpo)],
+        }
+
+    def groups(self, wanted: int, *, step: int, trainer: Any = None) -> list[Group]:
+        """As many groups as wanted, those that teach something first."""
+        settings = self.recipe.grpo
+        kept: list[Group] = []
+        spare: list[Group] = []
+        ask_for, seconds = wanted, {"sample_seconds": 0.0, "score_seconds": 0.0}
+        for turn in range(1 + settings.refills):
+            groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
+            sifted = sift([group.rewards for group in groups], wanted=wanted - len(kept))
+            kept += [groups[i] for i in sifted.keep]
+            spare += [groups[i] for i in sifted.dropped]
+            ask_for = min(sifted.refill, wanted)
+            if not ask_for:
+                break
+        self.metrics |= {**seconds, "groups_kept": len(kept) / wanted, "lambda": self.lambda_(step)}
+        # Too few even so: groups without variance fill the batch, and move nothing.
+        return (kept + spare)[:wanted]
+
+    async def plan_reward(self, *, reward: list[float | None], log_metric: Any, **_: Any) -> list[float | None]:
+        """TRL's reward function."""
+        for name, value in self.metrics.items():
+            log_metric(name, value)
+        return reward
+
+    def lambda_(self, step: int) -> float:
+        """The weight of cost at a step."""
+        return lambda_at(step, self.cost_from_step, self.recipe.cost)
+
+    def _groups(self, n: int, *, step: int, turn: int, trainer: Any, seconds: dict[str, float]) -> list[Group]:
+        began = time.monotonic()
+        rows = self._drawn(n, step=step, turn=turn)
+        written = self._write(rows, step=step, turn=turn, trainer=trainer)
+        sampled = time.monotonic()
+        flat_rows = [row for row, group in zip(rows, written.texts_PG, strict=True) for _ in group]
+        scored = self.scorer.score(
+            flat_rows,
+            [text for group in written.texts_PG for text in group],
+            tokens=[len(sample.ids) for group in written.samples_PG for sample in group],
+        )
+        self._update(flat_rows, scored)
+        size = self.recipe.grpo.rollouts
+        scored_PG = [scored[i : i + size] for i in range(0, len(scored), size)]
+        rewards_PG = rewards(scored_PG, self.lambda_(step), self.recipe.reward)
+        seed = step_seed(self.recipe.seed, step=step, turn=turn, process=self.process)
+        rewards_PG = controlled(rewards_PG, scored_PG, self.recipe.reward, seed=seed)
+        if turn == 0:
+            given = [reward for group in rewards_PG for reward in group if reward is not None]
+            self.metrics = _figures(flat_rows, scored) | {"reward": sum(given) / max(1, len(given))}
+        seconds["sample_seconds"] += sampled - began
+        seconds["score_seconds"] += time.monotonic() - sampled
+        columns = (written.prompts_P, written.samples_PG, rewards_PG, scored_PG)
+        return [Group(*parts) for parts in zip(*columns, strict=True)]
+
+    def _drawn(self, n: int, *, step: int, turn: int) -> list[Row]:
+        """New rows, second rounds among those drawn first in a step."""
+        seconds: list[Row] = []
+        wanted = self.second.wanted(n, stage=self.rows.state.stage) if turn == 0 else 0
+        if wanted:
+            seconds = self.second.draw(wanted, step=step, try_out=lambda rows: self._tried(rows, step=step))
+        return self.rows.draw(n - len(seconds)) + seconds
+
+    def _tried(self, rows: Sequence[Row], *, step: int) -> tuple[list[str], list[Scored]]:
+        """One sampled plan for each row, and what became of it."""
+        seed = step_seed(self.recipe.seed, step=step, turn=FIRST_ROUNDS_TURN, process=self.process)
+        written = self.policy.write(rows, group=1, seed=seed)
+        texts = [text for (text,) in written.texts_PG]
+        return texts, self.scorer.score(rows, texts)
+
+    def _update(self, rows: Sequence[Row], scored: Sequence[Scored]) -> None:
+        """Second rounds teach, but say nothing of how far the curriculum is."""
+        first = [(row, one) for row, one in zip(rows, scored, strict=True) if row.earlier_answer is None]
+        self.rows.update([row for row, _ in first], [one for _, one in first])
+
+    def _write(self, rows: Sequence[Row], *, step: int, turn: int, trainer: Any) -> Written:
+        settings = self.recipe.grpo
+        if settings.sampler == "vllm":
+            return _write_with_vllm(self.policy, rows, settings, trainer)
+        seed = step_seed(self.recipe.seed, step=step, turn=turn, process=self.process)
+        return self.policy.write(rows, group=settings.rollouts, seed=seed, temperature=settings.temperature)
+
+
+class Group(msgspec.Struct, frozen=True):
+    prompt: list[int]
+    samples: list[Sample]
+    rewards: list[float | None]
+    scored: list[Scored]
+
+
+FIRST_ROUNDS_TURN = 29
+"""The draw of a step that writes first rounds; refills are fewer."""
+
+
+def step_seed(seed: int, *, step: int, turn: int, process: int) -> int:
+    """A seed of its own for every draw of a run."""
+    return ((seed * 1_000_003 + step) * 31 + turn) * 1009 + process
+
+
+def _figures(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, float]:
+    """The metrics of first rounds, and those of second rounds beside them."""
+    both = list(zip(rows, scored, strict=True))
+    first = [(row, one) for row, one in both if row.earlier_answer is None]
+    second = [(row, one) for row, one in both if row.earlier_answer is not None]
+    return step_metrics([row for row, _ in first], [one for _, one in first]) | second_metrics(second)
+
+
+def _scaled(rewards_G: list[float | None], settings: GrpoSettings) -> list[float | None]:
+    """TRL subtracts the mean; a floor under the spread it does not know, so that is applied here."""
+    if settings.scale == "floored_std":
+        return advantages([rewards_G], scale="floored_std")[0]
+    return rewards_G
+
+
+def _write_with_vllm(policy: Policy, rows: Sequence[Row], settings: GrpoSettings, trainer: Any) -> Written:
+    """The same through TRL's vLLM, whose weights TRL has brought up to date before it asked for rollouts."""
+    prompts = policy.prompts(rows)
+    repeated = [prompt for prompt in prompts for _ in range(settings.rollouts)]
+    _, ids, logprobs, _ = trainer.vllm_generation.generate(
+        prompts=repeated, images=None, num_generations=settings.rollouts
+    )
+    samples = [Sample(list(i), [token[0] for token in lp]) for i, lp in zip(ids, logprobs, strict=True)]
+    size = settings.rollouts
+    return policy.decoded(prompts, [samples[i : i + size] for i in range(0, len(samples), size)])

@@ -1,0 +1,250 @@
+"""Recorded pools: replayed models, choices made on other folds, and figures worked by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dirigent.cli import app
+from dirigent.errors import ConfigError
+from dirigent.evals.figures import figures
+from dirigent.evals.hindsight import pareto
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.recorded import (
+    PLANNERS,
+    RecordedSettings,
+    default_planners,
+    evaluate_recorded,
+    expanded,
+    folds_of,
+    load_recorded,
+    log_odds,
+    of_benchmarks,
+)
+from dirigent.evals.recorded_prices import BY_HAND, recorded_price
+from dirigent.evals.report import Report
+from dirigent.tasks import Task
+from dirigent.worker import Price
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+DEAR, MIDDLE, CHEAP, WEAK = "claude-3-5-sonnet-20241022", "gpt-4o-2024-08-06", "gpt-4o-mini-2024-07-18", "mathstral-7B"
+WRONG_EVERY = {DEAR: 10, MIDDLE: 5, CHEAP: 4, WEAK: 2}
+"""A model errs on every so-many-th question: 90, 80, 75 and 50% right."""
+
+
+def rows(n: int = 40) -> list[dict[str, Any]]:
+    """Sums, which each model gets wrong in its own way at its own times."""
+    found = []
+    for i in range(n):
+        outputs = {}
+        for shift, (model, every) in enumerate(WRONG_EVERY.items()):
+            wrong = (i + shift) % every == 0
+            outputs[model] = {"text": f"The answer is {1000 + shift if wrong else i + 1}.", "est_tokens": 100}
+        found.append(question(i) | {"outputs": outputs})
+    return found
+
+
+def question(i: int) -> dict[str, Any]:
+    return {
+        "id": f"q{i}",
+        "task": "sums",
+        "question": f"What is {i} + 1 then?",
+        "answer": str(i + 1),
+        "grader": "number",
+    }
+
+
+def write(folder: Path, found: list[dict[str, Any]], name: str = "recorded.jsonl") -> Path:
+    file = folder / name
+    file.write_text("\n".join(json.dumps(row) for row in found))
+    return file
+
+
+async def report_of(file: Path, *planners: str, **settings: Any) -> Report:
+    return await evaluate_recorded(load_recorded(file), planners, settings=RecordedSettings(**settings))
+
+
+async def test_every_worker_alone_is_as_right_as_its_record(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "each", "oracle")
+    accuracy = {name.removeprefix("single:"): row.accuracy for name, row in report.planners.items()}
+    assert accuracy == {DEAR: 0.9, MIDDLE: 0.8, CHEAP: 0.75, WEAK: 0.5, "oracle": 1.0}
+
+
+async def test_best_is_chosen_on_the_other_folds_and_compared_with_the_best_in_hindsight(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "best", "vote")
+    assert report.chosen["best"] == [DEAR] * 5
+    assert report.planners["best"].accuracy == 0.9
+    assert report.chosen["hindsight"]["worker"] == DEAR
+    assert report.chosen["hindsight"]["versus"]["best"].mean == 0.0
+    draws = report.chosen["best_by_draw"]
+    assert len(draws) == 20
+    assert max(draws) == 0.9  # a draw of the folds that hides who is best can only cost
+    assert min(draws) < 0.9
+
+
+async def test_a_vote_of_three_is_right_where_two_are(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "best", "vote", "weighted-vote")
+    panel = list(WRONG_EVERY.values())[:3]
+    errs = [[(i + shift) % every == 0 for shift, every in enumerate(panel)] for i in range(40)]
+    # Wrong answers differ from model to model, so with one right model of three the first one's answer stands.
+    expected = sum(sum(e) <= 1 or (sum(e) == 2 and not e[0]) for e in errs) / 40
+    assert report.planners["vote"].accuracy == pytest.approx(expected)
+    assert report.planners["vote"].calls == 3
+    assert report.planners["weighted-vote"].calls == 4
+
+
+async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "best", "escalate")
+    disagree = sum((i + 1) % 5 == 0 or (i + 2) % 4 == 0 for i in range(40)) / 40
+    assert [sorted(pair) for pair in report.chosen["escalate"]] == [[MIDDLE, CHEAP]] * 5
+    assert report.chosen["escalated"] == pytest.approx(disagree)
+    assert report.planners["escalate"].calls == pytest.approx(2 + disagree)
+
+
+async def test_where_nobody_is_cheaper_the_best_answers_alone(tmp_path: Path) -> None:
+    found = rows()
+    for row in found:
+        row["outputs"] = {name: row["outputs"][name] for name in (DEAR, WEAK)}
+    report = await report_of(write(tmp_path, found), "best", "escalate")
+    assert report.planners["escalate"].accuracy == report.planners["best"].accuracy
+    assert report.planners["escalate"].calls == 1
+
+
+async def test_cost_is_tokens_times_the_price_of_each_model(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), f"single:{WEAK}")
+    row = report.planners[f"single:{WEAK}"]
+    price, source = recorded_price(WEAK)
+    assert (price, "Mistral" in source) == (Price(0.25, 0.25), True)
+    assert row.cost_usd_per_question == pytest.approx((row.input_tokens + 100) * 0.25 / 1e6)
+    assert report.chosen["prices"][WEAK] == source
+
+
+def test_the_price_tables_go_before_prices_typed_in_by_hand() -> None:
+    assert recorded_price(CHEAP)[1] == "genai-prices"
+    assert [model for model in BY_HAND if recorded_price(model)[1] == "genai-prices"] == []
+    assert recorded_price("nobody-1b") == (None, "unknown")
+
+
+async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_path: Path) -> None:
+    words = ("apples pears", "verbs nouns", "rivers lakes", "kings queens", "sums products")
+    found = []
+    for i in range(80):
+        scores = {"a": 1.0, "b": 0.0} if i % 5 < 3 else {"a": 0.0, "b": 0.5}
+        told_apart = " ".join("xy"[int(bit)] for bit in f"{i:07b}")  # single letters are no words to the router
+        found.append(question(i) | {"question": f"About {words[i % 5]} {told_apart}", "scores": scores})
+    questions = load_recorded(write(tmp_path, found))
+    assert not {"vote", "weighted-vote", "escalate"} & set(default_planners(questions))
+    report = await evaluate_recorded(questions, ["each", "best", "knn", "oracle"])
+    accuracy = {name: row.accuracy for name, row in report.planners.items()}
+    assert accuracy == pytest.approx({"single:a": 0.6, "single:b": 0.2, "best": 0.6, "knn": 0.8, "oracle": 0.8})
+    with pytest.raises(ConfigError, match="only scores"):
+        expanded(["vote"], questions)
+
+
+async def test_a_run_is_the_same_again_and_another_seed_draws_other_folds(tmp_path: Path) -> None:
+    file = write(tmp_path, rows())
+    first, again = [await report_of(file, "best", "random", "knn") for _ in range(2)]
+    assert [row.accuracy for row in first.planners.values()] == [row.accuracy for row in again.planners.values()]
+    tasks = load_recorded(file).tasks
+    assert folds_of(tasks, folds=5, seed=1) != folds_of(tasks, folds=5, seed=2)
+
+
+def test_folds_are_equal_in_size_and_too_few_questions_are_refused() -> None:
+    tasks = [Task(str(i), "?", "1") for i in range(12)]
+    sizes = list(folds_of(tasks, folds=5, seed=1).values())
+    assert sorted(sizes.count(fold) for fold in range(5)) == [2, 2, 2, 3, 3]
+    with pytest.raises(ConfigError, match="do not fill 5 folds"):
+        folds_of(tasks[:4], folds=5, seed=1)
+    with pytest.raises(ConfigError, match="folds must be 2 or more"):
+        RecordedSettings(folds=1)
+
+
+def test_the_front_holds_whom_nobody_beats_for_less() -> None:
+    def row(accuracy: float, cost_usd: float) -> Any:
+        return figures([Outcome("p", "t", score=accuracy, cost_usd=cost_usd, valid=True)])
+
+    found = {"a": row(0.5, 1), "b": row(0.4, 2), "c": row(0.9, 3), "d": row(0.9, 4), "oracle": row(1.0, 0.1)}
+    assert pareto(found) == ["a", "c"]
+
+
+def test_a_juror_no_better_than_a_coin_hardly_counts() -> None:
+    assert log_odds(0.75) == pytest.approx(1.0986, abs=1e-4)
+    assert log_odds(0.2) == log_odds(0.5) == 0.01
+    assert log_odds(1.0) == log_odds(0.999)
+
+
+def test_questions_that_cannot_be_graded_here_are_left_out_and_counted(tmp_path: Path) -> None:
+    found = rows(10)
+    found[0]["grader"] = "code"
+    del found[1]["outputs"][WEAK]
+    questions = load_recorded(write(tmp_path, found))
+    assert (len(questions.tasks), questions.left_out) == (8, 2)
+
+
+def test_a_benchmark_is_asked_as_far_as_answers_are_recorded(tmp_path: Path) -> None:
+    questions = load_recorded(write(tmp_path, rows(10)))
+    wanted = [Task("x", "What is 3 + 1 then?", "4", "final_number"), Task("y", "Who?", "me", "exact")]
+    assert [task.id for task in of_benchmarks(questions, wanted).tasks] == ["x"]
+    with pytest.raises(ConfigError, match="none of the 1 questions"):
+        of_benchmarks(questions, wanted[1:])
+
+
+@pytest.mark.parametrize(
+    ("found", "tasks", "message"),
+    [([], (), "has no questions"), ([question(1)], (), "no recorded `outputs`"), (rows(1), ("algebra",), "of algebra")],
+)
+def test_a_file_that_holds_nothing_to_replay_is_refused(
+    tmp_path: Path, found: list[dict[str, Any]], tasks: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_recorded(write(tmp_path, found), tasks=tasks)
+
+
+def test_every_planner_is_on_the_page() -> None:
+    assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
+
+
+def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    file, out = write(tmp_path, rows()), tmp_path / "r.json"
+    arguments = ["eval", "--pool", f"recorded:{file}", "--planners", "each,best,oracle", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("recorded · 40 questions · 4 recorded models, 5-fold · seed 1")
+    assert json.loads(out.read_text())["planners"]["best"]["accuracy"] == 0.9
+    result = CliRunner().invoke(app, [*arguments, "--resume"])
+    assert "200 outcomes from before are kept" in result.stderr
+
+
+def test_the_command_takes_a_benchmark_from_the_data_folder(tmp_path: Path) -> None:
+    file = write(tmp_path, rows())
+    write(tmp_path, [question(i) for i in range(10)], name="gsm8k.jsonl")
+    arguments = ["eval", "--pool", f"recorded:{file}", "--tasks", "gsm8k", "--data", str(tmp_path), "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--planners", "best", "--out", str(tmp_path / "r.json")])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["planners"]["best"]["n"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "gsm8k"], "add  --pool recorded:FILE"),
+        (["--pool", "live"], "write  --pool recorded:FILE"),
+        (["--pool", "recorded:nowhere.jsonl"], "cannot be read from nowhere.jsonl"),
+        (["--pool", "recorded:{file}", "--planners", "bst"], 'did you mean "best"'),
+        (["--pool", "recorded:{file}", "--planners", "single:gpt-5"], "no worker is called 'gpt-5'"),
+        (["--pool", "recorded:{file}", "--data", "."], "needs  --tasks"),
+        (["--pool", "recorded:{file}", "--limit", "0"], "limit must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line_and_exit_code_2(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    file = write(tmp_path, rows())
+    given = [argument.replace("{file}", str(file)) for argument in arguments]
+    result = CliRunner().invoke(app, ["eval", *given, "--out", str(tmp_path / "r.json")])
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr

@@ -1,0 +1,102 @@
+"""`dirigent serve` as a process: it starts, refuses, and stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from dirigent.runtime import STORE_FILE
+from dirigent.store import Store
+from tests.serve.conftest import CONFIG
+from tests.stub_provider import StubProvider
+from tests.stub_wires import StubCall
+
+
+@asynccontextmanager
+async def process(folder: Path, url: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    config = folder / "dirigent.toml"
+    config.write_text(CONFIG.format(url=url, store=folder / "home" / STORE_FILE))
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dirigent", "serve", "--port", "0", "--config", str(config), *options),
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"DIRIGENT_HOME": str(folder / "home")},
+    )
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+async def test_told_to_stop_it_finishes_what_is_under_way(tmp_path: Path, stub: StubProvider) -> None:
+    release = asyncio.Event()
+
+    async def hang(call: StubCall) -> str:
+        await release.wait()
+        return "in time"
+
+    stub.answer = hang
+    async with process(tmp_path, stub.url("openai")) as running, aiohttp.ClientSession() as session:
+        assert running.stderr is not None
+        line = (await running.stderr.readline()).decode()
+        assert line.startswith("serving http://127.0.0.1:"), line
+        base = line.split()[1]
+        body = {"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}
+        asking = asyncio.ensure_future(session.post(f"{base}/chat/completions", json=body))
+        await stub.called(1)
+        running.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 10
+        while await _listens(base):
+            assert time.monotonic() < end, "it still takes connections"
+        release.set()
+        async with await asking as response:
+            assert (await response.json())["choices"][0]["message"]["content"] == "in time"
+        assert await asyncio.wait_for(running.wait(), 10) == 0
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        assert [row.status for row in await store.list()] == ["done"]
+
+
+async def test_what_outlasts_the_grace_is_cancelled_and_kept(tmp_path: Path, stub: StubProvider) -> None:
+    stub.delay_s = 60.0
+    async with process(tmp_path, stub.url("openai"), "--grace", "1") as running, aiohttp.ClientSession() as session:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        body = {"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}
+        asking = asyncio.ensure_future(session.post(f"{base}/chat/completions", json=body))
+        call = await stub.called(1)
+        running.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(running.wait(), 10) == 0
+        await call.ended.wait()
+        assert call.aborted
+        await asyncio.wait([asking])
+        if asking.exception() is None:
+            asking.result().close()
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        assert [row.status for row in await store.list()] == ["cancelled"]
+
+
+async def test_it_refuses_to_listen_to_everybody_without_keys(tmp_path: Path, stub: StubProvider) -> None:
+    async with process(tmp_path, stub.url("openai"), "--host", "0.0.0.0") as running:
+        _, said = await running.communicate()
+        assert running.returncode == 2
+        assert b"dirigent keys create" in said
+
+
+async def _listens(base: str) -> bool:
+    host, port = base.removeprefix("http://").removesuffix("/v1").split(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True

@@ -1,0 +1,200 @@
+"""The one decoding loop: it writes what the model itself would write, whatever it reads from and whoever is beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the train extra")
+
+from dirigent.train.decode import (  # noqa: E402
+    DecodeSettings,
+    Sample,
+    cache_kind,
+    chunks,
+    decode,
+    row_bucket,
+)
+from dirigent.train.graphs import Graphs  # noqa: E402
+from dirigent.train.noise import group_seeds  # noqa: E402
+from dirigent.train.recipe import TinySettings  # noqa: E402
+from dirigent.train.tiny import tiny_base  # noqa: E402
+
+Tiny = tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    torch.set_num_threads(1)
+    texts = ["one two three four five six seven eight nine ten"] * 3
+    return tiny_base(texts, settings=TinySettings(hidden=32, layers=2, heads=2, words=300), seed=5)
+
+
+def prompts_of(tokenizer: Any) -> list[list[int]]:
+    return [tokenizer(text)["input_ids"] for text in ("one two three", "ten", "four five six seven eight nine")]
+
+
+def drawn(tiny: Tiny, *, seed: int | None, group: int = 1, graphs: Graphs | None = None, **options: Any) -> Any:
+    model, tokenizer = tiny
+    settings = {"pad": tokenizer.pad_token_id, "end": tokenizer.eos_token_id, "max_new_tokens": 12} | options
+    prompts = prompts_of(tokenizer)
+    seeds = group_seeds(seed, prompts=len(prompts), group=group)
+    return decode(model, prompts, seeds_PG=seeds, settings=DecodeSettings(**settings), graphs=graphs)
+
+
+def ids_of(groups: list[list[Sample]]) -> list[list[list[int]]]:
+    return [[sample.ids for sample in group] for group in groups]
+
+
+def test_greedy_samples_are_what_the_model_itself_would_generate(tiny: Tiny) -> None:
+    model, tokenizer = tiny
+    for prompt, (sample,) in zip(prompts_of(tokenizer), drawn(tiny, seed=None), strict=True):
+        with torch.no_grad():
+            want = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)[0, len(prompt) :].tolist()
+        assert sample.ids == want
+
+
+def test_logprobs_are_the_models_own_for_every_row_of_a_group(tiny: Tiny) -> None:
+    model, tokenizer = tiny
+    groups = drawn(tiny, seed=1, group=3, max_new_tokens=6, temperature=0.7)
+    for prompt, group in zip(prompts_of(tokenizer), groups, strict=True):
+        assert len({tuple(sample.ids) for sample in group}) > 1
+        for sample in group:
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1 : -1]
+            want = torch.log_softmax(logits / 0.7, -1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
+            assert torch.allclose(torch.tensor(sample.logprobs), want, atol=1e-4)
+
+
+def test_a_sample_ends_with_the_end_mark_and_follows_its_seed(tiny: Tiny) -> None:
+    greedy = drawn(tiny, seed=None, max_new_tokens=4, end=-1)
+    end = greedy[0][0].ids[1]  # call the second token of the first row the end
+
+    def samples(seed: int) -> list[list[list[int]]]:
+        return ids_of(drawn(tiny, seed=seed, group=4, max_new_tokens=8, end=end))
+
+    cut = drawn(tiny, seed=None, max_new_tokens=4, end=end)
+    assert cut[0][0].ids == greedy[0][0].ids[: greedy[0][0].ids.index(end) + 1]
+    assert samples(1) == samples(1)
+    assert samples(1) != samples(2)
+    assert all(end not in ids[:-1] for group in samples(1) for ids in group)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("group", [1, 4])
+def test_a_static_cache_gives_the_tokens_and_logprobs_of_a_growing_one(
+    tiny: Tiny, seed: int | None, group: int
+) -> None:
+    growing = drawn(tiny, seed=seed, group=group, cache="dynamic")
+    static = drawn(tiny, seed=seed, group=group, cache="static")
+    assert ids_of(static) == ids_of(growing)
+    for ours, theirs in zip(static, growing, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) -> None:
+    """What a captured graph does: the same memory, filled anew for the next batch."""
+    from transformers import DynamicCache
+
+    from dirigent.train.noise import seed_starts
+    from dirigent.train.turns import FixedTurns, read
+
+    model, tokenizer = tiny
+    settings = DecodeSettings(6, pad=tokenizer.pad_token_id, end=tokenizer.eos_token_id)
+    turns = None
+    for text in ("one two three four", "ten nine", "six"):
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        first, mask = DynamicCache(config=model.config), torch.ones_like(ids)
+        with torch.no_grad():
+            logits = read(model, ids, mask, torch.arange(ids.shape[1])[None], first)
+            turns = turns or FixedTurns(model, settings, rows=16, length=64, noisy=False, like=first)
+            starts, sampled = seed_starts([None], "cpu")
+            turns.begin(logits, mask, first, starts_B=starts, sampled_B=sampled)
+            turns.choose()
+            for _ in range(5):
+                turns.take()
+            want = model.generate(ids, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :].tolist()
+        assert turns.tokens_BT[0, : len(want)].tolist() == want
+
+
+def test_what_cannot_be_captured_runs_without_and_says_so_once(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no GPU here: the capture fails as it would where a kernel does not allow it."""
+    monkeypatch.setattr("dirigent.train.decode.cache_kind", lambda kind, inner, device: "graphs")
+    graphs = Graphs()
+    for _ in range(2):
+        assert ids_of(drawn(tiny, seed=7, group=4, graphs=graphs)) == ids_of(drawn(tiny, seed=7, group=4))
+    assert graphs.fault
+    assert capsys.readouterr().err.count("without CUDA graphs") == 1
+
+
+def test_only_so_many_shapes_are_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dirigent.train.decode.cache_kind", lambda kind, inner, device: "graphs")
+    monkeypatch.setattr("dirigent.train.decode.LENGTH_STEP", 1)
+    graphs = Graphs(most=2)
+    graphs.fault = "not tried"
+    for tokens in (4, 5, 6):
+        drawn(tiny, seed=None, max_new_tokens=tokens, graphs=graphs)
+    assert len(graphs._turns) == 2
+
+
+def test_graphs_are_for_gpus_and_static_caches_for_an_attention_that_takes_their_mask(tiny: Tiny) -> None:
+    model, _ = tiny
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [cache_kind("auto", model, device) for device in (cpu, cuda)] == ["dynamic", "graphs"]
+    assert [cache_kind("graphs", model, device) for device in (cpu, cuda)] == ["static", "graphs"]
+    model.config._attn_implementation, was = "eager", model.config._attn_implementation
+    try:
+        assert cache_kind("graphs", model, cuda) == "dynamic"
+    finally:
+        model.config._attn_implementation = was
+
+
+def test_batches_have_few_sizes() -> None:
+    assert [row_bucket(n) for n in (1, 16, 17, 1000, 2048, 2049)] == [16, 16, 64, 1024, 2048, 4096]
+
+
+def test_every_run_of_the_model_knows_the_prompt_of_each_row(tiny: Tiny) -> None:
+    model, tokenizer = tiny
+    seen: list[list[int]] = []
+
+    def around(prompt_of_row: Sequence[int]) -> AbstractContextManager[None]:
+        seen.append(list(prompt_of_row))
+        return nullcontext()
+
+    prompts = prompts_of(tokenizer)
+    settings = DecodeSettings(2, pad=0, end=-1, chunk_tokens=24)
+    decode(model, prompts, seeds_PG=[[1, 2]] * 3, settings=settings, around=around)
+    shortest, middle, longest = sorted(range(3), key=lambda i: len(prompts[i]))
+    assert seen[0][0] == shortest
+    assert {prompt for batch in seen for prompt in batch} == {shortest, middle, longest}
+    assert seen[1] == [prompt for prompt in seen[0] for _ in range(2)]
+
+
+def test_rows_too_long_for_a_batch_stand_alone() -> None:
+    assert list(chunks([0, 1, 2, 3], [4, 4, 5, 100], 12)) == [[0, 1], [2], [3]]
+
+
+def test_groups_of_different_sizes_are_refused(tiny: Tiny) -> None:
+    model, _ = tiny
+    with pytest.raises(ValueError, match=r"one size, not \[1, 2\]"):
+        decode(model, [[3], [4]], seeds_PG=[[1], [1, 2]], settings=DecodeSettings(2, pad=0, end=1))
+
+
+def test_decoding_leaves_the_model_in_the_mode_it_was_in(tiny: Tiny) -> None:
+    tiny[0].train()
+    drawn(tiny, seed=None, max_new_tokens=2)
+    assert tiny[0].training
+    tiny[0].eval()
+
+
+def test_every_row_of_a_draw_has_a_seed_of_its_own_and_a_greedy_draw_none() -> None:
+    seeds = [seed for group in group_seeds(5, prompts=6, group=7) for seed in group]
+    assert len(set(seeds)) == 42
+    assert group_seeds(5, prompts=6, group=7)[2] == group_seeds(5, prompts=3, group=7)[2]
+    assert group_seeds(None, prompts=1, group=2) == [[None, None]]
