@@ -111,7 +111,10 @@ _PROCESSES = (
     ),
     _attack("kill process 1", "processes", "os.kill(1, 9)\nimport time\ntime.sleep(0.05)\nprint('held')"),
     _attack(
-        "signal a process of the host", "processes", "tries(lambda: [os.kill(pid, 0) for pid in range(100, 4000)])"
+        "signal a process of the host",
+        "processes",
+        "def there(pid):\n    try: os.kill(pid, 0)\n    except ProcessLookupError: return False\n    return True\n"
+        "judge(not any(map(there, range(100, 40000))))",
     ),
     _denied("ptrace", "processes", "16, 1, 0, 0"),
     _denied("process_vm_readv", "processes", "1, 0, 0, 0, 0, 0"),
