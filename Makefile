@@ -48,7 +48,9 @@ clean:
 
 $(BIN)/python:
 	@echo "▸ environment      creating $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@# Debian keeps the part of venv that brings pip in a package of its own; the pip that is there can do it as well.
+	@$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@start=$$(date +%s); $(INSTALL) --editable '.[local,serve,eval]' && touch $@ && \
