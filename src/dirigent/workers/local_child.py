@@ -49,7 +49,8 @@ async def spawn(settings: ServerSettings) -> Child:
             line = await process.stdout.readline()
         if not line:
             await process.wait()
-            raise WorkerError(f"it did not start: {await _epitaph(process, said)}")
+            # The file is named here: llama.cpp logs from a thread, and its last words are not always written in time.
+            raise WorkerError(f"it did not start: {await _epitaph(process, said)} (weights: {settings.weights})")
         ready = msgspec.json.decode(line, type=Ready)
     except BaseException as error:  # cancelled included: no process without an owner
         with contextlib.suppress(ProcessLookupError):
