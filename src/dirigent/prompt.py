@@ -20,6 +20,14 @@ from dirigent.worker import WorkerInfo
 ANSWER = "Answer the question."
 """The subtask of a step that is only asked to answer: reading nothing, it gets the conversation as it is."""
 
+SYNTHESISE = (
+    "Weigh the earlier answers against one another and write the single best answer to the request, right where they "
+    "differ and complete. Give the answer alone."
+)
+REVIEW = "Check the earlier answer for mistakes and gaps. Give the corrected full answer alone, or the same if right."
+AGREE = "The results are independent answers to the request. Give the answer that most of them agree on, in full."
+"""Subtasks of the planners that write the same shape for every question."""
+
 MAX_RESULT_CHARS = 32_000
 """Longest reply of one step that another may read; the middle of a longer one is left out, and that is said."""
 
@@ -164,6 +172,14 @@ def repair_messages(draft: str, fault: str) -> tuple[Message, ...]:
     return (
         Message("assistant", draft or "(nothing)"),
         Message("user", f"That is not a valid plan: {fault}. Write the whole plan again, in the same format."),
+    )
+
+
+def mend_json_messages(reply: str, fault: str) -> tuple[Message, ...]:
+    """The turns that follow a reply that was not the JSON its caller asked for."""
+    return (
+        Message("assistant", reply),
+        Message("user", f"This is not the JSON that was asked for: {fault}. Reply with the corrected JSON alone."),
     )
 
 

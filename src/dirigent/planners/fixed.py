@@ -13,7 +13,7 @@ from dirigent.messages import Observe, ignore
 from dirigent.plan import Plan, Step, format_plan
 from dirigent.planner import Brief, Draft
 from dirigent.pool import Pool
-from dirigent.prompt import ANSWER
+from dirigent.prompt import AGREE, ANSWER, REVIEW, SYNTHESISE
 
 
 class _Shape(Protocol):
@@ -70,7 +70,7 @@ class FanOut:
         wanted = self._proposers or len(pool)
         count = max(1, min(wanted, max_steps - 1))
         steps = tuple(Step(pool.names[i % len(pool)], ANSWER) for i in range(count))
-        last = Step(_named(pool, self._synthesiser), _SYNTHESISE, tuple(range(count)))
+        last = Step(_named(pool, self._synthesiser), SYNTHESISE, tuple(range(count)))
         return Plan((*steps, last))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
@@ -88,7 +88,7 @@ class Reflect:
     def plan(self, pool: Pool, max_steps: int) -> Plan:
         worker = _named(pool, self._worker)
         turns = min(self._turns, max_steps)
-        reviews = tuple(Step(worker, _REVIEW, (i - 1,)) for i in range(1, turns))
+        reviews = tuple(Step(worker, REVIEW, (i - 1,)) for i in range(1, turns))
         return Plan((Step(worker, ANSWER), *reviews))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
@@ -114,18 +114,10 @@ class Vote:
         if count == 1:
             return Plan((Step(worker, ANSWER),))
         samples = tuple(Step(worker, ANSWER) for _ in range(count))
-        return Plan((*samples, Step(_named(pool, self._counter or worker), _COUNT, tuple(range(count)))))
+        return Plan((*samples, Step(_named(pool, self._counter or worker), AGREE, tuple(range(count)))))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
-
-
-_SYNTHESISE = (
-    "Weigh the earlier answers against one another and write the single best answer to the request, right where they "
-    "differ and complete. Give the answer alone."
-)
-_REVIEW = "Check the earlier answer for mistakes and gaps. Give the corrected full answer alone, or the same if right."
-_COUNT = "The results are independent answers to the request. Give the answer that most of them agree on, in full."
 
 
 def _named(pool: Pool, worker: str) -> str:

@@ -15,7 +15,8 @@ import jsonschema_rs
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.messages import Delta, Message, Observe, Reply, Request, Schema, ignore
+from dirigent.messages import Delta, Observe, Reply, Request, Schema, ignore
+from dirigent.prompt import mend_json_messages
 from dirigent.serve.problems import Problem
 from dirigent.worker import Worker, WorkerInfo
 
@@ -63,8 +64,7 @@ class Checked:
         return mended
 
     async def _mended(self, request: Request, reply: Reply, fault: str) -> Reply:
-        complaint = f"This is not the JSON that was asked for: {fault}. Reply with the corrected JSON alone."
-        messages = (*request.messages, Message("assistant", reply.text), Message("user", complaint))
+        messages = (*request.messages, *mend_json_messages(reply.text, fault))
         try:
             second = await self.worker.ask(msgspec.structs.replace(request, messages=messages))
         except WorkerError as error:
