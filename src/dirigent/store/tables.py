@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -128,4 +128,59 @@ audit_head = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False, comment="of the newest row"),
     Column("hash", String(64), nullable=False),
+)
+
+run_states = Table(
+    "run_states",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("key_id", String(16), nullable=False),
+    Column("state", String(16), nullable=False, comment="running or waiting"),
+    Column("owner", Text, nullable=False, comment="the process that carries it out"),
+    Column("created_at", String(27), nullable=False),
+    Column("updated_at", String(27), nullable=False),
+    Column("format", Integer, nullable=False, comment="how body is written"),
+    Column("body", LargeBinary, nullable=False, comment="all that is needed to go on"),
+    Index(None, "state", "owner"),
+)
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("key_id", String(16), nullable=False),
+    Column("run_id", String(64), nullable=False),
+    Column("previous_id", String(64)),
+    Column("status", String(16), nullable=False),
+    Column("created_at", String(27), nullable=False),
+    Column("updated_at", String(27), nullable=False),
+    Column("body", LargeBinary, nullable=False, comment="the request's items and the response, as JSON"),
+    Index(None, "run_id"),
+    Index(None, "created_at"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("key_id", String(16), primary_key=True),
+    Column("name", String(255), primary_key=True, comment="what the caller sent as Idempotency-Key"),
+    Column("digest", String(64), nullable=False, comment="of the request's route and body"),
+    Column("owner", Text, nullable=False, comment="the process that carries it out"),
+    Column("created_at", String(27), nullable=False),
+    Column("run_id", String(64)),
+    Column("status", Integer, comment="of the reply; empty while it is carried out"),
+    Column("headers", Text, comment="JSON"),
+    Column("body", LargeBinary),
+    Index(None, "created_at"),
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("key_id", String(16), primary_key=True),
+    Column("score", Float, nullable=False, comment="0 to 1"),
+    Column("comment", Text, nullable=False),
+    Column("created_at", String(27), nullable=False),
+    Index(None, "created_at"),
 )
