@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test check fix docs lock clean system-deps
+.PHONY: all demo test check fix docs lock clean system-deps integrations reasoning results torture-sandbox
 
 all: check test
 
@@ -43,6 +43,37 @@ system-deps:  ## Debian packages that some tests want (root)
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		postgresql bubblewrap chromium chromium-driver nodejs
 
+# ---- programs of others on our server: each framework in an environment of its own, since they disagree ----
+
+OTHERS := .venv-integrations
+PROGRAMS := examples/integrations
+FRAMEWORKS := $(patsubst $(PROGRAMS)/requirements-%.txt,%,$(wildcard $(PROGRAMS)/requirements-*.txt))
+
+integrations: $(VENV)/.dev $(FRAMEWORKS:%=$(OTHERS)/%/.ready) $(OTHERS)/node/.ready  ## frameworks and coding clients, against a server
+	@INTEGRATIONS=$(OTHERS) $(BIN)/python -m pytest -m integrations tests/integrations $(PYTEST)
+
+$(OTHERS)/%/.ready: $(PROGRAMS)/requirements-%.txt
+	@mkdir -p $(OTHERS) && echo '*' > $(OTHERS)/.gitignore
+	@echo "▸ integration      $* into $(OTHERS)/$*"
+	@$(PYTHON) -m venv $(OTHERS)/$* && $(OTHERS)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $< && touch $@
+
+$(OTHERS)/node/.ready: $(PROGRAMS)/package.json
+	@mkdir -p $(OTHERS)/node && echo '*' > $(OTHERS)/.gitignore
+	@echo "▸ integration      OpenAI's JavaScript client, Codex and Claude Code into $(OTHERS)/node"
+	@cp $< $(OTHERS)/node/ && npm install --prefix $(OTHERS)/node --no-audit --no-fund --loglevel=error && touch $@
+
+reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reasoning-gym (250 MB)
+	@$(BIN)/python benchmarks/reasoning.py
+
+results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run and, with DATA=FOLDER, the recorded models
+	@$(BIN)/python benchmarks/gym.py
+	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
+	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
+		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
+
+torture-sandbox: $(VENV)/.dev  ## every attack 100 times; with DATA=FOLDER, all code graded three times over
+	@$(BIN)/python benchmarks/torture_sandbox.py $(if $(DATA),--data $(DATA))
+
 clean:
 	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -55,6 +86,9 @@ $(BIN)/python:
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@start=$$(date +%s); $(INSTALL) --editable '.[local,serve,eval]' && touch $@ && \
 		echo "▸ environment      $(VENV) ready ($$(( $$(date +%s) - start )) s)"
+
+$(VENV)/.reasoning: pyproject.toml constraints.txt | $(BIN)/python
+	@$(INSTALL) --editable '.[reasoning]' && touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) --editable '.[local,serve,eval,train,postgres,dev]' && touch $@

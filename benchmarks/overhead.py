@@ -1,11 +1,16 @@
 """What the server costs on top of a call: CPU and latency against a bare aiohttp proxy, and a kill -9.
 
-    python benchmarks/overhead.py [--requests 600] [--concurrency 1,16,64] [--json]
+    python benchmarks/overhead.py [--requests 300] [--rounds 7] [--concurrency 1,16,64] [--json] [--profile]
+    python benchmarks/overhead.py --soak 100000
 
-Three servers, one process each, in one run, before the same stub upstream: a proxy of twenty lines that only
+Three servers, one process each, at the same time before the same stub upstream: a proxy of twenty lines that only
 passes bodies on; `worker/NAME`; and a plan of one step. Both of ours keep every attempt (committed before the
-upstream call) and the trace (before the last byte). CPU is user and system time of a server and its children.
-The last line is one JSON object. Loads differ between machines: read the ratios.
+upstream call), its settlement and the trace (before the last byte). They take turns, a round of requests each, so
+that what else the machine does hits all alike; a ratio is the median over the rounds. CPU is user and system time of
+a server and its children. The last line is one JSON object. Machines differ: read the ratios.
+
+`--profile` says where our CPU goes, by library. `--soak N` sends N requests and compares the server's memory at the
+end with that after a tenth of them.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,23 +56,40 @@ planner = "single"
 url = "{store}"
 """
 TICKS = os.sysconf("SC_CLK_TCK")
+WARM_UP = 300
+MAX_GROWTH_MB = 10.0
 
 
 def main() -> None:
+    args = _arguments()
+    if args.role in ("stub", "bare"):
+        asyncio.run(_listen(_stub() if args.role == "stub" else _bare(args.upstream)))
+    elif args.role == "profiled":
+        _serve_profiled(args.config, args.profile_into)
+    elif args.soak:
+        result = asyncio.run(_soak(args.soak))
+        print(json.dumps(result))
+        sys.exit(0 if result["growth_mb"] <= MAX_GROWTH_MB else 1)
+    else:
+        levels = [int(text) for text in args.concurrency.split(",")]
+        result = asyncio.run(_measure_all(levels, args))
+        print(json.dumps(result))
+        sys.exit(0 if result["kill_lost"] == 0 else 1)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=600, help="measured requests for each server and concurrency")
+    parser.add_argument("--requests", type=int, default=300, help="requests a round, for each server and concurrency")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--concurrency", default="1,16,64")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
-    parser.add_argument("--role", choices=("stub", "bare"), help=argparse.SUPPRESS)
+    parser.add_argument("--profile", action="store_true", help="also print where the CPU of a plan goes")
+    parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare memory after N/10 and N requests")
+    parser.add_argument("--role", choices=("stub", "bare", "profiled"), help=argparse.SUPPRESS)
     parser.add_argument("--upstream", default="", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.role:
-        asyncio.run(_listen(_stub() if args.role == "stub" else _bare(args.upstream)))
-        return
-    levels = [int(text) for text in args.concurrency.split(",")]
-    result = asyncio.run(_measure_all(levels, args.requests, quiet=args.json))
-    print(json.dumps(result))
-    sys.exit(0 if result["kill_lost"] == 0 else 1)
+    parser.add_argument("--config", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--profile-into", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 # ---- the parts --------------------------------------------------------------------------------------------
@@ -132,47 +155,60 @@ def _process(*command: str, home: Path) -> Iterator[tuple[subprocess.Popen[str],
             running.kill()
 
 
+@contextlib.contextmanager
+def _upstream(home: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The stub's address, and the command that serves over it."""
+    with _process(__file__, "--role", "stub", home=home) as (_, url):
+        config = home / "dirigent.toml"
+        config.write_text(CONFIG.format(upstream=url, store=home / "overhead.db"))
+        yield url, ("-m", "dirigent", "serve", "--port", "0", "--config", str(config))
+
+
 def _cpu_s(pid: int) -> float:
     """User and system time of a process and of all below it, ended ones included."""
+    clock = ((~pid) << 3) | 2  # Linux: the CPU clock of another process, to the nanosecond
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    own = sum(int(field) for field in fields[11:15]) / TICKS
+    ended = sum(int(field) for field in fields[13:15]) / TICKS
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return own + sum(_cpu_s(int(child)) for child in children)
+    return time.clock_gettime(clock) + ended + sum(_cpu_s(int(child)) for child in children)
 
 
-# ---- the measurements -------------------------------------------------------------------------------------
+# ---- CPU and latency --------------------------------------------------------------------------------------
 
 
-async def _measure_all(levels: list[int], requests: int, *, quiet: bool) -> dict[str, Any]:
-    me = __file__
+async def _measure_all(levels: list[int], args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         home = Path(folder)
-        _, upstream = stack.enter_context(_process(me, "--role", "stub", home=home))
-        config = home / "dirigent.toml"
-        config.write_text(CONFIG.format(upstream=upstream, store=home / "overhead.db"))
-        serve = ("-m", "dirigent", "serve", "--port", "0", "--config", str(config))
-        measured: dict[str, dict[int, tuple[float, float]]] = {}
-        for name, command, model in (
-            ("bare", (me, "--role", "bare", "--upstream", upstream), "x"),
-            ("worker", serve, "worker/stub"),
-            ("plan", serve, "plan"),
-        ):
-            with _process(*command, home=home) as (process, url):
-                measured[name] = {level: await _measure(process.pid, url, model, level, requests) for level in levels}
-            if not quiet:
-                for level, (cpu_ms, p50_ms) in measured[name].items():
-                    print(f"{name:<8}concurrency {level:<4}{cpu_ms:>8.3f} ms CPU a request{p50_ms:>9.2f} ms p50")
+        upstream, serve = stack.enter_context(_upstream(home))
+        with contextlib.ExitStack() as servers:
+            bare = servers.enter_context(_process(__file__, "--role", "bare", "--upstream", upstream, home=home))
+            ours = servers.enter_context(_process(*serve, home=home))
+            planned = servers.enter_context(_process(*serve, home=home))
+            contest = {"bare": (*bare, "x"), "worker": (*ours, "worker/stub"), "plan": (*planned, "plan")}
+            measured = {level: await _rounds(contest, level, args) for level in levels}
+        if not args.json:
+            _print(measured)
+        if args.profile:
+            await _profile(home, max(levels), args.requests * args.rounds)
         killed = await _killed(serve, home, upstream)
-    return _summary(measured, levels) | killed
+    return _summary(measured) | killed
 
 
-async def _measure(pid: int, url: str, model: str, level: int, requests: int) -> tuple[float, float]:
-    """CPU ms a request and the median latency in ms."""
+async def _rounds(
+    contest: dict[str, Any], level: int, args: argparse.Namespace
+) -> dict[str, list[tuple[float, float]]]:
+    """For each server (CPU ms a request, median latency in ms), round by round."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        await _load(session, url, model, level, max(50, requests // 5))  # warm
-        before = _cpu_s(pid)
-        latencies = await _load(session, url, model, level, requests)
-        return (_cpu_s(pid) - before) * 1000 / requests, statistics.median(latencies) * 1000
+        for number in range(-1, args.rounds):
+            for name, (process, url, model) in contest.items():
+                count = WARM_UP if number < 0 else args.requests
+                before = _cpu_s(process.pid)
+                latencies = await _load(session, url, model, level, count)
+                used_ms = (_cpu_s(process.pid) - before) * 1000 / count
+                if number >= 0:
+                    found[name].append((used_ms, statistics.median(latencies) * 1000))
+    return found
 
 
 async def _load(session: aiohttp.ClientSession, url: str, model: str, level: int, requests: int) -> list[float]:
@@ -198,8 +234,98 @@ async def _ask(session: aiohttp.ClientSession, url: str, model: str) -> str:
         return response.headers.get("X-Dirigent-Trace-Id", "")
 
 
+def _print(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> None:
+    for level, by_name in measured.items():
+        for name, rounds in by_name.items():
+            cpu_ms, p50_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
+            print(f"concurrency {level:<4}{name:<8}{cpu_ms:>8.3f} ms CPU a request{p50_ms:>9.2f} ms p50")
+
+
+def _summary(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> dict[str, Any]:
+    def cpu_ms(name: str, level: int) -> float:
+        return statistics.median(cpu for cpu, _ in measured[level][name])
+
+    def p50_ms(name: str, level: int) -> float:
+        return statistics.median(p50 for _, p50 in measured[level][name])
+
+    def ratio(name: str, level: int) -> float:
+        both = zip(measured[level][name], measured[level]["bare"], strict=True)
+        return round(statistics.median(ours[0] / bare[0] for ours, bare in both), 2)
+
+    return {
+        "bare_cpu_ms": {level: round(cpu_ms("bare", level), 3) for level in measured},
+        "worker_ratio": {level: ratio("worker", level) for level in measured},
+        "plan_ratio": {level: ratio("plan", level) for level in measured},
+        "added_p50_ms": {level: round(p50_ms("plan", level) - p50_ms("bare", level), 2) for level in measured},
+    }
+
+
+# ---- where it goes ----------------------------------------------------------------------------------------
+
+
+async def _profile(home: Path, level: int, requests: int) -> None:
+    """The CPU of a plan by library, both threads; profiling itself makes Python's part look larger than it is."""
+    into = home / "profile.json"
+    role = ("--role", "profiled", "--config", str(home / "dirigent.toml"), "--profile-into", str(into))
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        with _process(__file__, *role, home=home) as (process, url):
+            await _load(session, url, "plan", level, requests)
+            process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(process.wait, 60)
+    shares: dict[str, float] = json.loads(into.read_text())
+    whole = sum(shares.values())
+    for layer, seconds in sorted(shares.items(), key=lambda item: -item[1]):
+        if seconds / whole >= 0.005:
+            print(f"{layer:<44}{seconds / whole:>7.1%}")
+
+
+def _serve_profiled(config: str, into: str) -> None:
+    import cProfile
+    import pstats
+
+    from dirigent.cli import app
+    from dirigent.store.writer import Writer
+
+    by_layer: dict[str, float] = defaultdict(float)
+
+    def add(profile: cProfile.Profile, thread: str) -> None:
+        profile.disable()
+        for (file, _, name), (_, _, own_s, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+            by_layer[f"{thread}: {_layer(file, name)}"] += own_s
+
+    plain = Writer._run
+
+    def profiled(self: Writer) -> None:
+        profile = cProfile.Profile(time.thread_time)
+        profile.enable()
+        plain(self)
+        add(profile, "store thread")
+
+    Writer._run = profiled  # type: ignore[method-assign]
+    profile = cProfile.Profile(time.thread_time)
+    profile.enable()
+    with contextlib.suppress(SystemExit):
+        app(["serve", "--port", "0", "--config", config])
+    add(profile, "event loop")
+    Path(into).write_text(json.dumps(by_layer))
+
+
+def _layer(file: str, name: str) -> str:
+    parts = Path(file).parts
+    if "site-packages" in parts:
+        return parts[parts.index("site-packages") + 1]
+    if "dirigent" in parts:
+        inside = parts[len(parts) - parts[::-1].index("dirigent") :]
+        return "dirigent." + inside[0].removesuffix(".py")
+    return "asyncio" if "asyncio" in parts else "sqlite3" if "sqlite3" in name else "Python and the system"
+
+
+# ---- nothing is lost --------------------------------------------------------------------------------------
+
+
 async def _killed(serve: tuple[str, ...], home: Path, upstream: str) -> dict[str, Any]:
-    """Kill the server under load: every answered run has its trace, every upstream call its attempt."""
+    """Kill the server under load: every answered run has its trace and its settlement, every upstream call its
+    attempt."""
     from sqlalchemy import func, select
 
     from dirigent.store import Store
@@ -207,6 +333,10 @@ async def _killed(serve: tuple[str, ...], home: Path, upstream: str) -> dict[str
 
     async def attempted(store: Store) -> int:
         return await store.read(lambda c: c.scalar(select(func.count()).select_from(attempts)) or 0)
+
+    async def settled(store: Store) -> set[str]:
+        query = select(attempts.c.run_id).where(attempts.c.state == "settled")
+        return await store.read(lambda c: set(c.scalars(query)))
 
     answered: list[str] = []
     async with aiohttp.ClientSession() as session, Store.open(home / "overhead.db") as store:
@@ -222,7 +352,7 @@ async def _killed(serve: tuple[str, ...], home: Path, upstream: str) -> dict[str
             await asyncio.sleep(2.0)
             process.send_signal(signal.SIGKILL)
             await asyncio.gather(*clients)
-        kept = {row.id for row in await store.list(limit=None)}
+        kept = {row.id for row in await store.list(limit=None)} & await settled(store)
         calls = await _calls(session, upstream) - calls_before
         rows = await attempted(store) - rows_before
     lost = sum(id not in kept for id in answered) + max(0, calls - rows)
@@ -234,16 +364,31 @@ async def _calls(session: aiohttp.ClientSession, upstream: str) -> int:
         return int(await response.text())
 
 
-def _summary(measured: dict[str, dict[int, tuple[float, float]]], levels: list[int]) -> dict[str, Any]:
-    def ratio(name: str, level: int) -> float:
-        return round(measured[name][level][0] / measured["bare"][level][0], 2)
+# ---- memory -----------------------------------------------------------------------------------------------
 
+
+async def _soak(requests: int) -> dict[str, Any]:
+    """Resident memory of the server after a tenth of the requests and after all of them."""
+    early = max(1, requests // 10)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        home = Path(folder)
+        _, serve = stack.enter_context(_upstream(home))
+        process, url = stack.enter_context(_process(*serve, home=home))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            await _load(session, url, "plan", 16, early)
+            before_mb = _resident_mb(process.pid)
+            await _load(session, url, "plan", 16, requests - early)
+            after_mb = _resident_mb(process.pid)
     return {
-        "bare_cpu_ms": {level: round(measured["bare"][level][0], 3) for level in levels},
-        "worker_ratio": {level: ratio("worker", level) for level in levels},
-        "plan_ratio": {level: ratio("plan", level) for level in levels},
-        "added_p50_ms": {level: round(measured["plan"][level][1] - measured["bare"][level][1], 2) for level in levels},
+        "soak_requests": {"early": early, "late": requests},
+        "resident_mb": {"early": round(before_mb, 1), "late": round(after_mb, 1)},
+        "growth_mb": round(after_mb - before_mb, 1),
     }
+
+
+def _resident_mb(pid: int) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Write docs/reference/{configuration,cli}.md from the code, so that they cannot drift.
+"""Write docs/reference/{configuration,cli}.md and the tables of docs/api.md from the code, so that they cannot drift.
 
     python docs/generate.py            writes the pages
     python docs/generate.py --check    exits 1 where a page is not what the code says
 
 Every key, its type and default come from the structs in `dirigent/config.py`; its meaning is the docstring
-below it. The commands are shown by their own `--help`.
+below it. The commands are shown by their own `--help`. Of docs/api.md only what stands between its marks is
+written here: the routes and the statuses.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import msgspec
 import typer
 from typer.testing import CliRunner
 
-from dirigent import config, presets, worker
+from dirigent import config, presets, settings, worker
 from dirigent.workers import http
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
+API_PAGE = Path(__file__).parent / "api.md"
 
 HEAD = """\
 # Configuration
@@ -69,6 +71,8 @@ ENVIRONMENT = """\
 |---|---|
 | `DIRIGENT_CONFIG` | the config file |
 | `DIRIGENT_HOME` | the folder of the store, the weights and the cache; default `~/.cache/dirigent` |
+| `DIRIGENT_PEPPER` | the secret that API keys are hashed under; default: a file in that folder |
+| the `url_env` of `[store]` | the store's address |
 | the `api_key_env` of a worker | its key; keys never stand in the file |
 
 ## Exit codes
@@ -89,6 +93,9 @@ TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("`abilities`", "Inside a worker: corrections to what it is taken to honour.", config.Abilities),
     ("`[profile.NAME]`", "Who plans, over whom, within which limits.", config.Profile),
     ("`[store]`", "Where traces are kept.", config.StoreConfig),
+    ("`[serve]`", "How `dirigent serve` behaves; its options go before the file.", settings.ServeSettings),
+    ("`[guardrails]`", "What the server lets in and out.", settings.Guardrails),
+    ("`[[override]]`", "A rule that goes before the conductor; the first that fits counts.", settings.Override),
 )
 
 
@@ -216,9 +223,28 @@ def _command_names(command: Any, words: tuple[str, ...]) -> list[tuple[str, ...]
     return [found for name, sub in inner.items() for found in _command_names(sub, (*words, name))]
 
 
+def api_page() -> str:
+    """The page as it stands, its tables made anew."""
+    from dirigent.serve.app import ENDPOINTS
+    from dirigent.serve.openapi import STATUSES
+
+    routes = ["| route | what it is for |", "|---|---|"]
+    for endpoint in ENDPOINTS:
+        said = " ".join((endpoint.handler.__doc__ or "").strip().splitlines()[0].split())
+        routes.append(f"| `{endpoint.method} {endpoint.path.replace(':path}', '}')}` | {said} |")
+    statuses = ["| status | meaning |", "|---|---|", *(f"| {number} | {said} |" for number, said in STATUSES.items())]
+    text = API_PAGE.read_text(encoding="utf-8")
+    for name, rows in (("routes", routes), ("statuses", statuses)):
+        before, _, rest = text.partition(f"<!-- {name} -->\n")
+        after = rest.partition(f"<!-- /{name} -->")[2]
+        assert after, f"{API_PAGE} has lost its marks for {name}"
+        text = f"{before}<!-- {name} -->\n" + "\n".join(rows) + f"\n<!-- /{name} -->{after}"
+    return text
+
+
 def main(arguments: list[str]) -> int:
     stale = 0
-    for path, text in ((PAGE, page()), (COMMANDS_PAGE, commands_page())):
+    for path, text in ((PAGE, page()), (COMMANDS_PAGE, commands_page()), (API_PAGE, api_page())):
         if "--check" not in arguments:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -7,11 +7,12 @@ import pytest
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Limits
+from dirigent.messages import Reply, Request, Tool, ToolCall
 from dirigent.plan import Plan, Step
 from dirigent.planner import LanguagePlanner
 from dirigent.planners.fixed import Fixed
 from dirigent.pool import Pool
-from dirigent.replay import plan_of, replay
+from dirigent.replay import plan_of, replay, same_outcome
 from dirigent.trace import Trace
 from dirigent.worker import Price
 from dirigent.workers.scripted import Scripted
@@ -61,3 +62,15 @@ async def test_a_trace_without_a_plan_cannot_be_replayed() -> None:
     old = Trace(id="t", created_at="", question=(), pool=(), limits=Limits(), planner="p", status="failed", error="no")
     with pytest.raises(ConfigError, match="has no plan that was carried out: no"):
         await replay(old)
+
+
+async def test_a_run_that_waits_for_tools_waits_again() -> None:
+    calls = Reply("", tool_calls=(ToolCall("up", "weather", "{}"),), finish="tool_calls")
+    plan = Plan((Step("a", "x"), Step("b", "y", (0,))))
+    abilities = frozenset({"tools"})
+    pool = Pool([Scripted(calls, name="a", abilities=abilities), Scripted("B", name="b", abilities=abilities)])
+    old = await Conductor(Fixed(plan), pool).run("q", options=Request((), tools=(Tool("weather", {}),)))
+    new = await replay(old)
+    assert new.status == "waiting"
+    assert same_outcome(old, new)
+    assert new.tool_calls[0].id != old.tool_calls[0].id

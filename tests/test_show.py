@@ -9,6 +9,7 @@ import re
 import sys
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from dirigent.limits import Limits
@@ -186,6 +187,24 @@ def test_rounds_share_one_axis_and_an_acceptance_is_said():
         '0 numbers                █████ 1.0 s  "Repair." → "28"',
         "round 3",
         "accepted the answer as it was",
+    ]
+
+
+def test_a_run_that_waits_says_for_which_tools_and_what_they_told_before():
+    call = ToolCall("up", "weather", '{"at":"Oslo"}')
+    traffic = (Message("assistant", "", tool_calls=(call,)), Message("tool", "rain", tool_call_id="up", name="weather"))
+    asks = Reply("", tool_calls=(ToolCall("up2", "clock", "{}"),), finish="tool_calls")
+    steps = (
+        StepRecord(0, "facts", "Look.", (), "waiting", reply=asks, started_s=1, ended_s=2, tool_traffic=traffic),
+        StepRecord(1, "letters", "Say.", (0,), "waiting"),
+    )
+    trace = a_trace(Round((DRAFT,), Plan((Step("facts", "Look."), Step("letters", "Say.", (0,)))), steps))
+    trace = msgspec.structs.replace(trace, status="waiting", answer="", tool_calls=asks.tool_calls)
+    assert lines_of(trace, width=90)[1:] == [
+        '0 facts   ██████████████████████ 1.0 s           "Look." waiting: calls clock({})',
+        '  ↳ weather({"at":"Oslo"}) → "rain"',
+        '1 letters                               reads 0  "Say." waiting',
+        "waiting for the results of tools: clock",
     ]
 
 

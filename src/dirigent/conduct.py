@@ -5,7 +5,9 @@ arguments only: serving repairs and falls back and re-assigns, training does non
 itself, so a Conductor may stand in another's pool.
 
 Expected failures end on the trace, not as exceptions. A cancelled run raises, after its `RunEnded` event has
-carried the trace as far as it got.
+carried the trace as far as it got. A run whose workers ask for the caller's tools ends as `waiting`, and goes on
+from its `RunState` when the results are there (`resume.py`); so does a run whose process died, from the state
+that `journal` was last given.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ import asyncio
 import contextvars
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 from dirigent.errors import ConfigError, DeadlineError, DirigentError, PlanError, WorkerError
 from dirigent.execute import Execution, execute
-from dirigent.limits import Budget, Limits
+from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
     Event,
@@ -36,6 +38,7 @@ from dirigent.messages import (
 from dirigent.plan import Plan, parse_plan
 from dirigent.planner import Brief, Draft, Planner, Previous
 from dirigent.pool import Pool
+from dirigent.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
 from dirigent.trace import (
     Drafted,
     DraftRecord,
@@ -54,6 +57,9 @@ from dirigent.worker import Price, WorkerInfo
 
 MAX_DEPTH = 2
 """How deep conductors may stand in one another's pools."""
+
+Journal = Callable[[RunState], Awaitable[None]]
+"""Writes a run's state down. What comes next is started when it returns; its `StoreError` ends the run."""
 
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("dirigent_depth", default=0)
 
@@ -75,6 +81,7 @@ class Conductor:
         reassign: bool = True,
         profile: str = "",
         name: str = "dirigent",
+        notes: tuple[str, ...] = (),
     ) -> None:
         if not pool:
             raise ConfigError("the pool is empty: a conductor needs at least one worker")
@@ -87,6 +94,8 @@ class Conductor:
         """How often a planner may mend a draft that was no plan."""
         self.reassign = reassign
         self.profile = profile
+        self.notes = notes
+        """What every trace of it says besides."""
         self.info = WorkerInfo(
             name=name,
             about=f"plans and answers with {len(pool)} workers",
@@ -102,14 +111,18 @@ class Conductor:
         observe: Observe = ignore,
         stream: bool | None = None,
         run_id: str = "",
+        resume: RunState | None = None,
+        journal: Journal | None = None,
     ) -> Trace:
         """Answer a question. `options` carries sampling settings, tools and schema; its messages are not read.
 
         `stream` is whether workers write piece by piece; by default they do when anybody watches. `run_id` is
-        the trace's id, for callers that must know it before the run ends.
+        the trace's id, for callers that must know it before the run ends. `resume` lets a run go on: its id,
+        question, plan and limits are the state's. `journal` gets the state after every plan and every step.
         """
         self._require_prices()
-        run = _Run(self, conversation(question), options or Request(()), observe, stream=stream, run_id=run_id)
+        state = resume or self.begin(question, run_id=run_id)
+        run = _Run(self, state, options or Request(()), observe, stream=stream, journal=journal)
         try:
             await run.conduct()
         except asyncio.CancelledError:
@@ -117,14 +130,29 @@ class Conductor:
             raise
         except DirigentError as error:
             return run.finish("failed", str(error), kind=type(error).__name__)
-        return run.finish("done")
+        return run.finish("waiting" if run.tool_calls else "done")
+
+    def begin(self, question: str | Sequence[Message], *, run_id: str = "") -> RunState:
+        """The state of a run before anything was done: what `run` goes on from."""
+        trace = Trace(
+            id=run_id or secrets.token_hex(8),
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            question=conversation(question),
+            pool=self.pool.infos,
+            limits=self.limits,
+            planner=self.planner.name,
+            profile=self.profile,
+            version=__version__,
+            notes=self.notes,
+        )
+        return RunState(trace, secrets.token_hex(16))
 
     async def draft(
         self, question: str | Sequence[Message], *, options: Request | None = None, observe: Observe = ignore
     ) -> Round:
         """Plan without carrying out: no worker but the planner's is called."""
         self._require_prices()
-        run = _Run(self, conversation(question), options or Request(()), observe)
+        run = _Run(self, self.begin(question), options or Request(()), observe)
         await run.plan_round(0)
         return run.rounds[0]
 
@@ -137,7 +165,7 @@ class Conductor:
             trace = await self.run(request.messages, options=request, observe=_answer_deltas(observe))
         finally:
             _depth.reset(token)
-        if trace.status != "done":
+        if trace.status not in ("done", "waiting"):
             raise WorkerError(trace.error, worker=self.info.name, attempts=trace.attempts)
         return Reply(
             text=trace.answer,
@@ -183,52 +211,63 @@ class _Run:
     def __init__(
         self,
         conductor: Conductor,
-        question: tuple[Message, ...],
+        state: RunState,
         options: Request,
         observe: Observe,
         *,
         stream: bool | None = None,
-        run_id: str = "",
+        journal: Journal | None = None,
     ) -> None:
         self.conductor = conductor
-        self.question = question
+        self.begun = state.trace
+        self.secret = state.secret
+        self.question = state.trace.question
+        self.limits = state.trace.limits
         self.options = options
         self.observe = observe
         self.stream = observe is not ignore if stream is None else stream
-        self.id = run_id or secrets.token_hex(8)
-        self.secret = secrets.token_hex(16)
-        self.created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.started = time.monotonic()
-        limits = conductor.limits
-        self.deadline = min(self.started + limits.deadline_s, options.deadline or float("inf"))
-        self.budget = Budget(
-            max_cost_usd=limits.max_cost_usd,
-            max_output_tokens=limits.max_run_output_tokens,
-            parent=options.ledger,
-        )
-        self.rounds: list[Round] = []
-        self.answer = ""
+        self.journal = journal
+        self.started = time.monotonic() - state.trace.seconds
+        self.deadline = min(self.started + self.limits.deadline_s, options.deadline or float("inf"))
+        self.budget = budget_left(state.trace, parent=options.ledger)
+        self.rounds: list[Round] = list(state.trace.rounds)
+        self.answer = standing_answer(self.rounds)
         self.tool_calls: tuple[ToolCall, ...] = ()
 
     async def conduct(self) -> None:
         """Plan and carry out, round by round, until the planner accepts or its rounds are used up."""
-        for number in range(self.conductor.limits.max_rounds):
+        self._require_workers()
+        for number in range(max(len(self.rounds) - 1, 0), self.limits.max_rounds):
             try:
-                plan = await self.plan_round(number)
+                plan = self._planned(number) or await self.plan_round(number)
                 if not plan.steps:
                     return
-                reply = await self._execute_round(number, plan)
+                execution = await self._execute_round(number, plan)
             except DirigentError:
                 if number == 0:
                     raise
                 return  # a later round that came to nothing leaves the answer before it standing
-            self.answer, self.tool_calls = reply.text, reply.tool_calls
-            if self.tool_calls:
-                return  # the caller's tool comes next, not another round
+            self.answer = execution.reply.text if execution.reply is not None else ""
+            if execution.waiting:  # the caller's tools come next
+                self.tool_calls = tuple(call.shown for call in pending_calls(self.begun.id, self.rounds))
+                return
+
+    def _require_workers(self) -> None:
+        if gone := sorted(unfinished_workers(self.begun) - set(self.conductor.pool.names)):
+            raise ConfigError(f"the run cannot go on: its plan needs {', '.join(gone)}, which the pool no longer has")
+
+    def _planned(self, number: int) -> Plan | None:
+        """The plan that this round was given before the run paused. Observers are told again: they may be new."""
+        round = self.rounds[number] if number < len(self.rounds) else None
+        if round is None or round.plan is None:
+            return None
+        self.observe(Planned(number, round.plan, round.fallback))
+        return round.plan
 
     async def plan_round(self, number: int) -> Plan:
         """A valid plan for this round: the planner's, mended if need be, else the fallback's."""
-        self.rounds.append(Round(()))
+        if number == len(self.rounds):
+            self.rounds.append(Round(()))
         brief = self._brief(number)
         try:
             plan = await self._planned_by(self.conductor.planner, brief, tries=1 + self.conductor.repairs)
@@ -240,6 +279,7 @@ class _Run:
             fell_back = True
         self._amend(plan=plan, fallback=fell_back)
         self.observe(Planned(number, plan, fell_back))
+        await self._write_down()
         return plan
 
     def _brief(self, number: int) -> Brief:
@@ -249,7 +289,7 @@ class _Run:
         return Brief(
             question=self.question,
             pool=self.conductor.pool,
-            limits=self.conductor.limits,
+            limits=self.limits,
             secret=self._secret(number),
             previous=previous,
             deadline=self.deadline,
@@ -284,7 +324,7 @@ class _Run:
                 return await planner.draft(brief)
         except TimeoutError as timeout:
             self._record_draft(planner, Draft("", "lists"), began, error="ran out of time")
-            limit = self.conductor.limits.deadline_s
+            limit = self.limits.deadline_s
             raise DeadlineError(f"the deadline of {limit:g} s passed while {planner.name} planned") from timeout
         except DirigentError as error:
             self._record_draft(planner, Draft("", "lists", attempts=error.attempts), began, error=str(error))
@@ -304,20 +344,25 @@ class _Run:
         self._amend(drafts=(*self.rounds[-1].drafts, record))
         self.observe(Drafted(len(self.rounds) - 1, record))
 
-    async def _execute_round(self, number: int, plan: Plan) -> Reply:
-        ended: dict[int, StepRecord] = {}
+    async def _execute_round(self, number: int, plan: Plan) -> Execution:
+        prior = self.rounds[number].steps
+        ended = {step.index: step for step in prior}
 
         def watch(event: Event) -> None:
             if isinstance(event, StepEnded):
                 ended[event.step.index] = event.step
             self.observe(event)
 
+        async def write_down(step: StepRecord) -> None:
+            self._amend(steps=tuple(ended[i] for i in sorted(ended)))
+            await self._write_down()
+
         try:
             execution: Execution = await execute(
                 plan,
                 self.conductor.pool,
                 self.question,
-                limits=self.conductor.limits,
+                limits=self.limits,
                 options=self.options,
                 secret=self._secret(number),
                 reassign=self.conductor.reassign,
@@ -326,6 +371,8 @@ class _Run:
                 round_number=number,
                 observe=watch,
                 stream=self.stream,
+                prior=prior,
+                journal=write_down if self.journal is not None else None,
             )
         except asyncio.CancelledError:
             self._amend(steps=tuple(ended[i] for i in sorted(ended)))
@@ -333,19 +380,25 @@ class _Run:
         self._amend(steps=execution.steps)
         if execution.error is not None:
             raise execution.error
-        if execution.reply is None:
+        if execution.reply is None and not execution.waiting:
             raise WorkerError(f"the last step gave no result: {execution.steps[-1].error}")
-        return execution.reply
+        return execution
+
+    async def _write_down(self) -> None:
+        if self.journal is not None:
+            await self.journal(self.state("waiting"))
 
     def finish(self, status: RunStatus, error: str = "", *, kind: str = "") -> Trace:
-        trace = Trace(
-            id=self.id,
-            created_at=self.created_at,
-            question=self.question,
-            pool=self.conductor.pool.infos,
-            limits=self.conductor.limits,
-            planner=self.conductor.planner.name,
-            profile=self.conductor.profile,
+        state = self.state(status, error, kind=kind)
+        if status == "waiting":
+            self.observe(Paused(state))
+        self.observe(RunEnded(state.trace))
+        return state.trace
+
+    def state(self, status: RunStatus, error: str = "", *, kind: str = "") -> RunState:
+        """The run as it stands."""
+        trace = msgspec.structs.replace(
+            self.begun,
             rounds=tuple(self.rounds),
             status=status,
             answer=self.answer,
@@ -353,10 +406,8 @@ class _Run:
             error=error,
             error_kind=kind,
             seconds=self._now_s(),
-            version=__version__,
         )
-        self.observe(RunEnded(trace))
-        return trace
+        return RunState(trace, self.secret)
 
     def _amend(self, **changes: object) -> None:
         self.rounds[-1] = msgspec.structs.replace(self.rounds[-1], **changes)

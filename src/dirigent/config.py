@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from dirigent.plan import Dialect
 from dirigent.planners import PLANNERS
 from dirigent.pool import NAME
 from dirigent.presets import Provider, preset, vendor
+from dirigent.settings import Guardrails, Override, ServeSettings
 from dirigent.toml import decode, lines, nearest
 from dirigent.worker import Ability, Price
 from dirigent.workers.http import Timeouts
@@ -41,6 +42,9 @@ WIRE_ABILITIES: Mapping[str, tuple[Ability, ...]] = {
     "gemini": ("images", "tools", "schema", "json_mode", "seed", "stop", "effort"),
 }
 """What an endpoint is taken to honour where no provider is known; `abilities = {…}` corrects it."""
+
+VERSION = r"\d{4}-\d{2}-\d{2}"
+"""How a policy's version is written: the day it was made."""
 
 Kind = Literal["openai", "anthropic", "gemini", "local", "recorded", "scripted"]
 
@@ -185,6 +189,13 @@ class Profile(Limits, frozen=True, kw_only=True):
     """Give a step to the next suitable worker when its own fails."""
     fallback: Literal["single", "none"] = "single"
     """What is run when the planner gives no valid plan."""
+    version: str = ""
+    """A date such as 2026-11-15: the server then also offers the profile as `NAME-2026-11-15`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.version and not re.fullmatch(VERSION, self.version):
+            raise ValueError(f'version must be a date such as "2026-11-15", not "{self.version}"')
 
     def limits(self) -> Limits:
         return Limits(**{name: getattr(self, name) for name in Limits.__struct_fields__})
@@ -210,6 +221,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Used where no `--profile` is given. Default: `ultra`, else the only one."""
     store: StoreConfig = StoreConfig()
     """Where traces are kept."""
+    serve: ServeSettings = ServeSettings()
+    """How the server behaves."""
+    guardrails: Guardrails = Guardrails()
+    """What the server lets in and out."""
+    override: tuple[Override, ...] = ()
+    """Rules that go before the conductor, the first that fits."""
 
 
 BUILT_IN_PROFILES: Mapping[str, Profile] = {
@@ -389,8 +406,25 @@ def _check_names(config: Config, *, file: str) -> None:
             for value in values:
                 if value and value not in names:
                     raise ConfigError(f'"{key}" in {place} names no worker: "{value}"{nearest(value, names)} ({file})')
+    for rule in config.override:
+        _check_rule(rule, config, names, file=file)
     if config.default_profile:
         try:
             choose_profile(config)
         except ConfigError as error:
             raise ConfigError(f'"default_profile": {error} ({file})') from None
+
+
+def _check_rule(rule: Override, config: Config, names: list[str], *, file: str) -> None:
+    place = f'[[override]] "{rule.name}"'
+    profiles = config.profile or BUILT_IN_PROFILES
+    checks: tuple[tuple[str, tuple[str, ...], Iterable[str]], ...] = (
+        ("pin", (rule.pin,), names),
+        ("deny", rule.deny, names),
+        ("planner", (rule.planner,), KNOWN_PLANNERS),
+        ("profile", (rule.profile,), profiles),
+    )
+    for key, values, known in checks:
+        for value in values:
+            if value and value not in known:
+                raise ConfigError(f'"{key}" in {place} is not known here: "{value}"{nearest(value, known)} ({file})')

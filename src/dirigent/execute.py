@@ -5,18 +5,22 @@ here a step whose worker failed for good goes once to a substitute, if the calle
 takes the steps that read it with it; the run ends at once when the last step can no longer be reached, and
 goes on when only a side branch is lost. Deadline, cost cap and cancellation act inside steps: whatever is
 being asked is abandoned, and its connection closed.
+
+A step whose worker asks for one of the caller's tools *waits*, and so do the steps that read it; the others go
+on. The same plan is carried on later from the records it left (`prior`): steps that had ended are not asked
+again, and a step that waited sees its own tool traffic after its messages, and nobody else's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from dirigent.errors import DeadlineError, DirigentError, LimitError, WorkerError
+from dirigent.errors import DeadlineError, DirigentError, LimitError, StoreError, WorkerError
 from dirigent.limits import Budget, Ledger, Limits
 from dirigent.messages import (
     Attempt,
@@ -33,8 +37,12 @@ from dirigent.metered import attempts_of, metered
 from dirigent.plan import Plan
 from dirigent.pool import substitute
 from dirigent.prompt import step_messages
+from dirigent.resume import is_final
 from dirigent.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
 from dirigent.worker import Ability, Worker, WorkerInfo
+
+Journal = Callable[[StepRecord], Awaitable[None]]
+"""Writes down that a step has ended; the steps that read it start when it returns."""
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -47,6 +55,11 @@ class Execution(msgspec.Struct, frozen=True):
     def reply(self) -> Reply | None:
         """The last step's reply: the answer."""
         return self.steps[-1].reply if self.steps else None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the answer needs results of the caller's tools."""
+        return self.error is None and any(step.status == "waiting" for step in self.steps)
 
 
 async def execute(
@@ -63,12 +76,15 @@ async def execute(
     round_number: int = 0,
     observe: Observe = ignore,
     stream: bool = False,
+    prior: Sequence[StepRecord] = (),
+    journal: Journal | None = None,
 ) -> Execution:
     """Run the plan's steps over `workers`.
 
     `options` carries the caller's sampling settings, tools and schema. `started` is when the run began on the
     monotonic clock: its deadline and the records count from there. With `stream` the observer also gets every
-    piece of text as it is written, which costs workers more than a whole reply does.
+    piece of text as it is written, which costs workers more than a whole reply does. `prior` are the records of
+    an earlier execution of the same plan, which this one goes on from.
     """
     steps = _Steps(
         plan=plan,
@@ -83,6 +99,8 @@ async def execute(
         round_number=round_number,
         observe=observe,
         stream=stream,
+        prior={record.index: record for record in prior},
+        journal=journal,
     )
     return await steps.run()
 
@@ -103,61 +121,84 @@ class _Steps:
     round_number: int
     observe: Observe
     stream: bool
+    prior: Mapping[int, StepRecord]
+    journal: Journal | None
     records: dict[int, StepRecord] = field(default_factory=dict)
     replies: dict[int, str] = field(default_factory=dict)
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
 
     async def run(self) -> Execution:
         done = [asyncio.Event() for _ in self.plan.steps]
-        self.tasks = [asyncio.ensure_future(self._carry_out(i, done)) for i in range(len(self.plan.steps))]
+        self._take_up(done)
+        todo = [i for i in range(len(self.plan.steps)) if i not in self.records]
+        self.tasks = {i: asyncio.ensure_future(self._carry_out(i, done)) for i in todo}
         try:
-            await asyncio.gather(*self.tasks, return_exceptions=True)
+            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         except asyncio.CancelledError:
-            for task in self.tasks:
+            for task in self.tasks.values():
                 task.cancel()
-            await asyncio.gather(*self.tasks, return_exceptions=True)
+            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
             self._end_the_rest()
             raise
-        for task in self.tasks:
+        for task in self.tasks.values():
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
         self._end_the_rest()
         return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
 
+    def _take_up(self, done: list[asyncio.Event]) -> None:
+        """What an earlier execution settled: steps that ended, and steps whose tools nobody has answered yet."""
+        for index, record in self.prior.items():
+            if is_final(record) or record.asks_for_tools:
+                self.records[index] = record
+                done[index].set()
+            if record.status == "done" and record.reply is not None:
+                self.replies[index] = record.reply.text
+
     async def _carry_out(self, index: int, done: list[asyncio.Event]) -> None:
         try:
             for j in self.plan.steps[index].access:
                 await done[j].wait()
-            lost = [j for j in self.plan.steps[index].access if self.records[j].status != "done"]
+            statuses = {j: self.records[j].status for j in self.plan.steps[index].access}
+            lost = [j for j, status in statuses.items() if status not in ("done", "waiting")]
             if lost:
                 error = f"step {lost[0]}, which it reads, gave no result"
                 self._end(self._record(index), "skipped", error=error)
+            elif "waiting" in statuses.values():
+                self.records[index] = msgspec.structs.replace(self._record(index), status="waiting")
+                return
             else:
                 await self._ask(self._record(index))
+            if self.journal is not None:
+                await self.journal(self.records[index])
+        except StoreError as error:  # what cannot be written down must not be built upon
+            self._stop(error)
         finally:
             done[index].set()
 
     async def _ask(self, record: StepRecord) -> None:
         """Ask the step's worker and, once, its substitute."""
-        attempts: tuple[Attempt, ...] = ()
-        tried = [record.worker]
-        record = msgspec.structs.replace(record, started_s=self._now_s())
+        attempts = record.attempts
+        tried = [name for name in (record.planned_worker, record.worker) if name]
+        record = msgspec.structs.replace(record, started_s=record.started_s or self._now_s())
         step_deadline = self._step_deadline()
         while True:
             name = tried[-1]
             worker = metered(self.workers[name])
-            request = self._request(record.index, worker.info, step_deadline)
-            record = msgspec.structs.replace(record, worker=name, messages=request.messages)
+            request = self._request(record, worker.info, step_deadline)
+            base = request.messages[: len(request.messages) - len(record.tool_traffic)]
+            record = msgspec.structs.replace(record, worker=name, messages=base)
             try:
                 reply = await self._timed(worker, request, record.index)
+                self._check_tool_rounds(record, reply)
             except asyncio.CancelledError as cancelled:
                 attempts += attempts_of(cancelled)
                 self._end(record, "cancelled", attempts=attempts, error=self._why_cancelled())
                 raise
             except (WorkerError, LimitError) as error:
                 attempts += error.attempts
-                if to := self._substitute(error, tried, request):
+                if to := self._substitute(error, tried, record.index, request):
                     self.observe(StepReassigned(self.round_number, record.index, name, to, str(error)))
                     record = msgspec.structs.replace(record, planned_worker=record.planned_worker or name)
                     tried.append(to)
@@ -166,9 +207,27 @@ class _Steps:
                 self._fail(record.index, error)
                 return
             attempts += reply.attempts
+            self._answered(record, request, attempts, reply)
+            return
+
+    def _answered(self, record: StepRecord, request: Request, attempts: tuple[Attempt, ...], reply: Reply) -> None:
+        if not (request.tools and reply.tool_calls):
             self.replies[record.index] = reply.text
             self._end(record, "done", attempts=attempts, reply=reply)
-            return
+        elif record.index in _needed_for_last(self.plan):
+            self._end(record, "waiting", attempts=attempts, reply=reply)
+        else:
+            error = "it asked for a tool, and the answer does not need it"
+            self._end(record, "skipped", attempts=attempts, reply=reply, error=error)
+
+    def _check_tool_rounds(self, record: StepRecord, reply: Reply) -> None:
+        if reply.tool_calls and record.tool_rounds >= self.limits.max_tool_rounds:
+            error = LimitError(
+                f"step {record.index} ({record.worker}) asked for tools more than {self.limits.max_tool_rounds} times; "
+                "raise max_tool_rounds"
+            )
+            error.attempts = reply.attempts
+            raise error
 
     async def _timed(self, worker: Worker, request: Request, index: int) -> Reply:
         """One ask, held to the step's deadline."""
@@ -183,26 +242,28 @@ class _Steps:
             error.attempts = attempts_of(timeout.__cause__)
             raise error from timeout
 
-    def _request(self, index: int, info: WorkerInfo, deadline: float) -> Request:
-        """The caller's settings, narrowed to this step: tools, schema and stops are the last step's alone."""
-        last = index == len(self.plan.steps) - 1
+    def _request(self, record: StepRecord, info: WorkerInfo, deadline: float) -> Request:
+        """The caller's settings, narrowed to this step: schema and stops are the last step's alone."""
+        index = record.index
+        last = self._is_last(index)
         options = self.options
         caps = [
             self.limits.max_output_tokens,
             info.output_tokens,
             options.max_output_tokens if last else None,
         ]
+        messages = step_messages(
+            self.question,
+            self.plan,
+            index,
+            self.replies,
+            secret=self.secret,
+            subtask_only=info.subtask_only,
+        )
         return Request(
-            messages=step_messages(
-                self.question,
-                self.plan,
-                index,
-                self.replies,
-                secret=self.secret,
-                subtask_only=info.subtask_only,
-            ),
-            tools=options.tools if last else (),
-            tool_choice=options.tool_choice,
+            messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
+            tools=options.tools if options.tools and self._gets_tools(index, info) else (),
+            tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
             schema=options.schema if last else None,
             json_mode=options.json_mode and last,
             stop=options.stop if last else (),
@@ -213,12 +274,28 @@ class _Steps:
             seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
             effort=options.effort if "effort" in info.abilities else None,
             deadline=deadline,
-            ledger=self._step_ledger(index),
+            ledger=self._step_ledger(record),
         )
 
-    def _step_ledger(self, index: int) -> Ledger | None:
+    def _gets_tools(self, index: int, info: WorkerInfo) -> bool:
+        """Workers that can call tools may. The last one is also asked where nobody else can or one must be called:
+        it then says that it cannot, and a substitute that can takes over."""
+        if "tools" in info.abilities or not self._is_last(index):
+            return "tools" in info.abilities
+        if self.options.tool_choice not in ("auto", "none"):
+            return True
+        return not any("tools" in self.workers[step.worker].info.abilities for step in self.plan.steps)
+
+    def _is_last(self, index: int) -> bool:
+        return index == len(self.plan.steps) - 1
+
+    def _step_ledger(self, record: StepRecord) -> Ledger | None:
         cap = self.limits.max_step_cost_usd
-        return self.ledger if cap is None else Budget(max_cost_usd=cap, parent=self.ledger, what=f"step {index}")
+        if cap is None:
+            return self.ledger
+        budget = Budget(max_cost_usd=cap, parent=self.ledger, what=f"step {record.index}")
+        budget.spent_usd = record.cost_usd
+        return budget
 
     def _step_deadline(self) -> float:
         run_deadline = self.started + self.limits.deadline_s
@@ -243,10 +320,13 @@ class _Steps:
 
         return pass_on
 
-    def _substitute(self, error: DirigentError, tried: list[str], request: Request) -> str | None:
+    def _substitute(self, error: DirigentError, tried: list[str], index: int, request: Request) -> str | None:
         if not self.reassign or len(tried) > 1 or not isinstance(error, WorkerError):
             return None
-        return substitute(self.workers, tried=tried, needs=_needs(request), priced=self.limits.max_cost_usd is not None)
+        needs = _needs(request)
+        if not self._is_last(index) and not any(message.tool_calls for message in request.messages):
+            needs.discard("tools")  # it may call tools, but need not
+        return substitute(self.workers, tried=tried, needs=needs, priced=self.limits.max_cost_usd is not None)
 
     def _end(
         self,
@@ -271,12 +351,18 @@ class _Steps:
         self.observe(StepEnded(self.round_number, ended))
 
     def _end_the_rest(self) -> None:
-        """Steps that were never started when the run ended."""
+        """Steps that were never started when the run ended, and steps that wait for nothing any more."""
         for index in range(len(self.plan.steps)):
-            if index not in self.records:
+            record = self.records.get(index)
+            if record is None:
                 self._end(self._record(index), "cancelled", error=self._why_cancelled())
+            elif record.status == "waiting" and self.error is not None:
+                self.records[index] = msgspec.structs.replace(record, status="cancelled", error=self._why_cancelled())
 
     def _record(self, index: int) -> StepRecord:
+        """The step's record before it is asked: new, or what is left of an earlier execution that broke off."""
+        if (before := self.prior.get(index)) is not None:
+            return msgspec.structs.replace(before, status="cancelled", reply=None, error="")
         step = self.plan.steps[index]
         return StepRecord(index, step.worker, step.subtask, step.access)
 
@@ -285,11 +371,13 @@ class _Steps:
 
     def _fail(self, index: int, error: DirigentError) -> None:
         """A step failed for good. If the last step needs it, nothing else is worth paying for."""
-        if index not in _needed_for_last(self.plan):
-            return
+        if index in _needed_for_last(self.plan):
+            self._stop(error)
+
+    def _stop(self, error: DirigentError) -> None:
         self.error = self.error or error
-        for i, task in enumerate(self.tasks):
-            if i not in self.records:
+        for index, task in self.tasks.items():
+            if index not in self.records:
                 task.cancel()
 
     def _now_s(self) -> float:

@@ -35,13 +35,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Most tokens one step may write."""
     max_run_output_tokens: int | None = None
     """Most tokens the whole run may write, planning included."""
+    max_tool_rounds: int = 16
+    """How often one step may ask for tools and be given their results."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_steps <= HARD_MAX_STEPS:
             raise ValueError(f"max_steps must be 1 to {HARD_MAX_STEPS}, not {self.max_steps}")
         if not 1 <= self.max_rounds <= 8:
             raise ValueError(f"max_rounds must be 1 to 8, not {self.max_rounds}")
-        positive = ("deadline_s", "step_deadline_s", "max_output_tokens", "max_run_output_tokens")
+        positive = ("deadline_s", "step_deadline_s", "max_output_tokens", "max_run_output_tokens", "max_tool_rounds")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:

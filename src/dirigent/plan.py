@@ -15,6 +15,7 @@ grammars that hold a model to a dialect are in `grammar.py`. Knows nothing of pr
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,8 @@ Dialect = Literal["lists", "lines", "json"]
 
 MAX_TEXT_BYTES = 64 * 1024
 MAX_SUBTASK_BYTES = 8 * 1024
+REMEMBERED_CHARS = 1024
+"""Plans up to this length are remembered, so that all of them together take little memory."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -61,12 +64,10 @@ def parse_plan(
     size_bytes = len(text) if len(text) > MAX_TEXT_BYTES else len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > MAX_TEXT_BYTES:
         raise PlanError(f"the text is {size_bytes:,} bytes or more; a plan may take {MAX_TEXT_BYTES:,}")
-    read = {"lists": _read_lists, "lines": _read_lines, "json": _read_json}[dialect]
-    names = worker_names(pool)
-    plan = Plan(tuple(read(text, names, limits.max_steps)))
+    read = _read if len(text) > REMEMBERED_CHARS else _read_remembered
+    plan = read(text, worker_names(pool), limits.max_steps, dialect)
     if not plan.steps and not may_accept:
         raise PlanError("the plan is empty, but there is no answer yet to accept; write at least one step")
-    _check_printable(plan, names)
     return plan
 
 
@@ -90,11 +91,8 @@ def parse_any(
 
 def format_plan(plan: Plan, pool: Pool | Sequence[str], *, dialect: Dialect = "lists") -> str:
     """The plan as text; `parse_plan` reads it back to an equal plan."""
-    names = worker_names(pool)
-    for index, step in enumerate(plan.steps):
-        _known_worker(f"step {index}", step.worker, names)
-    write = {"lists": _write_lists, "lines": _write_lines, "json": _write_json}[dialect]
-    return write(plan, names)
+    short = sum(len(step.subtask) for step in plan.steps) <= REMEMBERED_CHARS
+    return (_write_remembered if short else _write)(plan, worker_names(pool), dialect)
 
 
 def critical_path(plan: Plan) -> int:
@@ -108,6 +106,25 @@ def critical_path(plan: Plan) -> int:
 def worker_names(pool: Pool | Sequence[str]) -> tuple[str, ...]:
     """The names in the order of their ids."""
     return pool.names if isinstance(pool, Pool) else tuple(pool)
+
+
+def _read(text: str, names: tuple[str, ...], max_steps: int, dialect: Dialect) -> Plan:
+    read = {"lists": _read_lists, "lines": _read_lines, "json": _read_json}[dialect]
+    plan = Plan(tuple(read(text, names, max_steps)))
+    _check_printable(plan, names)
+    return plan
+
+
+def _write(plan: Plan, names: tuple[str, ...], dialect: Dialect) -> str:
+    for index, step in enumerate(plan.steps):
+        _known_worker(f"step {index}", step.worker, names)
+    write = {"lists": _write_lists, "lines": _write_lines, "json": _write_json}[dialect]
+    return write(plan, names)
+
+
+# A server writes and reads the same few plans over and over: those of its fixed planners.
+_read_remembered = functools.lru_cache(maxsize=256)(_read)
+_write_remembered = functools.lru_cache(maxsize=256)(_write)
 
 
 def _check_printable(plan: Plan, names: tuple[str, ...]) -> None:

@@ -26,7 +26,24 @@ SYNTHESISE = (
 )
 REVIEW = "Check the earlier answer for mistakes and gaps. Give the corrected full answer alone, or the same if right."
 AGREE = "The results are independent answers to the request. Give the answer that most of them agree on, in full."
+OUTLINE = "Write a short numbered plan for answering the request. Do not answer it yet."
+CARRY_OUT = "Follow the plan that was written for you and answer the request in full."
 """Subtasks of the planners that write the same shape for every question."""
+
+ROLES: dict[str, str] = {
+    "solver": "Work the request out step by step and answer it.",
+    "analyst": "Say what is given, what is asked and which pitfalls there are.",
+    "expert": "Recall the facts and rules that the request turns on, and say what follows from them.",
+    "programmer": "Put the request as an exact calculation or a short program, and work it through by hand.",
+    "critic": "Look for mistakes and gaps in what has been said so far, and correct them.",
+}
+"""What the agents of a multi-agent system are told, by role (`planners/masrouter.py`)."""
+
+FINISH = "Then give the complete answer to the request, in the form asked for."
+"""Added for the agent whose reply is the answer."""
+
+TOOL_FAILED = "The tool failed: "
+"""Before the result of a caller's tool that failed, since most wires have no field for it."""
 
 MAX_RESULT_CHARS = 32_000
 """Longest reply of one step that another may read; the middle of a longer one is left out, and that is said."""
@@ -60,12 +77,20 @@ def step_messages(
         return (Message("user", f"Data from earlier steps:\n{results}{step.subtask}" if results else step.subtask),)
     *before, last = question
     data = f"{_DATA}\n{results}\n" if results else ""
-    return (*before, _with_text(last, before=_PREAMBLE, after=f"{data}Your subtask: {step.subtask}"))
+    task = f"{data}Your subtask: {step.subtask}"
+    if last.role != "user":  # the result of a tool must stay one, next to the call it answers
+        return (*question, Message("user", f"{_CONTINUED}\n\n{task}"))
+    return (*before, _with_text(last, before=_PREAMBLE, after=task))
 
 
 _PREAMBLE = (
     "You are one of several models working on the request below. Do your own subtask, which comes last; others "
     "do the rest. Reply with the result alone, in a form that the next reader can use as it is.\n\nThe request:\n"
+)
+
+_CONTINUED = (
+    "You are one of several models working on the conversation above. Do your own subtask, which comes last; others "
+    "do the rest. Reply with the result alone, in a form that the next reader can use as it is."
 )
 
 _DATA = (
@@ -181,6 +206,20 @@ def mend_json_messages(reply: str, fault: str) -> tuple[Message, ...]:
         Message("assistant", reply),
         Message("user", f"This is not the JSON that was asked for: {fault}. Reply with the corrected JSON alone."),
     )
+
+
+def ask_again_messages(reply: str, *, refused: bool) -> tuple[Message, ...]:
+    """The turns that follow a reply that was empty, or a refusal."""
+    said = "You declined. Say what you can of it that is harmless, or decline again." if refused else ""
+    return (
+        *((Message("assistant", reply),) if reply.strip() else ()),
+        Message("user", said or "Your reply was empty. Please answer."),
+    )
+
+
+def placeholder(kind: str, mark: str) -> str:
+    """What stands in the place of personal data; the same mark means the same thing."""
+    return f"[{kind} {mark}]"
 
 
 def cards(infos: Sequence[WorkerInfo], *, named: bool) -> str:
@@ -316,3 +355,33 @@ def _transcript(question: Sequence[Message]) -> tuple[str, tuple[Image, ...]]:
     if len(question) == 1:
         return question[0].text, images
     return "\n".join(f"{message.role}: {message.text}" for message in question), images
+
+
+# ---- questions of public benchmarks -----------------------------------------------------------------------
+
+ANSWER_FORMS: dict[str, str] = {
+    "final_number": "End with a line of its own: The answer is N.",
+    "choice": "End with a line of its own: The answer is (X).",
+    "math": "Put the final answer, and nothing else, in \\boxed{}.",
+    "exact": "End with a line of its own: The answer is …",
+    "short": "End with a line of its own: The answer is …",
+    "literal": "End with a line of its own: The answer is … (a Python literal)",
+    "code": "Give the whole code in one Python block.",
+}
+"""How a reply must close so that a grader finds its answer, by grader. Every planner's questions end with it."""
+
+COMPLETE_FUNCTION = "Complete this Python function:"
+PASS_TEST = "It must pass this test, among others:"
+FILL_STARTER = "Start from this code and keep its names:"
+READ_STDIN = "Write a Python program that reads the input from stdin and prints the output."
+
+
+def closing_form(question: str, grader: str) -> str:
+    """A question with the form its answer must close in."""
+    form = ANSWER_FORMS.get(grader, "")
+    return f"{question.rstrip()}\n\n{form}" if form else question
+
+
+def lettered(question: str, options: Sequence[str]) -> str:
+    """A multiple-choice question with its options as lettered lines."""
+    return question.strip() + "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(options))

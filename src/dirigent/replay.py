@@ -12,12 +12,12 @@ import msgspec
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Limits
-from dirigent.messages import Observe, Reply, ignore
+from dirigent.messages import Observe, Reply, Request, Tool, ignore
 from dirigent.plan import Plan, Step
 from dirigent.planners.fixed import Fixed
 from dirigent.pool import Pool
 from dirigent.trace import StepRecord, Trace
-from dirigent.worker import Price
+from dirigent.worker import Ability, Price
 from dirigent.workers.scripted import Scripted
 
 
@@ -32,7 +32,7 @@ async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
     conductor = Conductor(
         Fixed(plan, name="replay"), Pool(workers), limits=limits, reassign=False, profile=trace.profile
     )
-    return await conductor.run(trace.question, observe=observe)
+    return await conductor.run(trace.question, options=Request((), tools=_called_tools(steps)), observe=observe)
 
 
 def plan_of(trace: Trace) -> Plan:
@@ -51,9 +51,25 @@ def answering_steps(trace: Trace) -> tuple[StepRecord, ...]:
     return answered[-1] if trace.status == "done" and answered else rounds[-1]
 
 
+def same_outcome(one: Trace, other: Trace) -> bool:
+    """Whether two runs came to the same: ids of tool calls are each run's own."""
+    return _outcome(one) == _outcome(other)
+
+
+def _outcome(trace: Trace) -> tuple[str, str, list[tuple[str, str]]]:
+    return trace.status, trace.answer, [(call.name, call.arguments) for call in trace.tool_calls]
+
+
+def _called_tools(steps: tuple[StepRecord, ...]) -> tuple[Tool, ...]:
+    """The tools that steps still wait for; what they were for is not on record, and nobody is told."""
+    calls = [call for step in steps if step.reply is not None for call in step.reply.tool_calls]
+    return tuple(Tool(name, {}) for name in sorted({call.name for call in calls}))
+
+
 def _stand_in(step: StepRecord) -> Scripted:
     """Says what the step's worker said, or fails as it did. The old bill is not paid again."""
     outcome: Reply | WorkerError = WorkerError(step.error or f"step {step.index} was {step.status}", worker=step.worker)
     if step.reply is not None:
         outcome = msgspec.structs.replace(step.reply, attempts=(), cost_usd=0.0)
-    return Scripted(outcome, name=f"{step.worker[:90]}@{step.index}", price=Price())
+    abilities: frozenset[Ability] = frozenset({"tools"})
+    return Scripted(outcome, name=f"{step.worker[:90]}@{step.index}", price=Price(), abilities=abilities)

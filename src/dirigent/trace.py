@@ -17,10 +17,12 @@ from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
 from dirigent.plan import Dialect, Plan
 from dirigent.worker import WorkerInfo
 
-StepStatus = Literal["done", "failed", "skipped", "cancelled"]
-"""`skipped`: something it reads failed. `cancelled`: the run ended while it waited or worked."""
+StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
+"""`skipped`: something it reads failed. `cancelled`: the run ended while it waited or worked. `waiting`: it asked
+for a tool (its reply holds the calls), or it reads a step that did and was not started."""
 
-RunStatus = Literal["done", "failed", "cancelled"]
+RunStatus = Literal["done", "failed", "cancelled", "waiting"]
+"""`waiting`: the caller's tools come next; the run goes on with their results (`resume.py`)."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -40,6 +42,18 @@ class StepRecord(msgspec.Struct, frozen=True):
     error: str = ""
     planned_worker: str = ""
     """Whom the plan named, where the step was re-assigned."""
+    tool_traffic: tuple[Message, ...] = ()
+    """Its own tool calls and their results, in the order they went: what it was shown after `messages`."""
+
+    @property
+    def tool_rounds(self) -> int:
+        """How often it asked for tools and was given their results."""
+        return sum(message.role == "assistant" for message in self.tool_traffic)
+
+    @property
+    def asks_for_tools(self) -> bool:
+        """Whether it waits for the results of its own tool calls."""
+        return self.status == "waiting" and self.reply is not None
 
     @property
     def usage(self) -> Usage:
@@ -108,11 +122,14 @@ class Trace(msgspec.Struct, frozen=True):
     status: RunStatus = "done"
     answer: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    """What a waiting run waits for: the calls of all its waiting steps, under ids of our own (`resume.py`)."""
     error: str = ""
     error_kind: str = ""
     """Class of the error: PlanError, WorkerError, DeadlineError, CostError."""
     seconds: float = 0.0
     version: str = ""
+    notes: tuple[str, ...] = ()
+    """What else bore on the run: an operator's rule that went before the conductor."""
 
     @property
     def plan(self) -> Plan | None:
@@ -159,6 +176,34 @@ class Trace(msgspec.Struct, frozen=True):
 
 def total_usage(attempts: Sequence[Attempt]) -> Usage:
     return sum((attempt.usage for attempt in attempts), Usage())
+
+
+def attempts_since(trace: Trace, before: Trace | None) -> tuple[Attempt, ...]:
+    """The calls of a run that an earlier state of it did not have yet."""
+    if before is None:
+        return trace.attempts
+    left = list(before.attempts)
+    since: list[Attempt] = []
+    for attempt in trace.attempts:
+        if attempt in left:
+            left.remove(attempt)
+        else:
+            since.append(attempt)
+    return tuple(since)
+
+
+def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
+    """The usage of a run since an earlier state of it."""
+    now = trace.usage
+    if before is None:
+        return now
+    then = before.usage
+    used = RunUsage(*(getattr(now, name) - getattr(then, name) for name in RunUsage.__struct_fields__))
+    return msgspec.structs.replace(  # another step may be the answering one now
+        used,
+        orchestration_input_tokens=min(used.orchestration_input_tokens, used.input_tokens),
+        orchestration_output_tokens=min(used.orchestration_output_tokens, used.output_tokens),
+    )
 
 
 def critical_path_s(steps: Sequence[StepRecord]) -> float:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dirigent.errors import ConfigError, WorkerError
@@ -14,10 +15,11 @@ from dirigent.evals.evaluate import Entry, Evaluated, OutOfMoney, evaluate, nois
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import Alone, RandomWorker, Written
 from dirigent.evals.record import Record, read_outcomes
-from dirigent.limits import Budget
+from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Usage
 from dirigent.plan import Plan, Step
 from dirigent.pool import Pool
+from dirigent.tasks.task import Task
 from dirigent.trace import Trace
 from dirigent.worker import Price
 from dirigent.workers.scripted import FromFunction, Scripted
@@ -222,3 +224,34 @@ async def test_a_random_worker_is_the_same_for_the_same_seed_and_everybody_in_ti
     again = await outcomes_of(*workers, entries=[entry], n=30)
     assert [o.plan for o in found] == [o.plan for o in again]
     assert {o.plan.steps[0].worker for o in found if o.plan} == {"a", "b", "c"}
+
+
+async def test_an_answer_that_could_not_be_graded_is_graded_again_and_not_asked_again(tmp_path: Path) -> None:
+    path, worker = tmp_path / "o.jsonl", adder()
+    ungradable = [msgspec.structs.replace(task, answer="") for task in sums(3)]
+
+    async def asked(tasks: list[Task], *, resume: bool) -> tuple[list[Outcome], float]:
+        with Record.open(path, {}, resume=resume) as record:
+            pool = pool_of(worker)
+            found = await evaluate([single("adder")], tasks, pool_for=lambda task, repeat: pool, record=record)
+            return found, record.cost_usd
+
+    first, paid_usd = await asked(ungradable, resume=False)
+    assert [(o.correct, o.failed, o.error_kind) for o in first] == [(False, True, "GradeError")] * 3
+    assert "has no answer to grade against" in first[0].error
+    again, still_usd = await asked(sums(3), resume=True)
+    assert [(o.correct, o.error) for o in again] == [(True, "")] * 3
+    assert worker.calls == 3
+    assert still_usd == pytest.approx(paid_usd)
+    assert (await asked(sums(3), resume=True)) == (again, pytest.approx(paid_usd))
+
+
+async def test_money_that_others_only_hold_is_waited_for() -> None:
+    """Each call may cost $16 and costs $1: eight at once hold more than there is, and yet all can be paid."""
+    dear = Scripted("1", name="dear", price=Price(output=1_000_000.0), usage=Usage(output_tokens=1))
+    budget = Budget(max_cost_usd=70.0)
+    found = await outcomes_of(
+        dear, entries=[single("dear")], n=20, budget=budget, concurrency=8, limits=Limits(max_output_tokens=16)
+    )
+    assert len(found) == dear.calls == 20
+    assert budget.spent_usd == 20.0

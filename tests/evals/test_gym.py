@@ -181,7 +181,7 @@ def test_explicit_workers_are_asked_everything_and_the_oracles_only_what_they_ar
         (["best", "best"], "'best' is named twice"),
         (["bset"], 'did you mean "best"'),
         (["single:fact"], 'did you mean "facts"'),
-        (["conductor"], "is a trained model, and none was given"),
+        (["conductor"], "is a model, and none was given"),
     ],
 )
 def test_a_name_nobody_stands_behind_is_refused(planners: list[str], message: str) -> None:
@@ -234,3 +234,34 @@ async def test_adapters_on_a_real_model_answer_and_plan(weights_path: Path, tmp_
     assert conductor.orchestration_tokens > 0
     assert right.output_tokens > 0
     assert right.cost_usd > 0  # the card's price, though the machine is ours
+
+
+async def test_every_baseline_can_take_part_and_says_what_fitting_took() -> None:
+    gym = Gym(GymSettings(limit=6, calibration=8), exact_worker)
+    names = [
+        "best",
+        "cheapest",
+        "vote",
+        "self-moa:2",
+        "moa:3x2",
+        "reflect:2",
+        "pipeline",
+        "escalate",
+        "knn",
+        "routerdc",
+    ]
+    names += ["smoothie", "masrouter"]
+    report = await evaluate_gym(gym, names)
+    assert report.complete
+    assert all(row.n == 6 and row.valid == 1.0 for row in report.planners.values())
+    assert report.planners["moa:3x2"].steps > report.planners["best"].steps == 1.0
+    assert report.fit["n"] == 8
+    assert report.fit["cost_usd"] > 0
+    assert report.planners["knn"].versus_equal_cost is not None
+
+
+async def test_where_nothing_is_fitted_no_training_question_is_asked() -> None:
+    record = Record()
+    report = await evaluate_gym(Gym(GymSettings(limit=3), exact_worker), ["random", "right"], record=record)
+    assert report.fit == {}
+    assert record.count == 6

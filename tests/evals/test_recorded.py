@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.errors import ConfigError
+from dirigent.evals.baselines import log_odds
 from dirigent.evals.figures import figures
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.outcome import Outcome
@@ -22,15 +23,14 @@ from dirigent.evals.recorded import (
     expanded,
     folds_of,
     load_recorded,
-    log_odds,
     of_benchmarks,
 )
-from dirigent.evals.recorded_prices import BY_HAND, recorded_price
+from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
 from dirigent.evals.report import Report
 from dirigent.tasks import Task
 from dirigent.worker import Price
 
-PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
 DEAR, MIDDLE, CHEAP, WEAK = "claude-3-5-sonnet-20241022", "gpt-4o-2024-08-06", "gpt-4o-mini-2024-07-18", "mathstral-7B"
 WRONG_EVERY = {DEAR: 10, MIDDLE: 5, CHEAP: 4, WEAK: 2}
 """A model errs on every so-many-th question: 90, 80, 75 and 50% right."""
@@ -125,7 +125,7 @@ async def test_cost_is_tokens_times_the_price_of_each_model(tmp_path: Path) -> N
 
 def test_the_price_tables_go_before_prices_typed_in_by_hand() -> None:
     assert recorded_price(CHEAP)[1] == "genai-prices"
-    assert [model for model in BY_HAND if recorded_price(model)[1] == "genai-prices"] == []
+    assert [model for model in (*HOSTED, *ASSUMED) if recorded_price(model)[1] == "genai-prices"] == []
     assert recorded_price("nobody-1b") == (None, "unknown")
 
 
@@ -137,7 +137,7 @@ async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_pa
         told_apart = " ".join("xy"[int(bit)] for bit in f"{i:07b}")  # single letters are no words to the router
         found.append(question(i) | {"question": f"About {words[i % 5]} {told_apart}", "scores": scores})
     questions = load_recorded(write(tmp_path, found))
-    assert not {"vote", "weighted-vote", "escalate"} & set(default_planners(questions))
+    assert not {"vote", "weighted-vote", "escalate", "smoothie"} & set(default_planners(questions))
     report = await evaluate_recorded(questions, ["each", "best", "knn", "oracle"])
     accuracy = {name: row.accuracy for name, row in report.planners.items()}
     assert accuracy == pytest.approx({"single:a": 0.6, "single:b": 0.2, "best": 0.6, "knn": 0.8, "oracle": 0.8})
@@ -145,9 +145,31 @@ async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_pa
         expanded(["vote"], questions)
 
 
+@pytest.mark.parametrize("model", HOSTED)
+def test_a_hosts_price_is_looked_up_and_named(model: str) -> None:
+    price, source = recorded_price(model)
+    assert price is not None
+    assert source.startswith(f"genai-prices: {HOSTED[model][0]}, ")
+
+
+def test_what_no_table_holds_is_said_to_be_assumed() -> None:
+    assert len(ASSUMED) == 6
+    assert all(recorded_price(model)[1].startswith("assumed: ") for model in ASSUMED)
+
+
+async def test_learned_routers_and_the_picker_take_part(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "best", "knn", "routerdc", "smoothie", folds=2)
+    accuracy = {name: row.accuracy for name, row in report.planners.items()}
+    assert report.planners["smoothie"].calls == 4
+    assert {report.planners[name].calls for name in ("knn", "routerdc")} == {1}
+    # Right answers are the same words and wrong ones each their own, so where two are right one of them is picked.
+    assert accuracy["smoothie"] > accuracy["best"]
+    assert min(accuracy.values()) >= 0.5
+
+
 async def test_a_run_is_the_same_again_and_another_seed_draws_other_folds(tmp_path: Path) -> None:
     file = write(tmp_path, rows())
-    first, again = [await report_of(file, "best", "random", "knn") for _ in range(2)]
+    first, again = [await report_of(file, "best", "random", "knn", "routerdc", folds=2) for _ in range(2)]
     assert [row.accuracy for row in first.planners.values()] == [row.accuracy for row in again.planners.values()]
     tasks = load_recorded(file).tasks
     assert folds_of(tasks, folds=5, seed=1) != folds_of(tasks, folds=5, seed=2)
@@ -231,8 +253,7 @@ def test_the_command_takes_a_benchmark_from_the_data_folder(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "gsm8k"], "add  --pool recorded:FILE"),
-        (["--pool", "live"], "write  --pool recorded:FILE"),
+        (["--tasks", "gsm8k"], "--pool recorded:FILE"),
         (["--pool", "recorded:nowhere.jsonl"], "cannot be read from nowhere.jsonl"),
         (["--pool", "recorded:{file}", "--planners", "bst"], 'did you mean "best"'),
         (["--pool", "recorded:{file}", "--planners", "single:gpt-5"], "no worker is called 'gpt-5'"),

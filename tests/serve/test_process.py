@@ -91,6 +91,19 @@ async def test_it_refuses_to_listen_to_everybody_without_keys(tmp_path: Path, st
         assert b"dirigent keys create" in said
 
 
+async def test_it_leaves_no_core_dump_and_serves_on_the_quick_loop(tmp_path: Path, stub: StubProvider) -> None:
+    async with process(tmp_path, stub.url("openai")) as running:
+        assert running.stderr is not None
+        assert (await running.stderr.readline()).startswith(b"serving ")
+        (line,) = [line for line in _kernel_says(running.pid, "limits") if line.startswith("Max core file size")]
+        assert line.split()[4:6] == ["0", "0"]
+        assert any("uvloop" in line for line in _kernel_says(running.pid, "maps"))
+
+
+def _kernel_says(pid: int, what: str) -> list[str]:
+    return Path(f"/proc/{pid}/{what}").read_text().splitlines()
+
+
 async def _listens(base: str) -> bool:
     host, port = base.removeprefix("http://").removesuffix("/v1").split(":")
     try:

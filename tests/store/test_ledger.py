@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import delete, select, text
 
 from dirigent.conduct import Conductor
-from dirigent.errors import CostError
+from dirigent.errors import CostError, StoreError
 from dirigent.limits import Budget, Hold, Limits, Quote
 from dirigent.messages import Message, Request
 from dirigent.metered import Metered
@@ -28,7 +28,7 @@ from dirigent.store.process import is_dead, own_name
 from dirigent.store.tables import attempts, spending
 from dirigent.worker import Price
 from dirigent.workers.scripted import Scripted
-from tests.store.samples import busy_writer
+from tests.store.samples import a_trace, busy_writer
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 CENT = Quote("w", input_usd=0.004, output_token_usd=0.00006, max_output_tokens=100)
@@ -37,6 +37,12 @@ CENT = Quote("w", input_usd=0.004, output_token_usd=0.00006, max_output_tokens=1
 
 def ledger(store: Store, caller: Caller, at: datetime = NOON, *, run_id: str = "run") -> StoreLedger:
     return StoreLedger(store, caller=caller, run_id=run_id, clock=lambda: at)
+
+
+async def settle(book: StoreLedger, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+    """Settle, and see it committed."""
+    await book.settle(hold, cost_usd=cost_usd, output_tokens=output_tokens)
+    await book.settled()
 
 
 async def rows(store: Store) -> list[tuple[str, float, float | None]]:
@@ -75,7 +81,7 @@ async def test_spending_never_exceeds_the_budget_whatever_calls_turn_out_to_use(
             except CostError:
                 continue
             await asyncio.sleep(0)
-            await book.settle(hold, cost_usd=rng.uniform(0, hold.cost_usd), output_tokens=rng.randrange(50))
+            await settle(book, hold, cost_usd=rng.uniform(0, hold.cost_usd), output_tokens=rng.randrange(50))
 
     async with Store.open(url) as store:
         await asyncio.gather(*(client(store) for _ in range(200)))
@@ -135,7 +141,7 @@ async def test_an_attempt_is_on_the_record_before_its_call_with_its_worst_case(u
         hold = await ledger(store, Caller("k"), run_id="r1").reserve(CENT)
         assert (hold.cost_usd, hold.max_output_tokens) == (0.01, 100)
         assert await rows(elsewhere) == [("open", 0.01, None)]
-        await ledger(store, Caller("k"), run_id="r1").settle(hold, cost_usd=0.006, output_tokens=33)
+        await settle(ledger(store, Caller("k"), run_id="r1"), hold, cost_usd=0.006, output_tokens=33)
         assert await rows(elsewhere) == [("settled", 0.01, 0.006)]
         spent = await usage(elsewhere, "k")
         assert (spent.calls, spent.cost_usd, spent.held_usd, spent.output_tokens) == (1, 0.006, 0.0, 33)
@@ -146,8 +152,8 @@ async def test_settling_twice_counts_once(url: str):
     async with Store.open(url) as store:
         book = ledger(store, caller)
         hold = await book.reserve(CENT)
-        await book.settle(hold, cost_usd=0.006, output_tokens=1)
-        await book.settle(hold, cost_usd=0.5, output_tokens=1)
+        await settle(book, hold, cost_usd=0.006, output_tokens=1)
+        await settle(book, hold, cost_usd=0.5, output_tokens=1)
         assert (await usage(store, "k")).cost_usd == 0.006
         assert await left_usd(store, caller) == pytest.approx(0.994)
 
@@ -156,7 +162,7 @@ async def test_a_provider_that_charges_more_than_the_worst_case_is_on_the_book_a
     caller = Caller("k", budget_day_usd=0.02)
     async with Store.open(url) as store:
         book = ledger(store, caller)
-        await book.settle(await book.reserve(CENT), cost_usd=0.03, output_tokens=1)
+        await settle(book, await book.reserve(CENT), cost_usd=0.03, output_tokens=1)
         assert await left_usd(store, caller) == pytest.approx(-0.01)
         with pytest.raises(CostError, match=r"has \$0 left"):
             await book.reserve(CENT)
@@ -234,7 +240,7 @@ async def test_the_day_that_reserved_a_call_pays_for_it(url: str):
     async with Store.open(url) as store:
         late = await ledger(store, caller).reserve(CENT)
         await ledger(store, caller, tomorrow).reserve(CENT)
-        await ledger(store, caller, tomorrow).settle(late, cost_usd=0.001, output_tokens=1)
+        await settle(ledger(store, caller, tomorrow), late, cost_usd=0.001, output_tokens=1)
         assert await left_usd(store, caller, tomorrow) == pytest.approx(0.04)
         month = msgspec.structs.replace(caller, budget_day_usd=None)
         assert await left_usd(store, month, tomorrow) == pytest.approx(0.5 - 0.011)
@@ -277,7 +283,7 @@ async def test_usage_is_told_by_key_and_time(url: str):
     async with Store.open(url) as store:
         for key, hours in (("a", 0), ("a", 1), ("b", 1)):
             book = ledger(store, Caller(key), NOON + timedelta(hours=hours))
-            await book.settle(await book.reserve(CENT), cost_usd=0.002, output_tokens=10)
+            await settle(book, await book.reserve(CENT), cost_usd=0.002, output_tokens=10)
         one = NOON + timedelta(hours=1)
         assert (await usage(store)).calls == 3
         assert (await usage(store, "a")).cost_usd == 0.004
@@ -312,7 +318,7 @@ def test_what_a_killed_process_left_open_is_charged_at_its_worst_case(url: str):
             assert len(settled) <= [row[0] for row in after].count("settled")
             spent = await usage(store, "k")
             assert await left_usd(store, caller) == pytest.approx(100 - spent.cost_usd - spent.held_usd)
-            await ledger(store, caller).settle(own, cost_usd=0, output_tokens=0)
+            await settle(ledger(store, caller), own, cost_usd=0, output_tokens=0)
 
     asyncio.run(check())
 
@@ -327,6 +333,7 @@ async def call_for_ever(book):
         hold = await book.reserve(CENT)
         print("reserved", hold.id, flush=True)
         await book.settle(hold, cost_usd=0.001, output_tokens=5)
+        await book.settled()
         print("settled", hold.id, flush=True)
 
 async def main():
@@ -361,7 +368,7 @@ async def test_a_settlement_that_comes_after_all_replaces_the_worst_case(url: st
         await own(store, own_name().rpartition("/")[0] + "/1")  # this process's number, when another had it
         assert await reconcile(store) == 1
         assert await left_usd(store, caller) == pytest.approx(0.99)
-        await ledger(store, caller).settle(hold, cost_usd=0.002, output_tokens=7)
+        await settle(ledger(store, caller), hold, cost_usd=0.002, output_tokens=7)
         assert await rows(store) == [("settled", 0.01, 0.002)]
         assert await left_usd(store, caller) == pytest.approx(0.998)
 
@@ -393,6 +400,7 @@ async def test_a_run_enters_every_call_under_its_id_and_the_sums_agree(url: str)
         book = StoreLedger(store, caller=Caller("k", budget_day_usd=1.0), run_id="r7")
         trace = await conductor.run("what?", options=Request((), ledger=book))
         assert trace.status == "done", trace.error
+        await book.settled()
         spent = await usage(store, "k")
         assert (spent.calls, spent.held_usd) == (1, 0.0)
         assert spent.cost_usd == pytest.approx(trace.cost_usd, abs=1e-9)
@@ -420,7 +428,33 @@ async def test_a_worker_without_a_price_is_refused_to_a_key_with_a_budget(url: s
             await worker.ask(msgspec.structs.replace(request, ledger=bounded))
         free = StoreLedger(store, caller=Caller("k2"), run_id="r8")
         assert (await worker.ask(msgspec.structs.replace(request, ledger=free))).text == "an answer"
+        await free.settled()
         assert [row[0] for row in await rows(store)] == ["settled"]
+
+
+@pytest.mark.parametrize("budget", [None, 1.0])
+async def test_a_settlement_and_the_trace_after_it_are_one_commit(url: str, budget: float | None):
+    async with Store.open(url) as store:
+        book = ledger(store, Caller("k", budget_day_usd=budget))
+        hold = await book.reserve(CENT)
+        before = store.commits
+        await book.settle(hold, cost_usd=0.002, output_tokens=7)
+        await store.save(a_trace())
+        assert store.commits == before + 1
+        await book.settled()
+        assert await rows(store) == [("settled", 0.01, 0.002)]
+
+
+async def test_a_settlement_that_fails_is_said_where_it_is_waited_for(url: str) -> None:
+    async with Store.open(url) as store:
+        book = ledger(store, Caller("k"))
+        hold = await book.reserve(CENT)
+        for output_tokens in (7, 10**30, 8):  # no column holds the second
+            await book.settle(hold, cost_usd=0.002, output_tokens=output_tokens)
+        await store.save(a_trace())
+        with pytest.raises((StoreError, OverflowError)):
+            await book.settled()
+        await book.settled()
 
 
 async def test_a_call_cancelled_while_it_is_reserved_leaves_nothing_open(url: str):
@@ -434,5 +468,6 @@ async def test_a_call_cancelled_while_it_is_reserved_leaves_nothing_open(url: st
             asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
+        await book.settled()
         ((state, _hold, cost),) = await rows(store)
         assert (state, cost) == ("settled", 0.0)

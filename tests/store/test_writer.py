@@ -15,6 +15,7 @@ from sqlalchemy import text
 from dirigent.errors import StoreError
 from dirigent.store import Store
 from dirigent.store.engine import open_engine, writing
+from dirigent.store.traces import INSERT_ROW, to_row
 from tests.store.samples import a_trace, busy_writer
 
 
@@ -57,6 +58,47 @@ async def test_a_statement_the_database_refuses_takes_no_neighbour_with_it(url: 
         assert kept is None
         assert isinstance(refused, StoreError)
         assert [row.id for row in await store.list()] == ["a"]
+
+
+def insert_trace(id: str) -> dict[str, object]:
+    return to_row(a_trace(id))
+
+
+async def test_what_may_wait_shares_the_commit_of_what_comes_next(url: str):
+    async with Store.open(url) as store:
+        before = store.commits
+        early = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("early"))
+        await asyncio.sleep(0)
+        assert store.commits == before
+        await store.save(a_trace("next"))
+        assert early.done()
+        assert store.commits == before + 1
+        assert {row.id for row in await store.list()} == {"early", "next"}
+
+
+async def test_what_may_wait_does_not_wait_for_ever(url: str):
+    async with Store.open(url) as store:
+        await asyncio.wait_for(store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("alone")), 5)
+        assert [row.id for row in await store.list()] == ["alone"]
+
+
+async def test_what_waits_when_the_store_is_closed_is_kept(url: str):
+    async with Store.open(url) as store:
+        waiting = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("last"))
+    await waiting
+    with pytest.raises(StoreError, match="is closed"):
+        store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("later"))
+    async with Store.open(url) as store:
+        assert [row.id for row in await store.list()] == ["last"]
+
+
+async def test_a_statement_of_the_hot_path_that_is_refused_takes_no_neighbour_with_it(url: str):
+    async with Store.open(url) as store:
+        spoilt = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("spoilt") | {"planner": None})
+        await store.save(a_trace("whole"))
+        with pytest.raises(StoreError, match=r"NOT NULL|not-null"):
+            await spoilt
+        assert [row.id for row in await store.list()] == ["whole"]
 
 
 async def test_a_save_is_carried_out_even_if_its_caller_is_cancelled(url: str):

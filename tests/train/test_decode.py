@@ -156,7 +156,7 @@ def test_graphs_are_for_gpus_and_static_caches_for_an_attention_that_takes_their
 
 
 def test_batches_have_few_sizes() -> None:
-    assert [row_bucket(n) for n in (1, 16, 17, 1000, 2048, 2049)] == [16, 16, 64, 1024, 2048, 4096]
+    assert [row_bucket(n) for n in (1, 16, 17, 1000, 1024, 1025)] == [16, 16, 64, 1024, 1024, 2048]
 
 
 def test_every_run_of_the_model_knows_the_prompt_of_each_row(tiny: Tiny) -> None:
@@ -177,7 +177,8 @@ def test_every_run_of_the_model_knows_the_prompt_of_each_row(tiny: Tiny) -> None
 
 
 def test_rows_too_long_for_a_batch_stand_alone() -> None:
-    assert list(chunks([0, 1, 2, 3], [4, 4, 5, 100], 12)) == [[0, 1], [2], [3]]
+    assert list(chunks([0, 1, 2, 3], [4, 4, 5, 100], 12, most=8)) == [[0, 1], [2], [3]]
+    assert list(chunks([0, 1, 2], [1, 1, 1], 12, most=2)) == [[0, 1], [2]]
 
 
 def test_groups_of_different_sizes_are_refused(tiny: Tiny) -> None:

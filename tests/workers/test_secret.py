@@ -6,9 +6,11 @@ import pickle
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dirigent.errors import ConfigError
-from dirigent.workers.secret import RedactingFilter, Secret, redact
+from dirigent.workers.secret import RedactingFilter, Secret, may_hold_key, redact
 
 KEY = "not-a-known-shape-42"
 
@@ -90,3 +92,27 @@ def test_log_records_are_redacted_with_arguments_and_traceback(caplog):
     assert "calling with ***" in caplog.text
     assert "ValueError: ***" in caplog.text
     assert KEY not in caplog.text
+
+
+PIECES = st.sampled_from(
+    [
+        *("sk-", "sk_", "pk-", "rk_", "xai-", "gsk_", "hf_", "ghp_", "key-", "dg_", "AIza", "Bearer ", "bearer\n"),
+        *("x-api-key: ", "API_KEY=", "api-\u212aey: ", "ap\u0131_key=", '"api_key":"', "Ab1" * 6, "0" * 40),
+        *("\\", '"', "\n", "\u2028", "é", "z", KEY, 'quo"ted-key\\42', "clé-secrète-42"),
+    ]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join), max_size=4))
+def test_whatever_redaction_would_change_is_suspected_within_its_json_too(texts: list[str]):
+    secrets = [Secret(value) for value in (KEY, 'quo"ted-key\\42', "clé-secrète-42")]
+    texts += [json.dumps(text) for text in texts]  # a provider's JSON, quoted in a text
+    changed = any(redact(text) != text for text in texts)
+    assert may_hold_key(msgspec.json.encode({"texts": texts}).decode()) or not changed
+    assert len(secrets) == 3, "they live until here"
+
+
+@pytest.mark.parametrize("text", ["", "subtask_only and max_run_output_tokens", "a risk-averse person", "skeleton_key"])
+def test_ordinary_words_are_not_suspected(text: str):
+    assert not may_hold_key(msgspec.json.encode(text).decode())

@@ -11,10 +11,12 @@ from dirigent.cli.output import ConfigOption, JsonOption, carry_out, print_json,
 from dirigent.cli.storage import configured_store
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from dirigent.store.keys import KeyRow, Role
 
 app = typer.Typer(
-    help="The keys that open the server: create, list, revoke.",
+    help="The keys that open the server: create, list, rotate, revoke.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,10 +46,7 @@ def create(
     """
 
     async def work() -> None:
-        from datetime import timedelta
-
         from dirigent.store.keys import Caller, create_key
-        from dirigent.store.moments import now
 
         caller = Caller(
             role=cast("Role", role),
@@ -62,9 +61,8 @@ def create(
             concurrency=concurrency,
             retention_days=retention_days,
         )
-        expires_at = now() + timedelta(days=expires_days) if expires_days is not None else None
         async with configured_store(config) as store:
-            made = await create_key(store, caller, expires_at=expires_at)
+            made = await create_key(store, caller, expires_at=_in_days(expires_days))
         if as_json:
             print_json({"key": made.text} | _told(made.row))
         else:
@@ -103,6 +101,32 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def rotate(
+    id: Annotated[str, typer.Argument(help="The key's id, or enough of its beginning.")],
+    expires_days: Annotated[float | None, typer.Option(help="Days until it stops working. Default: as before.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a key another text, printed once. Its bounds, runs and spending stay; the old text stops working.
+
+    Example:  dirigent keys rotate 3f2a
+    """
+
+    async def work() -> None:
+        from dirigent.store.keys import rotate_key
+
+        async with configured_store(config) as store:
+            made = await rotate_key(store, id, expires_at=_in_days(expires_days))
+        if as_json:
+            print_json({"key": made.text} | _told(made.row))
+        else:
+            print_text(made.text)
+            say(f"key {made.row.caller.key_id} ({made.row.caller.name}): shown this once; the one before opens nothing")
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
 def revoke(
     id: Annotated[str, typer.Argument(help="The key's id, or enough of its beginning.")],
     config: ConfigOption = None,
@@ -124,6 +148,17 @@ def revoke(
             say(f"revoked {row.caller.key_id} ({row.caller.name}, …{row.last4})")
 
     carry_out(work, as_json=as_json)
+
+
+def _in_days(days: float | None) -> datetime | None:
+    from datetime import timedelta
+
+    from dirigent.errors import ConfigError
+    from dirigent.store.moments import now
+
+    if days is not None and not abs(days) <= 36_500:
+        raise ConfigError(f"--expires-days must be at most 36,500, not {days:g}")
+    return now() + timedelta(days=days) if days is not None else None
 
 
 def _told(row: KeyRow) -> dict[str, Any]:
@@ -152,11 +187,28 @@ def _rows(rows: Sequence[KeyRow], spent: dict[str, float]) -> str:
             row.created_at[:10],
             usd_text(spent[row.caller.key_id]),
             " ".join(f"{usd_text(usd)}/{period}" for period, usd in row.caller.budgets_usd.items()) or "-",
+            one_line(_bounds(row), 60),
             one_line(row.caller.label, 40),
         )
         for row in rows
     ]
-    return table(("key", "ends", "role", "status", "made (UTC)", "spent", "budget", "label"), cells, right=(5,))
+    header = ("key", "ends", "role", "status", "made (UTC)", "spent", "budget", "bounds", "label")
+    return table(header, cells, right=(5,))
+
+
+def _bounds(row: KeyRow) -> str:
+    """What else holds for it, in a few words."""
+    caller = row.caller
+    every = (
+        (caller.requests_per_minute, f"{caller.requests_per_minute}/min"),
+        (caller.concurrency, f"{caller.concurrency} at once"),
+        (caller.allow, f"only {','.join(caller.allow)}"),
+        (caller.deny, f"not {','.join(caller.deny)}"),
+        (caller.region, f"in {caller.region}"),
+        (caller.retention_days, f"kept {caller.retention_days} d"),
+        (row.expires_at, f"until {(row.expires_at or '')[:10]}"),
+    )
+    return " ".join(words for value, words in every if value) or "-"
 
 
 def _status(row: KeyRow) -> str:

@@ -1,7 +1,7 @@
 """How commands end and what they print where: results to stdout, everything else to stderr, errors in one
 line.
 
-Every command hands its coroutine to `carry_out`, the one `asyncio.run` of the command line. Exit codes: 0
+Every command hands its coroutine to `carry_out`, the one event loop of the command line. Exit codes: 0
 done, 1 the run failed, 2 usage or configuration, 130 interrupted.
 """
 
@@ -25,13 +25,19 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 
 
-def carry_out(work: Callable[[], Coroutine[Any, Any, int | None]], *, as_json: bool = False) -> None:
+def carry_out(
+    work: Callable[[], Coroutine[Any, Any, int | None]],
+    *,
+    as_json: bool = False,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     """Run a command's work, which returns the exit code. Expected failures are one line, no traceback."""
     from dirigent.errors import ConfigError, DirigentError, PlanError
     from dirigent.workers.secret import redact
 
     try:
-        code = asyncio.run(work()) or 0
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            code = runner.run(work()) or 0
     except DirigentError as error:
         text = redact(str(error))
         say_error(text)

@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dirigent.cli.output import ConfigOption, carry_out, say
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from dirigent.settings import ServeSettings
+
 
 def serve(
-    host: Annotated[str, typer.Option(help="Where to listen. Beyond loopback a key must exist.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    grace: Annotated[int, typer.Option(min=1, help="Seconds for requests under way when told to stop.")] = 30,
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen (127.0.0.1). Beyond loopback a key must exist.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Default 8000; 0 takes a free one.")] = None,
+    grace: Annotated[
+        int | None, typer.Option(min=1, help="Seconds for requests under way when told to stop (30).")
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Serve the pool: any OpenAI client works by changing its base URL.
+
+    What is not said here stands in [serve] of the config file.
 
     Example:  dirigent serve --port 8000   then   base_url = "http://127.0.0.1:8000/v1"
     """
 
     async def work() -> None:
         _require_extra()
+        import msgspec
+
         from dirigent.cli.running import bring_weights
         from dirigent.runtime import load
         from dirigent.serve.gate import is_loopback
-        from dirigent.serve.listen import bound, check_bind, check_no_loop, serve_until_stopped
-        from dirigent.serve.service import ServeSettings, open_service
+        from dirigent.serve.listen import bound, check_bind, check_no_loop, no_core_dumps, serve_until_stopped
+        from dirigent.serve.service import open_service
 
+        no_core_dumps()
         loaded = await load(config)
         await bring_weights(loaded)
-        settings = ServeSettings(grace_s=float(grace), keys_required=not is_loopback(host))
+        settings = _settings(loaded.config.serve, host=host, port=port, grace_s=grace)
+        keyed = settings.keys_required or not is_loopback(settings.host)
+        settings = msgspec.structs.replace(settings, keys_required=keyed)
         async with open_service(loaded, settings=settings) as service:
-            await check_bind(host, service.store)
-            listener = bound(host, port)
+            await check_bind(settings.host, service.store)
+            listener = bound(settings.host, settings.port)
             shown, number = listener.getsockname()[:2]
-            check_no_loop(loaded.config, host=host, port=number)
+            check_no_loop(loaded.config, host=settings.host, port=number)
             say(f"serving http://{shown}:{number}/v1 · {len(service.runtime.pool)} workers · {service.store.where}")
             await serve_until_stopped(service, listener)
 
-    carry_out(work)
+    carry_out(work, new_loop=_quick_loop())
+
+
+def _quick_loop() -> Callable[[], AbstractEventLoop] | None:
+    """uvloop, which takes less CPU, where there is one for this system."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _settings(configured: ServeSettings, **flags: str | float | None) -> ServeSettings:
+    """The configuration's, where the command line does not say otherwise."""
+    import msgspec
+
+    return msgspec.structs.replace(configured, **{name: value for name, value in flags.items() if value is not None})
 
 
 def _require_extra() -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dirigent.trace import RunStatus, Trace
 
 app = typer.Typer(
-    help="The runs that were kept: list, show, export, replay, delete.",
+    help="The runs that were kept: list, show, export, replay, delete, prune.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 IdArgument = Annotated[str, typer.Argument(help="The trace's id, or enough of its beginning.")]
 NewestArgument = Annotated[str, typer.Argument(help="The trace's id or its beginning. Default: the newest.")]
-StatusOption = Annotated[str, typer.Option(help="done, failed or cancelled.")]
+StatusOption = Annotated[str, typer.Option(help="done, failed, cancelled or waiting.")]
 SearchOption = Annotated[str, typer.Option(help="Part of the question, answer or error.")]
 
 
@@ -146,10 +146,12 @@ def replay(
     """
 
     async def work() -> int:
+        from dirigent.replay import same_outcome
+
         async with configured_store(config) as store:
             old = await store.get(id or await _newest(store))
         new = await (_live(old, config) if live else _recorded(old))
-        same = (new.status, new.answer, new.tool_calls) == (old.status, old.answer, old.tool_calls)
+        same = same_outcome(new, old)
         if as_json:
             print_json(_replayed(old, new, live=live) | {"same_answer": same})
         else:
@@ -184,6 +186,54 @@ def delete(
             say(f"deleted {whole}")
 
     carry_out(work, as_json=as_json)
+
+
+@app.command()
+def prune(
+    older_than: Annotated[
+        str,
+        typer.Option(help="Runs older than this go: 30d, 12h. Default: [serve] retention_days, and each key's own."),
+    ] = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete runs that were kept long enough, with what belongs to them; the ledger stays.
+
+    Keys with days of their own keep to them.
+
+    Example:  dirigent traces prune --older-than 30d
+    """
+
+    async def work() -> None:
+        import msgspec
+
+        from dirigent.config import Config, config_path, load_config
+        from dirigent.store.retention import prune as prune_store
+
+        path = config_path(config)
+        settings = (load_config(path).config if path is not None else Config()).serve
+        days = _days(older_than) if older_than else settings.retention_days
+        async with configured_store(config) as store:
+            pruned = await prune_store(store, days=days, actor="cli")
+        if as_json:
+            print_json(msgspec.structs.asdict(pruned))
+        else:
+            others = pruned.responses + pruned.feedback + pruned.run_states
+            say(f"deleted {pruned.traces} runs and {others} rows that belong to runs")
+
+    carry_out(work, as_json=as_json)
+
+
+def _days(text: str) -> float:
+    """`30d`, `12h`, `2w` -> days."""
+    import re
+
+    from dirigent.errors import ConfigError
+
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([hdw])", text.strip())
+    if found is None:
+        raise ConfigError(f'"{text}" is no age; write it as 30d (days), 12h (hours) or 2w (weeks)')
+    return float(found[1]) * {"h": 1 / 24, "d": 1.0, "w": 7.0}[found[2]]
 
 
 async def _newest(store: Store) -> str:
@@ -227,7 +277,7 @@ def _status(text: str) -> RunStatus | None:
     from dirigent.errors import ConfigError
     from dirigent.toml import nearest
 
-    known = ("done", "failed", "cancelled")
+    known = ("done", "failed", "cancelled", "waiting")
     if text and text not in known:
         raise ConfigError(f'no status is called "{text}"{nearest(text, known)}')
     return cast("RunStatus | None", text or None)

@@ -1,13 +1,15 @@
 """Evaluation: does conducting pay, on these questions, over this pool?
 
 Read in this order: `evaluate` (every entry answers every question), `outcome` and `record` (what is kept of it),
-`figures` and `stats` (what it comes to), `report` (how it is told). `gym`, `ceiling` and `gym_workers` bring the gym;
-another family of tasks brings its own questions, pools and entries, and nothing of the rest changes.
+`figures`, `capacity` and `stats` (what it comes to), `report` and `page` (how it is told). `planners` and `baselines`
+have everybody who can take part. `live` and `questions` bring public benchmarks over a configured pool, `recorded`
+models' recorded answers, `gym`, `ceiling` and `gym_workers` the gym; `recipe` is a file that names it all.
 """
 
 from dirigent.evals.evaluate import Entry, evaluate
 from dirigent.evals.figures import Figures, figures, oracle
 from dirigent.evals.outcome import Outcome, outcome_of
+from dirigent.evals.page import as_html
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.evals.stats import Difference, paired_difference, wilson
@@ -20,6 +22,7 @@ __all__ = [
     "Outcome",
     "Record",
     "Report",
+    "as_html",
     "as_json",
     "as_markdown",
     "as_table",

@@ -2,7 +2,8 @@
 
 All planners run on the same executor with the same pool for the same question, so they differ only in who writes the
 plan. No repair, no fallback, no re-assignment: a draft that is no plan is a wrong answer. What a finished question cost
-is never paid again: outcomes go into the record as they come, and what the record holds is not asked.
+is never paid again: outcomes go into the record as they come, and what the record holds is not asked. An answer that
+could not be graded is kept, and graded again when the evaluation is resumed.
 
 Knows nothing of any family of tasks: a pool for a question, and a planner for it, are functions that come in.
 """
@@ -16,14 +17,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError
-from dirigent.evals.outcome import Inspect, Outcome, outcome_of
+from dirigent.errors import ConfigError, GradeError
+from dirigent.evals.outcome import Inspect, Outcome, graded, outcome_of
 from dirigent.evals.record import Record
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Observe, Request, ignore
 from dirigent.planner import Planner
 from dirigent.pool import Pool
 from dirigent.tasks.graders import judge
+from dirigent.tasks.sandbox import Sandbox
 from dirigent.tasks.task import Task
 from dirigent.trace import Trace
 
@@ -73,13 +75,15 @@ async def evaluate(
     limits: Limits = Limits(),
     concurrency: int = 8,
     budget: Budget | None = None,
+    sandbox: Sandbox | None = None,
     inspect: Inspect | None = None,
     keep: Keep | None = None,
     observe: Observe = ignore,
 ) -> list[Outcome]:
     """The outcomes, entry by entry and question by question; some are missing where the money ran out.
 
-    `budget` is the cap on all of it; `keep` is given every trace; `observe` gets an `Evaluated` a question.
+    `budget` is the cap on all of it; `sandbox` is where code is graded, one for the whole evaluation; `keep` is given
+    every trace; `observe` gets an `Evaluated` a question.
     """
     _check(entries, tasks, concurrency)
     run = _Evaluation(
@@ -88,6 +92,7 @@ async def evaluate(
         seed=seed,
         limits=limits,
         budget=budget or Budget(),
+        sandbox=sandbox,
         inspect=inspect,
         keep=keep,
         observe=observe,
@@ -95,9 +100,10 @@ async def evaluate(
     )
     jobs = list(_jobs(entries, tasks))
     waiting = iter(jobs)
+    run.at_work = min(concurrency, len(jobs))
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(concurrency, len(jobs))):
+            for _ in range(run.at_work):
                 group.create_task(run.work_off(waiting))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # one is enough to mend, and the rest are its like
@@ -132,29 +138,66 @@ class _Evaluation(msgspec.Struct):
     seed: int
     limits: Limits
     budget: Budget
+    sandbox: Sandbox | None
     inspect: Inspect | None
     keep: Keep | None
     observe: Observe
     totals: dict[str, int]
     outcomes: dict[tuple[str, str, int], Outcome] = {}
+    at_work: int = 1
+    """How many of these loops are running."""
+    again: list[_Job] = []
+    """Refused for want of money while others held some."""
+    alone: bool = False
     out_of_money: bool = False
 
     async def work_off(self, jobs: Iterator[_Job]) -> None:
-        """Take job after job; several of these share one iterator."""
-        for job in jobs:
+        """Take job after job; several of these share one iterator. Where money runs short, one goes on alone."""
+        while not (self.alone and self.at_work > 1) and (job := self._next(jobs)) is not None:
             outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
+            if outcome is None:
+                outcome = await self._regraded(job)
             if outcome is None:
                 if self.out_of_money:
                     continue
                 outcome = await self._run(job)
-                if outcome is None:
-                    continue
                 self.record.add(outcome)
+                if outcome.error_kind == "CostError":  # what was paid of it counts; the question is still to be asked
+                    self._short_of_money(job, outcome)
+                    continue
             self.outcomes[outcome.key] = outcome
             self.observe(Evaluated(outcome, self.totals[job.entry.name]))
 
-    async def _run(self, job: _Job) -> Outcome | None:
-        """Ask one question; None where there was no money left for it."""
+        self.at_work -= 1
+
+    def _next(self, jobs: Iterator[_Job]) -> _Job | None:
+        job = next(jobs, None)
+        return self.again.pop() if job is None and self.again and self.at_work == 1 else job
+
+    def _short_of_money(self, job: _Job, outcome: Outcome) -> None:
+        """Each call holds what it may cost at most until it is done, so money may only be held by others: then the
+        question is asked again by one who is alone. Only refused alone is it really spent."""
+        if self.at_work > 1:
+            self.alone = True
+            self.again.append(job)
+        elif not self.out_of_money:
+            self.out_of_money = True
+            self.observe(OutOfMoney(self.budget.spent_usd, outcome.error))
+
+    async def _regraded(self, job: _Job) -> Outcome | None:
+        """The outcome of an answer that an earlier run could not grade; None where there is none, or still no grade."""
+        outcome = self.record.ungraded(job.entry.name, job.task.id, job.repeat)
+        if outcome is None:
+            return None
+        try:
+            outcome = graded(outcome, await judge(job.task, outcome.answer, sandbox=self.sandbox))
+        except GradeError:
+            return outcome
+        self.record.regrade(outcome)
+        return outcome
+
+    async def _run(self, job: _Job) -> Outcome:
+        """Ask one question and grade the answer."""
         pool = (job.entry.pool_for or self.pool_for)(job.task, job.repeat)
         self._require_prices(pool)
         planner = job.entry.planner_for(job.task, pool)
@@ -163,13 +206,21 @@ class _Evaluation(msgspec.Struct):
         trace = await conductor.run(job.task.question, options=options)
         if self.keep is not None:
             await self.keep(trace)
-        if trace.error_kind == "CostError":
-            if not self.out_of_money:
-                self.out_of_money = True
-                self.observe(OutOfMoney(self.budget.spent_usd, trace.error))
-            return None
-        grade = await judge(job.task, trace.answer) if trace.status == "done" else None
-        return outcome_of(trace, job.task, grade=grade, planner=job.entry.name, repeat=job.repeat, inspect=self.inspect)
+        grade, ungraded = None, ""
+        if trace.status == "done":
+            try:
+                grade = await judge(job.task, trace.answer, sandbox=self.sandbox)
+            except GradeError as error:
+                ungraded = str(error)
+        return outcome_of(
+            trace,
+            job.task,
+            grade=grade,
+            planner=job.entry.name,
+            repeat=job.repeat,
+            inspect=self.inspect,
+            ungraded=ungraded,
+        )
 
     def _require_prices(self, pool: Pool) -> None:
         for info in pool.infos:

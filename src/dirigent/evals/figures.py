@@ -68,6 +68,8 @@ class Figures(msgspec.Struct, frozen=True):
     steps_histogram: dict[str, int]
     versus_best: Difference | None = None
     """Paired, against the best single worker."""
+    versus_equal_cost: Difference | None = None
+    """Paired, against self-consistency of the best worker at equal cost."""
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:

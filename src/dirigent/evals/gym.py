@@ -1,11 +1,10 @@
 """The gym under evaluation: its questions, a random pool for each, and who can take part, by name.
 
-    best        one worker answers alone: the best of those offered, ranked on the training split
-    single:NAME this worker answers alone, offered or not
-    random      a worker drawn by lot answers alone
     right       the task's own cheapest plan                                   (reference)
     oracle      the best choice of one worker per question, from each alone    (reference)
     ceiling     the best plan per kind, chosen on the development split        (reference)
+    single:NAME this worker answers alone, offered or not
+    best, vote, moa, knn, ...    the baselines of `evals/planners.py`, fitted on the training split
     conductor, warm-start, ...   whatever `factories` can plan with
 
 Who the workers are, exact or trained, comes in as a function; so do the planners that are models. Nothing here knows
@@ -22,18 +21,22 @@ from typing import Any, Protocol
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.evals.baselines import TRAINED, Baseline, Fitting
 from dirigent.evals.ceiling import WAYS, Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
 from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate, noise_seed
-from dirigent.evals.figures import ORACLE, by_planner, figures, oracle
+from dirigent.evals.examples import examples
+from dirigent.evals.figures import ORACLE, by_planner, oracle
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Alone, RandomWorker
+from dirigent.evals.planners import NAMES, by_limits, entry_of, examples_of, fit_baselines, rollout_by
 from dirigent.evals.record import Record
 from dirigent.evals.report import BEST, Facts, Report, make_report
+from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan import Plan
 from dirigent.planner import Planner
 from dirigent.planners.fixed import Fixed
+from dirigent.planners.given import Alone
 from dirigent.pool import Pool
 from dirigent.tasks.gym.compare import compare
 from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool, plan_for, solvable
@@ -45,7 +48,7 @@ from dirigent.version import __version__
 from dirigent.worker import Worker, WorkerInfo
 
 CEILING, RIGHT, RANDOM, SINGLE = "ceiling", "right", "random", "single:"
-PLANNERS = (BEST, RANDOM, RIGHT, ORACLE, CEILING, "warm-start", "conductor")
+PLANNERS = (RIGHT, ORACLE, CEILING, *(name for name in NAMES if name != "single"))
 REFERENCES = (ORACLE, CEILING, RIGHT)
 """They know what no planner can; they are there to compare with and cannot win."""
 
@@ -82,7 +85,7 @@ class Ask(Protocol):
     """`evaluate` with everything but the questions settled."""
 
     def __call__(
-        self, entries: Sequence[Entry], tasks: Sequence[Task], *, pool_for: PoolFor
+        self, entries: Sequence[Entry], tasks: Sequence[Task], *, pool_for: PoolFor, limits: Limits = ...
     ) -> Awaitable[list[Outcome]]: ...
 
 
@@ -114,17 +117,25 @@ async def evaluate_gym(
         keep=keep,
         observe=observe,
     )
-    ranking = await rank_workers(gym, ask) if BEST in planners else ()
+    baselines, fit = await fit_gym(gym, planners, ask, limits=limits, factories=factories or {})
     ways = await find_ways(gym, ask, limits=limits) if CEILING in planners else {}
-    entries = gym_entries(planners, gym, ranking=ranking, ways=ways, factories=factories or {})
+    entries = gym_entries(planners, gym, ways=ways, factories=factories or {})
     outcomes = await ask(entries, gym.tasks, pool_for=gym.pool_for)
+    for own, group in by_limits(baselines, limits).items():
+        joining = [entry_of(baseline, gym.pool_for) for baseline in group]
+        entries += joining
+        outcomes += await ask(joining, gym.tasks, pool_for=gym.pool_for, limits=own)
     expected = sum(entry.repeats for entry in entries for task in gym.tasks if entry.wants(task))
+    facts = _facts(gym, planners, baselines, ways, workers=workers, commit=commit, date=date)
+    chosen = {**facts.chosen, **({BEST: fit["ranking"]} if BEST in planners else {})}
+    facts = msgspec.structs.replace(facts, fit=fit, chosen=chosen, examples=examples(outcomes, gym.tasks, planners))
     return make_report(
         [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
         planners,
-        facts=_facts(gym, planners, ranking, ways, workers=workers, commit=commit, date=date),
+        facts=facts,
         references=REFERENCES,
         complete=len(outcomes) == expected,
+        equal_cost=EQUAL_COST if EQUAL_COST in planners else "",
     )
 
 
@@ -136,6 +147,13 @@ class Gym:
         self.roster = roster_of(settings)
         self.tasks = generate(settings.split, settings.limit, seed=settings.seed)
         self._worker_for = worker_for
+
+    @property
+    def everybody(self) -> Pool:
+        """Every worker that may be offered, as it stands on its card."""
+        cards = cards_for(self.roster, random.Random("everybody"))
+        workers = (self._worker_for(specialist, 0) for specialist in self.roster)
+        return Pool(Carded(worker, card) for worker, card in zip(workers, cards, strict=True))
 
     def calibration(self, split: Split) -> list[Task]:
         """Questions on which something is chosen before the evaluation begins."""
@@ -190,12 +208,35 @@ def marks(task: Task, plan: Plan) -> dict[str, bool]:
     return {name: getattr(found, name) for name in ("decomposition", "routing", "access", "minimal", "parallel")}
 
 
-async def rank_workers(gym: Gym, ask: Ask) -> tuple[str, ...]:
-    """The workers from best to worst, each alone on the training split; the cheaper first where two tie."""
-    entries = [_single(specialist, gym) for specialist in gym.roster]
-    outcomes = by_planner(await ask(entries, gym.calibration("train"), pool_for=gym.pool_for))
-    rows = {name.removeprefix(SINGLE): figures(found) for name, found in outcomes.items()}
-    return tuple(sorted(rows, key=lambda name: (-rows[name].accuracy, rows[name].cost_usd)))
+async def fit_gym(
+    gym: Gym, planners: Sequence[str], ask: Ask, *, limits: Limits, factories: Mapping[str, PlannerFor]
+) -> tuple[list[Baseline], dict[str, Any]]:
+    """The baselines among the planners, fitted on the training split, and what fitting took."""
+    names = [name for name in planners if is_baseline(name) and name not in factories]
+    fitting = Fitting((), gym.everybody, gym.settings.seed)
+    if not any(name.partition(":")[0] not in (RANDOM, *TRAINED) for name in names):
+        return await fit_baselines(names, fitting, trained=factories), {}
+    tasks = gym.calibration("train")
+    cost_usd = 0.0
+
+    async def tried(entries: Sequence[Entry], asked: Sequence[Task], *, limits: Limits = limits) -> list[Outcome]:
+        nonlocal cost_usd
+        outcomes = await ask(entries, asked, pool_for=gym.pool_for, limits=limits)
+        cost_usd += sum(outcome.cost_usd for outcome in outcomes)
+        return outcomes
+
+    alone = await tried([_single(specialist, gym) for specialist in gym.roster], tasks)
+    known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone))
+    equal = await equal_cost_usd(planners, known, tried, tasks, pool_for=gym.pool_for, limits=limits, trained=factories)
+    known = msgspec.structs.replace(known, equal_cost_usd=equal)
+    fitted = await fit_baselines(names, known, rollout=rollout_by(tried, tasks), trained=factories)
+    return fitted, {"n": len(tasks), "cost_usd": cost_usd, "ranking": list(known.ranking)}
+
+
+def is_baseline(name: str) -> bool:
+    """Whether `evals/planners.py` stands behind the name; the gym's own references and single workers it does not."""
+    kind = name.partition(":")[0]
+    return kind in NAMES and kind != "single"
 
 
 async def find_ways(gym: Gym, ask: Ask, *, limits: Limits) -> dict[Kind, Way]:
@@ -230,17 +271,13 @@ def gym_entries(
     planners: Sequence[str],
     gym: Gym,
     *,
-    ranking: Sequence[str] = (),
     ways: Mapping[Kind, Way] | None = None,
     factories: Mapping[str, PlannerFor] | None = None,
 ) -> list[Entry]:
-    """Who takes part under these names. The oracle is a figure: it takes each worker offered, alone."""
-    seed, noise_seeds = gym.settings.seed, gym.settings.noise_seeds
+    """Who takes part under these names, baselines apart. The oracle, a figure, takes each worker offered, alone."""
     built_in = {
-        BEST: Entry(BEST, lambda task, pool: Alone(*ranking, name=BEST)),
-        RANDOM: Entry(RANDOM, lambda task, pool: RandomWorker(seed=noise_seed(seed, task, 0))),
         RIGHT: Entry(RIGHT, partial(_right, gym)),
-        CEILING: Entry(CEILING, partial(_ceiling, gym, ways or {}), repeats=noise_seeds),
+        CEILING: Entry(CEILING, partial(_ceiling, gym, ways or {}), repeats=gym.settings.noise_seeds),
     } | {name: Entry(name, factory) for name, factory in (factories or {}).items()}
     found: dict[str, Entry] = {}
     if ORACLE in planners:
@@ -248,7 +285,7 @@ def gym_entries(
     for name in planners:
         if name.startswith(SINGLE):
             found[name] = _single(find_specialist(name.removeprefix(SINGLE)), gym)
-        elif name != ORACLE:
+        elif name in built_in:
             found[name] = built_in[name]
     return list(found.values())
 
@@ -260,17 +297,17 @@ def check_planners(planners: Sequence[str], factories: Mapping[str, PlannerFor])
     twice = [name for i, name in enumerate(planners) if name in planners[:i]]
     if twice:
         raise ConfigError(f"the planner {twice[0]!r} is named twice")
-    built_in = (BEST, RANDOM, RIGHT, ORACLE, CEILING)
     for name in planners:
-        if name in factories or name in built_in:
+        kind = name.partition(":")[0]
+        if name in factories or name in (RIGHT, ORACLE, CEILING):
             continue
         if name.startswith(SINGLE):
             worker, known = name.removeprefix(SINGLE), [s.name for s in ROSTER]
             if worker not in known:
                 raise ConfigError(f"no worker of the gym is called {worker!r}{nearest(worker, known)}")
-        elif name in PLANNERS:
-            raise ConfigError(f"the planner {name!r} is a trained model, and none was given; leave it out")
-        else:
+        elif kind in (*TRAINED, "language") and kind not in factories:
+            raise ConfigError(f"the planner {name!r} is a model, and none was given; leave it out")
+        elif not is_baseline(name):
             raise ConfigError(f"no planner is called {name!r}{nearest(name, (*PLANNERS, 'single:NAME', *factories))}")
 
 
@@ -312,7 +349,7 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 def _facts(
     gym: Gym,
     planners: Sequence[str],
-    ranking: Sequence[str],
+    baselines: Sequence[Baseline],
     ways: Mapping[Kind, Way],
     *,
     workers: str,
@@ -323,10 +360,8 @@ def _facts(
     low, high = settings.pool_sizes
     solved = sum(solvable(task, gym.offered(task)) for task in gym.tasks)
     notes = {ORACLE: "one worker per question", CEILING: "best plan per kind", RIGHT: "the task's own plan"}
+    notes |= {baseline.name: baseline.note for baseline in baselines if baseline.note}
     chosen: dict[str, Any] = {}
-    if ranking:
-        notes[BEST] = f"{ranking[0]} first"
-        chosen[BEST] = list(ranking)
     if ways:
         chosen[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(ways.items())}
     return Facts(

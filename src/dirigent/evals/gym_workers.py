@@ -1,7 +1,8 @@
 """The gym's specialists as workers, and its trained planners: exact ones from the tables, or LoRA adapters on this CPU.
 
 Adapters are GGUF files called after their specialist, in a folder; those that ship are in the package. The planners
-`conductor` and `warm-start` are adapters too. What is missing is named before anything runs.
+`conductor` and `warm-start` are adapters too, and `language` is the base without one, prompted. What is missing is
+named before anything runs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dirigent.workers.local import Local, LocalModel
 WORKERS = ("exact", "local")
 
 TRAINED_PLANNERS = ("conductor", "warm-start")
+PROMPTED = "language"
+"""The same base, untrained, told how to write plans."""
 
 BASE_WEIGHTS = "smollm2-135m"
 
@@ -51,13 +54,16 @@ async def gym_workers(
     """
     if workers not in WORKERS:
         raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
-    trained = [name for name in planners if name in TRAINED_PLANNERS]
+    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    trained = [kind for kind in kinds if kind in TRAINED_PLANNERS]
     names = [*trained, *([s.name for s in roster] if workers == "local" else ())]
-    if not names:
+    if not names and PROMPTED not in kinds:
         yield exact_worker, {}
         return
     async with LocalModel(weights, adapters=find_adapters(adapters or FOLDER, names)) as model:
         factories = {name: _planner_for(model, name) for name in trained}
+        if PROMPTED in kinds:
+            factories[PROMPTED] = _prompted(model)
         yield (_worker_for(model) if workers == "local" else exact_worker), factories
 
 
@@ -98,5 +104,12 @@ def _planner_for(model: LocalModel, name: str) -> PlannerFor:
         trained=True,
         max_output_tokens=PLAN_TOKENS,
         name=name,
+    )
+    return lambda task, pool: planner
+
+
+def _prompted(model: LocalModel) -> PlannerFor:
+    planner = LanguagePlanner(
+        Local(model, name=PROMPTED), dialect="lines", max_output_tokens=PLAN_TOKENS, name=PROMPTED
     )
     return lambda task, pool: planner

@@ -6,21 +6,25 @@ honest about that. Computed from outcomes and rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dirigent.evals.figures import ORACLE, Figures, by_planner, versus
+import msgspec
+
+from dirigent.evals.figures import ORACLE, Figures, by_planner, kind_of, versus
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.stats import mean
 
 SINGLE = "single:"
+CEILING = "ceiling"
 
 
 def pareto(rows: Mapping[str, Figures]) -> list[str]:
     """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. No reference is one."""
     found: list[str] = []
     best = -1.0
-    tried = {name: row for name, row in rows.items() if name != ORACLE and row.n}
+    tried = {name: row for name, row in rows.items() if name not in (ORACLE, CEILING) and row.n}
     for name in sorted(tried, key=lambda n: (tried[n].cost_usd, -tried[n].accuracy)):
         if tried[name].accuracy > best:
             best = tried[name].accuracy
@@ -44,3 +48,22 @@ def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: 
         "accuracy": mean([o.value for o in found[winner]]),
         "versus": {name: versus(found[name], found[winner], seed=seed) for name in compared},
     }
+
+
+def ceiling(outcomes: Sequence[Outcome], *, leaving_out: Collection[str] = (ORACLE,)) -> list[Outcome]:
+    """The best planner of each kind of question, the cheaper where two tie: what knowing the kind could come to.
+
+    For tasks whose right plans nobody knows; the gym has a ceiling of its own. Chosen on the very questions it is
+    counted on, it flatters, the more so the more planners and the fewer questions of a kind there are.
+    """
+    found: dict[str, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    for outcome in outcomes:
+        if outcome.planner not in leaving_out:
+            found[kind_of(outcome)][outcome.planner].append(outcome)
+    best = [min(tried.values(), key=_right_then_cheap) for tried in found.values()]
+    return [msgspec.structs.replace(outcome, planner=CEILING) for chosen in best for outcome in chosen]
+
+
+def _right_then_cheap(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """A planner that was asked fewer questions of the kind is not the better for it: the mean decides."""
+    return -mean([o.value for o in outcomes]), mean([o.cost_usd for o in outcomes])

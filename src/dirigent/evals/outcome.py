@@ -17,8 +17,11 @@ from dirigent.trace import Trace
 Inspect = Callable[[Task, Plan], Mapping[str, bool]]
 """What is right about a plan, by name: `routing`, `parallel`, ..."""
 
-FAULTS = frozenset({"WorkerError", "DeadlineError"})
-"""Errors that say more about the infrastructure than about the planner; such a question is asked again on resume."""
+FAULTS = frozenset({"WorkerError", "DeadlineError", "CostError", "GradeError"})
+"""Errors that say more about the infrastructure than about the planner; such a question is asked again on resume, but
+for one whose answer only could not be graded: that is graded again."""
+
+UNGRADED = "GradeError"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -74,6 +77,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.error_kind in FAULTS
 
 
+def graded(outcome: Outcome, grade: Grade) -> Outcome:
+    """An outcome whose answer was paid for before it could be graded."""
+    return msgspec.structs.replace(outcome, correct=grade.correct, score=grade.score, error="", error_kind="")
+
+
 def outcome_of(
     trace: Trace,
     task: Task,
@@ -82,8 +90,9 @@ def outcome_of(
     planner: str,
     repeat: int = 0,
     inspect: Inspect | None = None,
+    ungraded: str = "",
 ) -> Outcome:
-    """What became of a run. One that failed has no grade: it is wrong, and says why."""
+    """What became of a run. One that failed has no grade: it is wrong, and says why. `ungraded`: why it got none."""
     usage, plan = trace.usage, trace.plan
     first = trace.rounds[0] if trace.rounds else None
     return Outcome(
@@ -108,6 +117,6 @@ def outcome_of(
         tags=task.tags,
         marks=dict(inspect(task, plan)) if inspect and plan else {},
         trace_id=trace.id,
-        error=trace.error,
-        error_kind=trace.error_kind,
+        error=ungraded or trace.error,
+        error_kind=UNGRADED if ungraded else trace.error_kind,
     )

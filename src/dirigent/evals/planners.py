@@ -1,69 +1,165 @@
-"""Planners that only an evaluation needs: one worker alone, a worker drawn by lot, plans written beforehand.
+"""Every planner that an evaluation can name, fitted on the training split and ready to take part.
 
-They differ from `planners/fixed.py` in that a worker that never sees the question is given it as its subtask: a
-specialist asked alone must at least be asked.
+`planners/__init__.py` lists the names; `baselines.py` has a function for each. What a name needs beyond itself is
+settled there: who is best, how many samples cost as much as the conductor, which local workers its plans call, how many
+steps and rounds it must be allowed. The planners themselves know nothing of tasks and graders.
 """
 
 from __future__ import annotations
 
-import random
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.messages import Observe, ignore
-from dirigent.plan import Dialect, Plan, Step, format_plan
-from dirigent.planner import Brief, Draft
-from dirigent.prompt import ANSWER
+from dirigent.evals.baselines import PLAIN, TRAINED, Baseline, Fitting, fit_baseline, layers_of
+from dirigent.evals.evaluate import Entry, PlannerFor, PoolFor
+from dirigent.evals.outcome import Outcome
+from dirigent.limits import Limits
+from dirigent.plan import Plan
+from dirigent.planners.examples import Example, Rollout
+from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
+from dirigent.pool import Pool
+from dirigent.tasks.task import Task
+from dirigent.toml import nearest
+
+__all__ = [
+    "Alone",
+    "Baseline",
+    "FIGURES",
+    "Fitting",
+    "NAMES",
+    "RandomWorker",
+    "Written",
+    "by_limits",
+    "check_names",
+    "entry_of",
+    "examples_of",
+    "fit_baselines",
+    "rollout_by",
+]
+
+NAMES = ("single", "random", *PLAIN, "routerdc", "smoothie", "masrouter", *TRAINED)
+FIGURES = ("oracle", "ceiling")
+"""No planners: computed from outcomes."""
+
+SIZES = {
+    "vote": 31,
+    "self-moa": 31,
+    "reflect": 32,
+    "panel": 31,
+    "knn": 1000,
+    "smoothie": 1000,
+    **dict.fromkeys(TRAINED, 8),
+}
+"""What a number behind the colon may be: samples, turns, workers, neighbours, rounds."""
 
 
-class Alone:
-    """One worker answers alone: the first of these that the pool has."""
+async def fit_baselines(
+    names: Sequence[str],
+    fitting: Fitting,
+    *,
+    rollout: Rollout | None = None,
+    trained: Mapping[str, PlannerFor] | None = None,
+) -> list[Baseline]:
+    """The planners named, in that order. `rollout` (`rollout_by`) pays for MasRouter's training; `trained` gives the
+    conductor and its warm start."""
+    check_names(names, fitting.pool, trained=trained or {})
+    found = []
+    for name in names:
+        if name not in FIGURES:
+            found.append(await fit_baseline(name, fitting, rollout=rollout, trained=trained or {}))
+    return found
 
-    def __init__(self, *workers: str, name: str = "") -> None:
-        if not workers:
+
+def check_names(names: Sequence[str], pool: Pool, *, trained: Mapping[str, PlannerFor]) -> None:
+    """Refuse, before anything is asked or paid, a name that nobody stands behind."""
+    for name in names:
+        kind, _, detail = name.partition(":")
+        if kind not in (*NAMES, *FIGURES):
+            raise ConfigError(f"no planner is called {name!r}{nearest(kind, (*NAMES, *FIGURES))}")
+        if kind == "single" and not detail:
             raise ConfigError("a single worker needs a name: write  single:NAME")
-        self.name = name or f"single:{workers[0]}"
-        self._workers = workers
-
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        there = [worker for worker in self._workers if worker in brief.pool]
-        if not there:
-            raise ConfigError(f"the pool has none of {', '.join(self._workers)}; it has {', '.join(brief.pool.names)}")
-        return _draft(alone(brief, there[0]), brief)
+        if kind in TRAINED and kind not in trained:
+            raise ConfigError(f"{kind!r} has no weights here: name another planner, or say where they are")
+        if detail and kind in ("single", "language"):
+            pool.require(detail)
+        elif detail:
+            _check_size(name, kind, detail)
 
 
-class RandomWorker:
-    """One worker, drawn by lot, answers alone."""
-
-    def __init__(self, *, seed: int) -> None:
-        self.name = "random"
-        self._seed = seed
-
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return _draft(alone(brief, random.Random(self._seed).choice(brief.pool.names)), brief)
+def examples_of(tasks: Sequence[Task], alone: Sequence[Outcome]) -> tuple[Example, ...]:
+    """Training questions with the outcomes of `single:NAME` on them; lost runs are left out."""
+    by_task: dict[str, list[Outcome]] = {task.id: [] for task in tasks}
+    for outcome in alone:
+        if outcome.task in by_task and outcome.planner.startswith("single:") and not outcome.failed:
+            by_task[outcome.task].append(outcome)
+    return tuple(_example(task, by_task[task.id]) for task in tasks if by_task[task.id])
 
 
-class Written:
-    """A plan that stands already, as text: what a model wrote for this question in one batch with others."""
+def entry_of(baseline: Baseline, pool_for: PoolFor) -> Entry:
+    """Its part in an evaluation; the local workers it needs join the question's pool."""
+    if baseline.helpers_for is None:
+        return Entry(baseline.name, baseline.planner_for)
+    helpers_for = baseline.helpers_for
 
-    def __init__(self, text: str, *, name: str, dialect: Dialect = "lines") -> None:
-        self.name = name
-        self._text = text
-        self._dialect: Dialect = dialect
+    def with_helpers(task: Task, repeat: int) -> Pool:
+        pool = pool_for(task, repeat)
+        return Pool([*pool.values(), *helpers_for(task, pool)])
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        if brief.previous is not None:
-            return _draft(Plan(), brief)
-        return Draft(self._text, self._dialect)
-
-
-def alone(brief: Brief, worker: str) -> Plan:
-    """A plan of one step in which the worker is asked the whole question."""
-    if not brief.pool[worker].info.subtask_only:
-        return Plan((Step(worker, ANSWER),))
-    return Plan((Step(worker, "\n".join(message.text for message in brief.question)),))
+    return Entry(baseline.name, baseline.planner_for, pool_for=with_helpers)
 
 
-def _draft(plan: Plan, brief: Brief) -> Draft:
-    """Asked for a second round, accept."""
-    accepted = Plan() if brief.previous is not None else plan
-    return Draft(format_plan(accepted, brief.pool, dialect="json"), "json")
+def by_limits(baselines: Sequence[Baseline], limits: Limits) -> dict[Limits, list[Baseline]]:
+    """Who runs under which limits: the given ones, with the steps and rounds that a planner needs."""
+    found: dict[Limits, list[Baseline]] = {}
+    for baseline in baselines:
+        own = msgspec.structs.replace(
+            limits, max_steps=max(limits.max_steps, baseline.max_steps), max_rounds=baseline.max_rounds
+        )
+        found.setdefault(own, []).append(baseline)
+    return found
+
+
+Ask = Callable[[Sequence[Entry], Sequence[Task]], Awaitable[list[Outcome]]]
+"""`evaluate` with all but entries and tasks settled."""
+
+
+def rollout_by(ask: Ask, tasks: Sequence[Task]) -> Rollout:
+    """Carries out plans for training questions, as MasRouter's fitting wants it. A plan that the record holds already
+    is not paid again: the entry is named after it. One that names a worker its question was not offered with teaches
+    nothing."""
+
+    by_question = {task.question: task for task in tasks}
+
+    async def rollout(question: str, plan: Plan) -> tuple[float, float] | None:
+        digest = hashlib.blake2b(msgspec.json.encode(plan), digest_size=8).hexdigest()
+        entry = Entry(f"masrouter fit {digest}", lambda task, pool: Adapted(plan))
+        outcomes = await ask([entry], [by_question[question]])
+        if not outcomes or outcomes[0].failed or outcomes[0].error_kind == "ConfigError":
+            return None
+        return outcomes[0].value, outcomes[0].cost_usd
+
+    return rollout
+
+
+def _check_size(name: str, kind: str, detail: str) -> None:
+    """Refuse a size that is none."""
+    if kind == "moa":
+        layers_of(name, detail)
+    elif kind not in SIZES:
+        raise ConfigError(f"{kind!r} takes no {detail!r} behind a colon; write  {kind}")
+    elif not detail.isdigit() or not 1 <= int(detail) <= SIZES[kind]:
+        raise ConfigError(f"{name!r}: what follows the colon must be a number from 1 to {SIZES[kind]}, not {detail!r}")
+
+
+def _example(task: Task, outcomes: Sequence[Outcome]) -> Example:
+    by_worker = {outcome.planner.removeprefix("single:"): outcome for outcome in outcomes}
+    return Example(
+        question=task.question,
+        scores={name: outcome.value for name, outcome in by_worker.items()},
+        costs_usd={name: outcome.cost_usd for name, outcome in by_worker.items()},
+        replies={name: outcome.answer for name, outcome in by_worker.items()},
+        tokens={name: (outcome.input_tokens, outcome.output_tokens) for name, outcome in by_worker.items()},
+    )

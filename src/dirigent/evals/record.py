@@ -18,7 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.outcome import UNGRADED, Outcome
 from dirigent.tasks.task import Task
 
 BATCH = 32
@@ -35,7 +35,7 @@ class Record:
         self._file = file
         self._outcomes = {outcome.key: outcome for outcome in outcomes}
         self._unsynced = 0
-        self.cost_usd = sum(outcome.cost_usd for outcome in outcomes)
+        self.cost_usd = sum(o.cost_usd for o in _paid(outcomes))
         """Everything spent on this evaluation, before and after it was cut."""
 
     @classmethod
@@ -66,6 +66,16 @@ class Record:
         outcome = self._outcomes.get((planner, task, repeat))
         return None if outcome is None or outcome.failed else outcome
 
+    def ungraded(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
+        """The outcome of a question that was answered and paid for, where only its grade is missing."""
+        outcome = self._outcomes.get((planner, task, repeat))
+        return outcome if outcome is not None and outcome.error_kind == UNGRADED else None
+
+    def regrade(self, outcome: Outcome) -> None:
+        """Write the grade that was missing; what the answer cost was counted when it was paid."""
+        self.cost_usd -= outcome.cost_usd
+        self.add(outcome)
+
     def add(self, outcome: Outcome) -> None:
         self._outcomes[outcome.key] = outcome
         self.cost_usd += outcome.cost_usd
@@ -81,6 +91,11 @@ class Record:
         if self._file is not None and self._unsynced:
             os.fsync(self._file.fileno())
             self._unsynced = 0
+
+
+def _paid(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """What was paid for: a question asked twice twice, an answer graded again once (both lines name its trace)."""
+    return list({(o.key, o.trace_id or number): o for number, o in enumerate(outcomes)}.values())
 
 
 def read_outcomes(path: Path) -> list[Outcome]:

@@ -7,17 +7,18 @@
     vote            the three best on the training folds, counted equally
     weighted-vote   all of them, weighted by the log-odds of their training accuracy
     escalate        the two best of the cheaper workers; the best one only where they disagree
-    knn             the worker that did best on similar questions of the training folds
+    knn, routerdc   the worker that a router fitted on the training folds chooses
+    smoothie        all of them; the answer most like the others, without labels
     oracle          the best choice of one worker per question                          (reference)
 
 Questions fall into folds; what is chosen for one fold was fitted on the others, so no question helps to choose its own
 worker. Each run is a `Conductor.run` like any other; only the answers come from a file. A model answered once, so there
-is no self-consistency here; seconds are those of the replay and mean nothing.
+is no self-consistency here and nothing that asks for a new answer (MoA, reflection, MasRouter); seconds are those of
+the replay and mean nothing.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,11 +28,12 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import Entry, Keep, evaluate, noise_seed
+from dirigent.evals.baselines import Baseline, Fitting, escalating
+from dirigent.evals.evaluate import Entry, Keep, evaluate
 from dirigent.evals.figures import ORACLE, by_planner, oracle
 from dirigent.evals.hindsight import SINGLE, in_hindsight, pareto
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Alone, RandomWorker
+from dirigent.evals.planners import Alone, examples_of, fit_baselines
 from dirigent.evals.record import Record
 from dirigent.evals.recorded_prices import recorded_price
 from dirigent.evals.report import BEST, Facts, Report, make_report
@@ -39,23 +41,20 @@ from dirigent.evals.stats import mean
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planner import Planner
-from dirigent.planners.knn import KnnRouter, Neighbours
-from dirigent.planners.voting import Escalate, Panel
+from dirigent.planners.examples import Example, ranked
 from dirigent.pool import Pool
-from dirigent.tasks.benchmarks import Row, decoded, task_of
-from dirigent.tasks.graders import same_answer
-from dirigent.tasks.task import Grader, Task
+from dirigent.tasks.benchmarks import decoded, task_of
+from dirigent.tasks.published import Row
+from dirigent.tasks.task import Task
 from dirigent.toml import nearest
 from dirigent.version import __version__
 from dirigent.worker import Price, Worker
-from dirigent.workers.counting import Counting
 from dirigent.workers.recorded import Recorded
 
-EACH, CHEAPEST, RANDOM = "each", "cheapest", "random"
-VOTE, WEIGHTED, ESCALATE, KNN = "vote", "weighted-vote", "escalate", "knn"
-PLANNERS = (EACH, BEST, CHEAPEST, RANDOM, VOTE, WEIGHTED, ESCALATE, KNN, ORACLE)
-NEED_ANSWERS = (VOTE, WEIGHTED, ESCALATE)
-DEFAULT = (BEST, CHEAPEST, RANDOM, VOTE, WEIGHTED, ESCALATE, KNN, ORACLE)
+EACH, VOTE, ESCALATE = "each", "vote", "escalate"
+NEED_ANSWERS = (VOTE, "weighted-vote", ESCALATE, "smoothie")
+DEFAULT = (BEST, "cheapest", "random", VOTE, "weighted-vote", ESCALATE, "knn", "routerdc", "smoothie", ORACLE)
+PLANNERS = (EACH, *DEFAULT)
 
 DRAWS = 20
 """Draws of the folds that show how much `best` owes to one of them."""
@@ -124,16 +123,15 @@ async def evaluate_recorded(
     )
     singles = await ask([_single(name) for name in questions.workers])
     fold_of = folds_of(questions.tasks, folds=settings.folds, seed=settings.seed)
-    fitted = [fit(questions, singles, fold_of, fold, settings=settings) for fold in range(settings.folds)]
-    entries = _entries(planners, questions, fitted, fold_of, settings)
+    folds = [await fit_fold(planners, questions, singles, fold_of, fold, settings) for fold in range(settings.folds)]
+    entries = _entries(folds, questions, fold_of)
     chosen = await ask(entries) if entries else []
     outcomes = [*singles, *chosen, *(oracle(singles) if ORACLE in planners else ())]
     expected = (len(questions.workers) + len(entries)) * len(questions.tasks)
-    facts = _facts(questions, planners, fitted, settings=settings, commit=commit, date=date, outcomes=outcomes)
     report = make_report(
         outcomes,
         planners,
-        facts=facts,
+        facts=_facts(questions, planners, folds, settings=settings, commit=commit, date=date, outcomes=outcomes),
         references=(ORACLE, *(name for name in planners if name.startswith(SINGLE))),
         complete=len(singles) + len(chosen) == expected,
     )
@@ -225,148 +223,96 @@ def folds_of(tasks: Sequence[Task], *, folds: int, seed: int) -> dict[str, int]:
     return {id: i % folds for i, id in enumerate(ids)}
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class Fold(msgspec.Struct, frozen=True):
     """What is chosen for one fold, from the outcomes of the others."""
 
-    ranking: tuple[str, ...]
-    """Workers from best to worst; the cheaper first where two tie."""
-    weights: tuple[float, ...]
-    """Of a vote, in the order of the ranking."""
-    cheapest: str
-    cheaper: tuple[str, str] | None
-    """Who answers before the best one is asked; None where fewer than two are cheaper."""
-    router: KnnRouter
+    examples: tuple[Example, ...]
+    planners: dict[str, Baseline]
+    """By the name that the report gives them."""
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        return ranked(self.examples)
 
 
-def fit(
+async def fit_fold(
+    planners: Sequence[str],
     questions: RecordedSet,
     singles: Sequence[Outcome],
     fold_of: Mapping[str, int],
     fold: int,
-    *,
     settings: RecordedSettings,
-) -> Fitted:
-    """Choose by the outcomes outside the fold."""
-    known = [task for task in questions.tasks if fold_of[task.id] != fold]
-    values, accuracy, cost_usd = _learnt(questions, singles, fold_of, fold)
-    ranking = _ranked(accuracy, cost_usd)
-    cheaper = [name for name in ranking[1:] if cost_usd[name] < cost_usd[ranking[0]]]
-    scores = {name: [values[name].get(task.id, 0.0) for task in known] for name in ranking}
-    return Fitted(
-        ranking=ranking,
-        weights=tuple(log_odds(accuracy[name]) for name in ranking),
-        cheapest=min(ranking, key=lambda name: cost_usd[name]),
-        cheaper=(cheaper[0], cheaper[1]) if len(cheaper) >= 2 else None,
-        router=KnnRouter(Neighbours([task.question for task in known]), scores, k=settings.neighbours),
-    )
+) -> Fold:
+    """Everybody fitted on the questions outside the fold."""
+    examples = examples_of([task for task in questions.tasks if fold_of[task.id] != fold], singles)
+    fitting = Fitting(examples, questions.pool, seed=settings.seed, neighbours=settings.neighbours)
+    own = [name for name in planners if name != ORACLE and not name.startswith(SINGLE)]
+    # A vote over recorded answers is one of several workers: each answered once.
+    asked = [f"panel:{settings.panel}" if name == VOTE else name for name in own]
+    return Fold(examples, dict(zip(own, await fit_baselines(asked, fitting), strict=True)))
 
 
 def best_by_draw(questions: RecordedSet, singles: Sequence[Outcome], *, folds: int, draws: int = DRAWS) -> list[float]:
     """What `best` would have come to under other draws of the folds: its luck with this one."""
     value = {(outcome.planner.removeprefix(SINGLE), outcome.task): outcome.value for outcome in singles}
+    example = {task.id: examples_of([task], found) for task, found in _by_task(questions.tasks, singles)}
     found = []
     for seed in range(draws):
         fold_of = folds_of(questions.tasks, folds=folds, seed=seed)
-        learnt = [_learnt(questions, singles, fold_of, fold) for fold in range(folds)]
-        best = [_ranked(accuracy, cost_usd)[0] for _, accuracy, cost_usd in learnt]
+        learnt = [[e for id, of in fold_of.items() if of != fold for e in example[id]] for fold in range(folds)]
+        best = [ranked(examples)[0] for examples in learnt]
         found.append(mean([value.get((best[fold], task), 0.0) for task, fold in fold_of.items()]))
     return found
 
 
-def _ranked(accuracy: Mapping[str, float], cost_usd: Mapping[str, float]) -> tuple[str, ...]:
-    return tuple(sorted(accuracy, key=lambda name: (-accuracy[name], cost_usd[name])))
-
-
-def _learnt(
-    questions: RecordedSet, singles: Sequence[Outcome], fold_of: Mapping[str, int], fold: int
-) -> tuple[dict[str, dict[str, float]], dict[str, float], dict[str, float]]:
-    """Outside the fold: how right each worker was on each question, its accuracy, and what it cost a question."""
-    values: dict[str, dict[str, float]] = {name: {} for name in questions.workers}
-    costs: dict[str, list[float]] = {name: [] for name in questions.workers}
+def _by_task(tasks: Sequence[Task], singles: Sequence[Outcome]) -> list[tuple[Task, list[Outcome]]]:
+    found: dict[str, list[Outcome]] = {task.id: [] for task in tasks}
     for outcome in singles:
-        if fold_of[outcome.task] != fold:
-            values[outcome.planner.removeprefix(SINGLE)][outcome.task] = outcome.value
-            costs[outcome.planner.removeprefix(SINGLE)].append(outcome.cost_usd)
-    accuracy = {name: mean(list(found.values())) for name, found in values.items()}
-    return values, accuracy, {name: mean(found) for name, found in costs.items()}
-
-
-def log_odds(accuracy: float) -> float:
-    """The weight of an independent juror (Nitzan and Paroush 1982); one that is mostly wrong hardly counts."""
-    bounded = min(max(accuracy, 0.01), 0.99)
-    return max(0.01, math.log(bounded / (1 - bounded)))
+        found[outcome.task].append(outcome)
+    return [(task, found[task.id]) for task in tasks]
 
 
 def _single(model: str) -> Entry:
     return Entry(f"{SINGLE}{model}", lambda task, pool: Alone(model))
 
 
-def _entries(
-    planners: Sequence[str],
-    questions: RecordedSet,
-    fitted: Sequence[Fitted],
-    fold_of: Mapping[str, int],
-    settings: RecordedSettings,
-) -> list[Entry]:
+def _entries(folds: Sequence[Fold], questions: RecordedSet, fold_of: Mapping[str, int]) -> list[Entry]:
+    """Each planner as its question's fold has it."""
+
     def planner_for(name: str, task: Task, pool: Pool) -> Planner:
-        fold = fitted[fold_of[task.id]]
-        match name:
-            case "vote":
-                return Panel(fold.ranking[: settings.panel])
-            case "weighted-vote":
-                return Panel(fold.ranking, counter="weigh", name=name)
-            case "escalate" if fold.cheaper is not None:
-                return Escalate(fold.cheaper, fold.ranking[0])
-            case "knn":
-                return fold.router
-            case "cheapest":
-                return Alone(fold.cheapest, name=name)
-            case "random":
-                return RandomWorker(seed=noise_seed(settings.seed, task, 0))
-        return Alone(fold.ranking[0], name=name)
+        return folds[fold_of[task.id]].planners[name].planner_for(task, pool)
 
-    def with_counters(task: Task, repeat: int) -> Pool:
-        return Pool([*questions.workers.values(), *counters(task.grader, fitted[fold_of[task.id]].weights)])
+    def pool_for(name: str, task: Task, repeat: int) -> Pool:
+        helpers_for = folds[fold_of[task.id]].planners[name].helpers_for
+        return Pool([*questions.workers.values(), *(helpers_for(task, questions.pool) if helpers_for else ())])
 
-    return [
-        Entry(name, partial(planner_for, name), pool_for=with_counters if name in NEED_ANSWERS else None)
-        for name in planners
-        if name != ORACLE and not name.startswith(SINGLE)
-    ]
-
-
-def counters(grader: Grader, weights: Sequence[float]) -> list[Worker]:
-    """The workers that count: equally, by weight, and only where all agree."""
-    same = partial(same_answer, grader=grader)
-    return [
-        Counting(same),
-        Counting(same, name="weigh", weights=weights),
-        Counting(same, name="agree", unanimous=True),
-    ]
+    return [Entry(name, partial(planner_for, name), pool_for=partial(pool_for, name)) for name in folds[0].planners]
 
 
 def _facts(
     questions: RecordedSet,
     planners: Sequence[str],
-    fitted: Sequence[Fitted],
+    folds: Sequence[Fold],
     *,
     settings: RecordedSettings,
     commit: str,
     date: str,
     outcomes: Sequence[Outcome],
 ) -> Facts:
-    prices = {name: worker.info.price or Price() for name, worker in questions.workers.items()}
     chosen: dict[str, Any] = {
-        BEST: [fold.ranking[0] for fold in fitted],
-        VOTE: [list(fold.ranking[: settings.panel]) for fold in fitted],
-        ESCALATE: [list(fold.cheaper or ()) for fold in fitted],
+        BEST: [fold.ranking[0] for fold in folds],
+        VOTE: [list(fold.ranking[: settings.panel]) for fold in folds],
+        ESCALATE: [list(escalating(fold.examples)) for fold in folds],
         "prices": {name: recorded_price(name)[1] for name in questions.workers},
         "left_out": questions.left_out,
     }
     if found := by_planner(outcomes).get(ESCALATE):
         chosen["escalated"] = mean([float(outcome.steps == 1) for outcome in found])
-    names = {BEST: chosen[BEST], CHEAPEST: [fold.cheapest for fold in fitted]}
-    notes = {name: ", ".join(dict.fromkeys(found)) for name, found in names.items() if name in planners}
+    notes = {
+        name: ", ".join(dict.fromkeys(fold.planners[name].note for fold in folds))
+        for name in (BEST, "cheapest")
+        if name in planners
+    }
     return Facts(
         recipe={"pool": "recorded", "planners": list(planners), **msgspec.structs.asdict(settings)},
         commit=commit,
@@ -379,7 +325,7 @@ def _facts(
             "pool": f"{len(questions.workers)} recorded models, {settings.folds}-fold",
         },
         workers="",
-        prices=prices,
+        prices={name: worker.info.price or Price() for name, worker in questions.workers.items()},
         chosen=chosen,
         notes=notes | ({ORACLE: "one worker per question"} if ORACLE in planners else {}),
     )

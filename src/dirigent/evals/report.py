@@ -1,18 +1,23 @@
 """Report: what an evaluation found, as a table for the terminal, JSON for programs and Markdown for the docs.
 
 It carries what it takes to believe it: the settings that reproduce it, the commit, the seed, the date, the prices.
-The verdict says in one sentence whether conducting paid, and says it just as plainly when it did not.
+The verdict says in one sentence whether conducting paid, and says it just as plainly when it did not. The page with
+plots is `page.py`'s part, from the same struct.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from dirigent.evals.capacity import Capacity, capacity
+from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures, by_planner, figures, versus
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.stats import Difference
 from dirigent.show.words import seconds_text, usd_text
 from dirigent.worker import Price
 
@@ -35,33 +40,69 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     prices: dict[str, Price]
     chosen: dict[str, Any] = {}
     """What was settled on the training and development splits before the test began."""
+    fit: dict[str, Any] = {}
+    """What choosing and fitting took: questions, and what they cost."""
     notes: dict[str, str] = {}
     """What stands behind a planner's name, for the table."""
+    examples: tuple[Example, ...] = ()
 
 
 class Report(Facts, frozen=True, kw_only=True):
     """Everything an evaluation found; as JSON, this is the file that `--out` names."""
 
     planners: dict[str, Figures]
+    by_task: dict[str, dict[str, Figures]] = {}
+    """Task -> planner -> its figures on that task alone; empty where everything is one task."""
+    capacity: dict[str, Capacity] = {}
+    """Task (`all` for all of them) -> what the pool could do there."""
     complete: bool
     """False: the money ran out, or runs are missing for another reason."""
     verdict: str
 
 
 def make_report(
-    outcomes: Sequence[Outcome], planners: Sequence[str], *, facts: Facts, references: Sequence[str], complete: bool
+    outcomes: Sequence[Outcome],
+    planners: Sequence[str],
+    *,
+    facts: Facts,
+    references: Sequence[str],
+    complete: bool,
+    task_of: Callable[[Outcome], str] | None = None,
+    equal_cost: str = "",
 ) -> Report:
-    """The report over these planners, in this order. `references` know what no planner could: they cannot win."""
+    """The report over these planners, in this order. `references` know what no planner could: they cannot win.
+
+    `task_of` says which task an outcome belongs to, where there are several; `equal_cost` which planner is
+    self-consistency of the best worker, with as many samples as the conductor costs.
+    """
+    figured = partial(figures_by_planner, planners=planners, seed=facts.seed, equal_cost=equal_cost)
+    rows = figured(outcomes)
+    tasks = list(dict.fromkeys(task_of(o) for o in outcomes)) if task_of else []
+    parts = {task: [o for o in outcomes if task_of and task_of(o) == task] for task in tasks}
+    able = {name: capacity(found) for name, found in {"all": outcomes, **(parts if len(tasks) > 1 else {})}.items()}
+    return Report(
+        planners=rows,
+        by_task={task: figured(found) for task, found in parts.items()},
+        capacity={name: found for name, found in able.items() if found is not None},
+        complete=complete,
+        verdict=verdict(rows, references=references),
+        **msgspec.structs.asdict(facts),
+    )
+
+
+def figures_by_planner(
+    outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: int, equal_cost: str = ""
+) -> dict[str, Figures]:
+    """Every planner's row, with its paired differences to the best single worker and to equal-cost self-consistency."""
     found = by_planner(outcomes)
     rows: dict[str, Figures] = {}
     for name in planners:
         row = figures(found.get(name, []))
-        if name != BEST and found.get(BEST) and found.get(name):
-            row = msgspec.structs.replace(row, versus_best=versus(found[name], found[BEST], seed=facts.seed))
+        for field, other in (("versus_best", BEST), ("versus_equal_cost", equal_cost)):
+            if name != other and found.get(other) and found.get(name):
+                row = msgspec.structs.replace(row, **{field: versus(found[name], found[other], seed=seed)})
         rows[name] = row
-    return Report(
-        planners=rows, complete=complete, verdict=verdict(rows, references=references), **msgspec.structs.asdict(facts)
-    )
+    return rows
 
 
 def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = ()) -> str:
@@ -88,9 +129,14 @@ def as_json(report: Report) -> bytes:
 HEADER = ("accuracy (95%)", "vs best", "valid", "steps", "tokens", "cost", "p50")
 
 
-def rows_of(report: Report) -> list[tuple[str, ...]]:
-    """The table's cells: a planner, then the columns of `HEADER`."""
-    return [(_named(report, name), *_cells(row)) for name, row in report.planners.items()]
+def rows_of(report: Report, rows: Mapping[str, Figures] | None = None) -> list[tuple[str, ...]]:
+    """The table's cells: a planner, then the columns of `HEADER`; of all tasks, or of the rows of one."""
+    return [(_named(report, name), *_cells(row)) for name, row in (rows or report.planners).items()]
+
+
+def cells_of(rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
+    """The same with bare names, where notes stand elsewhere."""
+    return [(name, *_cells(row)) for name, row in rows.items()]
 
 
 def title_of(report: Report) -> str:
@@ -121,23 +167,89 @@ def as_markdown(report: Report) -> str:
         _markdown_table(("planner", *HEADER), rows_of(report)),
         f"**Verdict:** {report.verdict}." + ("" if report.complete else " The evaluation is incomplete."),
     ]
-    for title, field in (
-        ("kind", "by_kind"),
-        ("depth", "by_depth"),
-        ("combination of skills", "by_combination"),
-        ("minimal pair", "by_pair"),
-    ):
+    for task, rows in report.by_task.items():
+        parts += [f"## {task}", _markdown_table(("planner", *HEADER), rows_of(report, rows))]
+    for title, field in GROUPS:
         names = sorted({name for row in report.planners.values() for name in getattr(row, field)})
-        if names:
-            rows = [
+        if names and not (field == "by_kind" and report.by_task):
+            groups = [
                 (planner, *(_accuracy(getattr(row, field).get(name)) for name in names))
                 for planner, row in report.planners.items()
             ]
-            parts += [f"## Accuracy by {title}, %", _markdown_table(("planner", *names), rows)]
-    plans = [(name, *_plan_cells(row)) for name, row in report.planners.items()]
-    parts += ["## Plans", _markdown_table(PLAN_HEADER, plans)]
-    parts.append(f"Commit `{report.commit or 'unknown'}`, version {report.version}, {report.date}.")
+            parts += [f"## Accuracy by {title}, %", _markdown_table(("planner", *names), groups)]
+    for task, pool in report.capacity.items():
+        title = "## Each worker alone" + ("" if task == "all" else f": {task}")
+        parts += [title, _markdown_table(CAPACITY_HEADER, capacity_rows(pool)), capacity_sentence(pool)]
+    parts += ["## Plans", _markdown_table(PLAN_HEADER, plan_rows(report.planners))]
+    parts += ["## What a question takes", _markdown_table(SPENT_HEADER, spent_rows(report.planners))]
+    parts.append(provenance(report))
     return "\n\n".join(parts) + "\n"
+
+
+GROUPS = (
+    ("kind", "by_kind"),
+    ("depth", "by_depth"),
+    ("combination of skills", "by_combination"),
+    ("minimal pair", "by_pair"),
+)
+
+CAPACITY_HEADER = ("worker", "accuracy (95%)", "tokens", "cost a question", "mean time")
+
+
+def capacity_rows(pool: Capacity) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            _share_text(row.accuracy, row.interval),
+            f"{row.tokens:,.0f}",
+            usd_text(row.cost_usd_per_question),
+            seconds_text(row.seconds),
+        )
+        for name, row in pool.workers.items()
+    ]
+
+
+def capacity_sentence(pool: Capacity) -> str:
+    return (
+        f"The best choice of one worker per question would reach {_share_text(pool.oracle, pool.oracle_interval)}: "
+        f"{pool.complementarity * 100:+.1f} points over {pool.best}. "
+        f"On {pool.all_right:.1%} of the {pool.n:,} questions every worker is right."
+    )
+
+
+def provenance(report: Report) -> str:
+    """Where the figures come from, in a line."""
+    recipe = report.recipe.get("recipe") or "settings in the JSON report"
+    said = (
+        f"Commit `{report.commit or 'unknown'}`, version {report.version}, {report.date}, seed {report.seed}, {recipe}."
+    )
+    if report.fit:
+        said += f" Choosing and fitting took {report.fit.get('n', 0):,} questions"
+        said += f" and {usd_text(report.fit.get('cost_usd', 0.0))}, not counted in the rows."
+    if left := report.tasks.get("left_out"):
+        said += " Left out: " + "; ".join(f"{why} ({count:,})" for why, count in left.items()) + "."
+    return said
+
+
+SPENT_HEADER = ("planner", "vs equal cost", "calls", "input", "output", "orchestration", "cost", "p50", "p95", "failed")
+
+
+def spent_rows(rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
+    return [(name, *_spent_cells(row)) for name, row in rows.items()]
+
+
+def _spent_cells(row: Figures) -> tuple[str, ...]:
+    return (
+        _difference(row.versus_equal_cost),
+        f"{row.calls:.2f}",
+        f"{row.input_tokens:,.0f}",
+        f"{row.output_tokens:,.0f}",
+        f"{row.orchestration_tokens:,.0f}",
+        usd_text(row.cost_usd_per_question),
+        seconds_text(row.seconds_p50),
+        seconds_text(row.seconds_p95),
+        str(row.failed),
+    )
 
 
 PLAN_HEADER = (
@@ -154,6 +266,10 @@ PLAN_HEADER = (
 )
 
 
+def plan_rows(rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
+    return [(name, *_plan_cells(row)) for name, row in rows.items()]
+
+
 def _plan_cells(row: Figures) -> tuple[str, ...]:
     asked = ", ".join(f"{name} {share:.0%}" for name, share in list(row.worker_shares.items())[:3])
     over = "–" if row.steps_over_minimal is None else f"{row.steps_over_minimal:.2f}"
@@ -168,10 +284,9 @@ def _plan_cells(row: Figures) -> tuple[str, ...]:
 def _cells(row: Figures) -> tuple[str, ...]:
     if not row.n:
         return ("–",) * len(HEADER)
-    low, high = row.interval
     return (
-        f"{row.accuracy * 100:.1f}  [{low * 100:.1f}–{high * 100:.1f}]",
-        _versus(row),
+        _share_text(row.accuracy, row.interval),
+        _difference(row.versus_best),
         _percent(row.valid),
         f"{row.steps:.2f}",
         f"{row.tokens:,.0f}",
@@ -185,8 +300,12 @@ def _named(report: Report, name: str) -> str:
     return f"{name}  ({note})" if note else name
 
 
-def _versus(row: Figures) -> str:
-    difference = row.versus_best
+def _share_text(share: float, interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"{share * 100:.1f}  [{low * 100:.1f}–{high * 100:.1f}]"
+
+
+def _difference(difference: Difference | None) -> str:
     if difference is None:
         return "–"
     return f"{difference.mean * 100:+.1f} {'*' if difference.significant else 'ns'}"
@@ -202,6 +321,9 @@ def _how(row: Figures, best: Figures) -> str:
     said = f"{difference.mean * 100:+.1f} points, paired p = {difference.p:.2g}"
     if best.cost_usd_per_question:
         said += f", at {row.cost_usd_per_question / best.cost_usd_per_question:.1f}x its cost"
+    if (equal := row.versus_equal_cost) is not None:
+        beats = equal.significant and equal.mean > 0
+        said += f", {equal.mean * 100:+.1f} against equal-cost self-consistency{'' if beats else ', which is no gain'}"
     return said
 
 

@@ -1,4 +1,35 @@
-"""Planners by the names the configuration and the command line use."""
+"""Planners by name: those a configuration can use, and where every baseline of an evaluation is found.
+
+A configuration names planners that need no fitting: `make_planner`. An evaluation names all of these; they are built by
+`evals/planners.py`, which knows tasks and graders:
+
+    best, single:NAME, cheapest, random   one worker alone (`fixed.py`, `evals/planners.py`)
+    vote, vote:N                          one worker N times, a local counter decides (`fixed.py`)
+    self-moa, self-moa:N                  one worker N times, the same one brings the answers together (`fixed.py`)
+    moa, moa:8, moa:3x2                   workers side by side in layers, one brings them together (`fixed.py`)
+    reflect, reflect:N                    one worker looks at its own answer again (`fixed.py`)
+    pipeline                              plan, carry out, review, hard-coded (`fixed.py`)
+    escalate                              two cheaper workers, the best only where they differ (`voting.py`)
+    panel, panel:N, weighted-vote         the N best workers once each; all, weighted by their accuracy (`voting.py`)
+    knn, routerdc                         one worker, chosen by a router fitted on examples (`knn.py`, `routerdc.py`)
+    smoothie                              all workers; a local one picks by likeness, without labels (`smoothie.py`)
+    masrouter                             mode, roles and workers drawn by a policy fitted on rollouts (`masrouter.py`)
+    language, language:NAME               a worker is prompted to plan
+    warm-start, conductor, conductor:2    the trained planner; `:2` with two rounds
+
+    oracle, ceiling                       no planners: figures computed from outcomes (`evals/figures.py`,
+                                          `evals/hindsight.py`; the gym has a ceiling of its own)
+
+How an evaluation gets them:
+
+    examples = examples_of(training_tasks, outcomes_of_each_worker_alone)            # evals/planners.py
+    fitting = Fitting(examples=examples, pool=pool, seed=1, equal_cost_usd=0.002)
+    baselines = await fit_baselines(names, fitting, rollout=rollout, trained={"conductor": planner_for})
+    for limits, group in by_limits(baselines, limits).items():
+        outcomes += await evaluate([entry_of(b, pool_for) for b in group], tasks, pool_for=pool_for, limits=limits)
+
+`Baseline.note` says in words what fitting chose, for the report. Learned planners see the training split alone.
+"""
 
 from __future__ import annotations
 

@@ -1,28 +1,31 @@
 """Planners that write the same shape for every question: the plain baselines, and the serving fallback.
 
 Each writes its plan as a draft like any other planner, so execution, limits, cost and traces are the same code.
-Asked for a second round, they accept.
+Asked for a second round, they accept. Who answers is a name, or several of which the first that the pool has is taken;
+with none named it is the pool's first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan, Step, format_plan
+from dirigent.plan import Plan, Step
 from dirigent.planner import Brief, Draft
-from dirigent.pool import Pool
-from dirigent.prompt import AGREE, ANSWER, REVIEW, SYNTHESISE
+from dirigent.planners.writing import answering, named, once, step
+from dirigent.prompt import AGREE, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
+
+Who = str | Sequence[str]
 
 
 class _Shape(Protocol):
-    def plan(self, pool: Pool, max_steps: int) -> Plan: ...
+    def plan(self, brief: Brief) -> Plan: ...
 
 
 async def _draft(shape: _Shape, brief: Brief) -> Draft:
-    plan = Plan() if brief.previous is not None else shape.plan(brief.pool, brief.limits.max_steps)
-    return Draft(format_plan(plan, brief.pool, dialect="json"), "json")
+    return once(shape.plan(brief) if brief.previous is None else Plan(), brief)
 
 
 class Fixed:
@@ -32,7 +35,7 @@ class Fixed:
         self.name = name
         self._plan = plan
 
-    def plan(self, pool: Pool, max_steps: int) -> Plan:
+    def plan(self, brief: Brief) -> Plan:
         return self._plan
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
@@ -40,38 +43,73 @@ class Fixed:
 
 
 class Single:
-    """One worker answers alone: the pool's first, or the one named."""
+    """One worker answers alone."""
 
-    def __init__(self, worker: str = "") -> None:
-        self.name = f"single:{worker}" if worker else "single"
+    def __init__(self, worker: Who = "", *, name: str = "") -> None:
+        self.name = name or (f"single:{worker}" if worker and isinstance(worker, str) else "single")
         self._worker = worker
 
-    def plan(self, pool: Pool, max_steps: int) -> Plan:
-        return Plan((Step(_named(pool, self._worker), ANSWER),))
+    def plan(self, brief: Brief) -> Plan:
+        return Plan((step(brief, named(brief.pool, self._worker)),))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
 
 
 class FanOut:
-    """Mixture-of-Agents in its plainest form: workers answer side by side, one brings the answers together.
+    """Mixture-of-Agents (Wang et al. 2024): workers answer side by side, one brings the answers together.
 
-    Uses as many proposers, in pool order, as the step limit leaves room for.
+    With more than one layer, the same workers then answer again, each having read all answers of the layer before.
+    One layer uses as many proposers, in pool order and over again where there are fewer, as the step limit allows.
     """
 
-    def __init__(self, synthesiser: str = "", *, proposers: int | None = None) -> None:
-        self.name = "moa"
+    def __init__(
+        self, synthesiser: Who = "", *, proposers: int | None = None, layers: int = 1, name: str = "moa"
+    ) -> None:
+        if layers < 1 or (proposers is not None and proposers < 1):
+            raise ConfigError(f"moa needs at least one proposer and one layer, not {proposers} and {layers}")
+        self.name = name
         self._synthesiser = synthesiser
         self._proposers = proposers
+        self._layers = layers
 
-    def plan(self, pool: Pool, max_steps: int) -> Plan:
-        if max_steps < 2:
-            raise ConfigError(f"moa needs max_steps of at least 2, not {max_steps}")
-        wanted = self._proposers or len(pool)
-        count = max(1, min(wanted, max_steps - 1))
-        steps = tuple(Step(pool.names[i % len(pool)], ANSWER) for i in range(count))
-        last = Step(_named(pool, self._synthesiser), SYNTHESISE, tuple(range(count)))
-        return Plan((*steps, last))
+    def plan(self, brief: Brief) -> Plan:
+        workers, max_steps = answering(brief.pool), brief.limits.max_steps
+        wanted = self._proposers or len(workers)
+        count = max(1, min(wanted, max_steps - 1)) if self._layers == 1 else wanted
+        if count * self._layers + 1 > max_steps:
+            raise ConfigError(f"{self.name} needs max_steps of at least {count * self._layers + 1}, not {max_steps}")
+        steps: list[Step] = [step(brief, workers[i % len(workers)]) for i in range(count)]
+        for layer in range(1, self._layers):
+            before = range((layer - 1) * count, layer * count)
+            steps += [step(brief, workers[i % len(workers)], SYNTHESISE, before) for i in range(count)]
+        last = range(len(steps) - count, len(steps))
+        return Plan((*steps, step(brief, named(brief.pool, self._synthesiser), SYNTHESISE, last)))
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return await _draft(self, brief)
+
+
+class SelfMoa:
+    """Self-MoA (Li et al. 2025): one worker answers several times and brings its own answers together.
+
+    Like a vote it wants a sampling temperature other than 0.
+    """
+
+    def __init__(self, worker: Who = "", *, samples: int = 6, name: str = "self-moa") -> None:
+        if samples < 1:
+            raise ConfigError(f"self-moa needs at least one sample, not {samples}")
+        self.name = name
+        self._worker = worker
+        self._samples = samples
+
+    def plan(self, brief: Brief) -> Plan:
+        worker = named(brief.pool, self._worker)
+        if brief.limits.max_steps < 2:
+            raise ConfigError(f"self-moa needs max_steps of at least 2, not {brief.limits.max_steps}")
+        count = min(self._samples, brief.limits.max_steps - 1)
+        samples = [step(brief, worker) for _ in range(count)]
+        return Plan((*samples, step(brief, worker, SYNTHESISE, range(count))))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
@@ -80,45 +118,70 @@ class FanOut:
 class Reflect:
     """One worker answers, then looks at its own answer again and again. `turns` counts its calls."""
 
-    def __init__(self, worker: str = "", *, turns: int = 5) -> None:
-        self.name = "reflect"
+    def __init__(self, worker: Who = "", *, turns: int = 5, name: str = "reflect") -> None:
+        self.name = name
         self._worker = worker
         self._turns = turns
 
-    def plan(self, pool: Pool, max_steps: int) -> Plan:
-        worker = _named(pool, self._worker)
-        turns = min(self._turns, max_steps)
-        reviews = tuple(Step(worker, REVIEW, (i - 1,)) for i in range(1, turns))
-        return Plan((Step(worker, ANSWER), *reviews))
+    def plan(self, brief: Brief) -> Plan:
+        worker = named(brief.pool, self._worker)
+        turns = min(self._turns, brief.limits.max_steps)
+        reviews = [step(brief, worker, REVIEW, (i - 1,)) for i in range(1, turns)]
+        return Plan((step(brief, worker), *reviews))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
 
 
 class Vote:
-    """Self-consistency: one worker answers several times, and the answer most of them give is returned.
+    """Self-consistency (Wang et al. 2023): one worker answers several times, and the commonest answer is returned.
 
     Asked for another sampling temperature than 0, or the samples will be one answer repeated. `counter` is the
     worker that counts; without one the answering worker is asked to name the most frequent answer.
     """
 
-    def __init__(self, worker: str = "", *, samples: int = 5, counter: str = "") -> None:
-        self.name = "vote"
+    def __init__(self, worker: Who = "", *, samples: int = 5, counter: str = "", name: str = "vote") -> None:
+        if samples < 1:
+            raise ConfigError(f"a vote needs at least one sample, not {samples}")
+        self.name = name
         self._worker = worker
         self._samples = samples
         self._counter = counter
 
-    def plan(self, pool: Pool, max_steps: int) -> Plan:
-        worker = _named(pool, self._worker)
-        count = max(1, min(self._samples, max_steps - 1))
+    def plan(self, brief: Brief) -> Plan:
+        worker = named(brief.pool, self._worker)
+        count = max(1, min(self._samples, brief.limits.max_steps - 1))
         if count == 1:
-            return Plan((Step(worker, ANSWER),))
-        samples = tuple(Step(worker, ANSWER) for _ in range(count))
-        return Plan((*samples, Step(_named(pool, self._counter or worker), AGREE, tuple(range(count)))))
+            return Plan((step(brief, worker),))
+        samples = [step(brief, worker) for _ in range(count)]
+        if self._counter:
+            last = Step(brief.pool.require(self._counter), AGREE, tuple(range(count)))
+        else:
+            last = step(brief, worker, AGREE, range(count))
+        return Plan((*samples, last))
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
 
 
-def _named(pool: Pool, worker: str) -> str:
-    return pool.require(worker) if worker else pool.names[0]
+class Pipeline:
+    """What people code by hand: one plans, one carries the plan out, one reviews. Unnamed, they are the first."""
+
+    def __init__(self, planner: Who = "", *, worker: Who = "", reviewer: Who = "", name: str = "pipeline") -> None:
+        self.name = name
+        self._roles = (planner, worker or planner, reviewer or planner)
+
+    def plan(self, brief: Brief) -> Plan:
+        if brief.limits.max_steps < 3:
+            raise ConfigError(f"a pipeline needs max_steps of at least 3, not {brief.limits.max_steps}")
+        planner, worker, reviewer = (named(brief.pool, who) for who in self._roles)
+        return Plan(
+            (
+                step(brief, planner, OUTLINE),
+                step(brief, worker, CARRY_OUT, (0,)),
+                step(brief, reviewer, REVIEW, (1,)),
+            )
+        )
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return await _draft(self, brief)

@@ -11,13 +11,14 @@ import heapq
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan, Step, format_plan
+from dirigent.plan import Plan
 from dirigent.planner import Brief, Draft
-from dirigent.prompt import ANSWER
+from dirigent.planners.examples import Example, ranked
+from dirigent.planners.writing import once, question_text, step
 
 WORD = re.compile(r"[a-z]{2,}|\d|[^\s\w]")
 COMMON_SHARE = 0.25
@@ -78,7 +79,8 @@ class KnnRouter:
         self._k = k
         self._prior = prior
 
-    def choose(self, question: str) -> str:
+    def choose(self, question: str, *, among: Collection[str] | None = None) -> str:
+        """The worker expected to do best; of those offered, where not all are."""
         near = self._neighbours.nearest(question, self._k)
         weight = math.fsum(likeness for _, likeness in near)
 
@@ -86,9 +88,23 @@ class KnnRouter:
             gained = math.fsum(likeness * self._scores[worker][i] for i, likeness in near)
             return (gained + self._prior * self._means[worker]) / (weight + self._prior)
 
-        return max(self._scores, key=expected)
+        return max(offered(self._scores, among), key=expected)
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        question = "\n".join(message.text for message in brief.question)
-        plan = Plan() if brief.previous is not None else Plan((Step(self.choose(question), ANSWER),))
-        return Draft(format_plan(plan, brief.pool, dialect="json"), "json")
+        if brief.previous is not None:
+            return once(Plan(), brief)
+        return once(Plan((step(brief, self.choose(question_text(brief), among=brief.pool)),)), brief)
+
+
+def fit_knn(examples: Sequence[Example], *, k: int = 40, prior: float = 5.0, name: str = "knn") -> KnnRouter:
+    """A router over the workers that the examples know; where two are expected to do as well, the better overall."""
+    scores = {worker: [example.scores.get(worker, 0.0) for example in examples] for worker in ranked(examples)}
+    return KnnRouter(Neighbours([example.question for example in examples]), scores, k=k, prior=prior, name=name)
+
+
+def offered(known: Collection[str], among: Collection[str] | None) -> list[str]:
+    """The workers that a router knows and the pool has."""
+    found = [worker for worker in known if among is None or worker in among]
+    if not found:
+        raise ConfigError(f"the pool has none of the workers that the router was fitted on: {', '.join(known)}")
+    return found

@@ -11,27 +11,35 @@ from collections.abc import Sequence
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan, Step, format_plan
+from dirigent.plan import Plan, Step
 from dirigent.planner import Brief, Draft
-from dirigent.prompt import ANSWER
+from dirigent.planners.writing import once, step, written
 from dirigent.workers.counting import UNDECIDED
 
 COUNT = "Count equal answers."
 
 
 class Panel:
-    """These workers answer, the counter takes their vote. Put the most trusted first: ties go to the first."""
+    """These workers answer, the counter takes their vote. Put the most trusted first: ties go to the first.
 
-    def __init__(self, workers: Sequence[str], *, counter: str = "count", name: str = "vote") -> None:
+    Of more than `size` workers, the first so many that the pool has take part.
+    """
+
+    def __init__(
+        self, workers: Sequence[str], *, size: int | None = None, counter: str = "count", name: str = "vote"
+    ) -> None:
         if not workers:
             raise ConfigError("a vote needs at least one worker")
         self.name = name
         self._workers = tuple(workers)
+        self._size = size
         self._counter = counter
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        plan = Plan() if brief.previous is not None else ballot(self._workers, counter=self._counter)
-        return _written(plan, brief)
+        there = [worker for worker in self._workers if worker in brief.pool][: self._size]
+        if not there:
+            raise ConfigError(f"the pool has none of {', '.join(self._workers)}; it has {', '.join(brief.pool.names)}")
+        return once(ballot(brief, there, counter=self._counter), brief)
 
 
 class Escalate:
@@ -47,16 +55,13 @@ class Escalate:
         if brief.limits.max_rounds < 2:
             raise ConfigError(f"escalating needs max_rounds of at least 2, not {brief.limits.max_rounds}")
         if brief.previous is None:
-            return _written(ballot(self._cheaper, counter=self._counter), brief)
+            return written(ballot(brief, self._cheaper, counter=self._counter), brief)
         if brief.previous.answer == UNDECIDED:
-            return _written(Plan((Step(self._best, ANSWER),)), brief)
-        return _written(Plan(), brief)
+            return written(Plan((step(brief, self._best),)), brief)
+        return written(Plan(), brief)
 
 
-def ballot(workers: Sequence[str], *, counter: str) -> Plan:
+def ballot(brief: Brief, workers: Sequence[str], *, counter: str) -> Plan:
     """Everybody answers, the counter reads all."""
-    return Plan((*(Step(worker, ANSWER) for worker in workers), Step(counter, COUNT, tuple(range(len(workers))))))
-
-
-def _written(plan: Plan, brief: Brief) -> Draft:
-    return Draft(format_plan(plan, brief.pool, dialect="json"), "json")
+    answers = [step(brief, worker) for worker in workers]
+    return Plan((*answers, Step(brief.pool.require(counter), COUNT, tuple(range(len(answers))))))

@@ -14,18 +14,32 @@ from typing import Any
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from dirigent.errors import DirigentError, StoreError
 from dirigent.serve.chat import chat
-from dirigent.serve.gate import Gate
+from dirigent.serve.feedback import FeedbackKept, FeedbackRequest, feedback
+from dirigent.serve.gate import App, Gate, Receive, Scope, Send
+from dirigent.serve.idempotency import idempotent
+from dirigent.serve.messages import count_tokens, create_message
+from dirigent.serve.messages_errors import MessagesErrors
+from dirigent.serve.messages_wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.metrics import breaker_state
 from dirigent.serve.openapi import Endpoint, openapi
 from dirigent.serve.problems import Problem, problem_of
+from dirigent.serve.responses import (
+    cancel_response,
+    create_response,
+    delete_kept_response,
+    get_response,
+    list_input_items,
+)
+from dirigent.serve.responses_background import KIND, on_finished
+from dirigent.serve.responses_wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
 from dirigent.serve.service import Service
+from dirigent.serve.usage import UsageReport, usage
 from dirigent.serve.wire import ChatCompletion, ChatRequest, ModelCard, ModelList
 from dirigent.store.keys import Caller
 from dirigent.store.owners import run_keys
@@ -52,15 +66,50 @@ class TraceList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-def build_app(service: Service) -> Starlette:
+def build_app(service: Service) -> App:
     """The whole server as an ASGI application."""
-    app = Starlette(
+    starlette = Starlette(
         routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
-        middleware=[Middleware(Gate, service=service)],
         exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
     )
-    app.state.service = service
-    return app
+    starlette.state.service = service
+    service.on_finished[KIND] = on_finished
+    return MessagesErrors(Gate(_Direct(starlette), service))
+
+
+class _Direct:
+    """Takes requests whose method and path stand in the table straight to their handler.
+
+    Starlette's layers would take several times as long as the handler's own part; errors end as they do there. Paths
+    with parts to be filled in, and all that is nowhere in the table, go through Starlette.
+    """
+
+    def __init__(self, starlette: Starlette) -> None:
+        self._starlette = starlette
+        # Starlette takes the first route that fits, so a pattern before a plain path could hide it: none does.
+        self._routes = {(e.method, e.path): Route(e.path, e.handler) for e in ENDPOINTS if "{" not in e.path}
+        self._handlers = {(e.method, e.path): e.handler for e in ENDPOINTS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = (scope.get("method", ""), scope.get("path", ""))
+        route = self._routes.get(where)
+        if route is None:
+            await self._starlette(scope, receive, send)
+            return
+        scope["app"], scope["route"] = self._starlette, route
+        request = Request(scope, receive, send)
+        try:
+            response = await self._handlers[where](request)
+        except Problem as problem:
+            response = await _problem(request, problem)
+        except HTTPException as error:
+            response = await _http_problem(request, error)
+        except DirigentError as error:
+            response = await _expected(request, error)
+        except Exception as error:
+            await (await _bug(request, error))(scope, receive, send)
+            raise  # for uvicorn's log
+        await response(scope, receive, send)
 
 
 async def healthz(request: Request) -> Response:
@@ -99,7 +148,7 @@ async def model(request: Request) -> Response:
     id = request.path_params["id"]
     card = _service(request).models.card(id, _caller(request))
     if card is None:
-        raise Problem(404, f"no model is called {id[:80]!r}", code="model_not_found", param="model")
+        raise _service(request).models.missing(id, _caller(request))
     return _json(card)
 
 
@@ -112,7 +161,7 @@ async def traces(request: Request) -> Response:
         raise Problem(400, f"unknown parameter {min(unknown)[:60]!r}", param=min(unknown)[:60])
     rows = await _service(request).store.list(
         limit=_number(query.get("limit", "20")),
-        status=_one_of(query.get("status"), ("done", "failed", "cancelled")),
+        status=_one_of(query.get("status"), ("done", "failed", "cancelled", "waiting")),
         profile=query.get("profile"),
         since=_moment(query.get("since")),
         search=query.get("search", ""),
@@ -141,7 +190,16 @@ async def describe(request: Request) -> Response:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("POST", "/v1/chat/completions", chat, takes=ChatRequest, gives=ChatCompletion),
+    Endpoint("POST", "/v1/chat/completions", idempotent(chat), takes=ChatRequest, gives=ChatCompletion),
+    Endpoint("POST", "/v1/feedback", feedback, takes=FeedbackRequest, gives=FeedbackKept),
+    Endpoint("GET", "/v1/usage", usage, gives=UsageReport),
+    Endpoint("POST", "/v1/responses", idempotent(create_response), takes=ResponseRequest, gives=ResponseObject),
+    Endpoint("GET", "/v1/responses/{id}", get_response, gives=ResponseObject),
+    Endpoint("DELETE", "/v1/responses/{id}", delete_kept_response, gives=DeletedResponse),
+    Endpoint("POST", "/v1/responses/{id}/cancel", cancel_response, gives=ResponseObject),
+    Endpoint("GET", "/v1/responses/{id}/input_items", list_input_items, gives=ItemList),
+    Endpoint("POST", "/v1/messages", idempotent(create_message), takes=MessagesRequest, gives=MessageObject),
+    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, takes=CountRequest, gives=TokenCount),
     Endpoint("GET", "/v1/models", models, gives=ModelList),
     Endpoint("GET", "/v1/models/{id:path}", model, gives=ModelCard),
     Endpoint("GET", "/v1/traces", traces, gives=TraceList),

@@ -1,13 +1,15 @@
-"""Checked: a worker whose JSON is looked at before anybody else sees it, and mended once.
+"""Replies that are looked at before anybody else sees them, and asked for once more where they will not do.
 
-Only the step that was asked for JSON is affected. A reply that does not follow is shown to the same worker
-together with the complaint; if the second is wrong too, the worker has failed, and the step goes where failed
-steps go. Nothing is streamed meanwhile: words that may be taken back are not sent.
+`Checked` holds a reply to the JSON that was asked for, `Answering` to being an answer at all. Only the step that was
+asked for JSON is checked for it. A reply that does not follow is shown to the same worker together with the
+complaint; if the second is wrong too, the worker has failed, and the step goes where failed steps go. Nothing is
+streamed meanwhile: words that may be taken back are not sent.
 Schemas come from callers: references outside the schema are never fetched, and patterns are matched in linear time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +17,9 @@ import jsonschema_rs
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.messages import Delta, Observe, Reply, Request, Schema, ignore
-from dirigent.prompt import mend_json_messages
+from dirigent.messages import Delta, Message, Observe, Reply, Request, Schema, ignore
+from dirigent.metered import Watched
+from dirigent.prompt import ask_again_messages, mend_json_messages
 from dirigent.serve.problems import Problem
 from dirigent.worker import Worker, WorkerInfo
 
@@ -64,27 +67,83 @@ class Checked:
         return mended
 
     async def _mended(self, request: Request, reply: Reply, fault: str) -> Reply:
-        messages = (*request.messages, *mend_json_messages(reply.text, fault))
-        try:
-            second = await self.worker.ask(msgspec.structs.replace(request, messages=messages))
-        except WorkerError as error:
-            error.attempts = (*reply.attempts, *error.attempts)
-            raise
-        attempts = (*reply.attempts, *second.attempts)
+        second = await _asked_again(self.worker, request, reply, mend_json_messages(reply.text, fault))
         if not _may_stay(second) and (fault := self._check(second.text)):
             raise WorkerError(
                 f"{self.info.name} wrote no JSON of the shape that was asked for, twice: {fault}",
                 worker=self.info.name,
                 fault="reply",
-                attempts=attempts,
+                attempts=second.attempts,
             )
-        return msgspec.structs.replace(
-            second,
-            usage=reply.usage + second.usage,
-            cost_usd=reply.cost_usd + second.cost_usd,
-            attempts=attempts,
-            seconds=reply.seconds + second.seconds,
-        )
+        return second
+
+
+class Answering:
+    """A worker that is asked once more where it said nothing, or declined.
+
+    A second empty reply fails the step; a second refusal stands, since to decline may be right. Words that were
+    already passed on are not taken back: a refusal that was streamed stands too.
+    """
+
+    def __init__(self, worker: Worker, *, empty: bool, refusal: bool) -> None:
+        self.worker = worker
+        self._empty = empty
+        self._refusal = refusal
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        watched = Watched(observe)
+        first = await self.worker.ask(request, observe=watched.observe)
+        if first.tool_calls or watched.chars:
+            return first
+        is_empty = self._empty and not first.text.strip() and first.finish == "stop"
+        if not is_empty and not (self._refusal and is_refusal(first)):
+            return first
+        more = ask_again_messages(first.text, refused=not is_empty)
+        second = await _asked_again(self.worker, request, first, more, observe=observe)
+        if is_empty and not second.text.strip() and not second.tool_calls:
+            raise WorkerError(
+                f"{self.info.name} gave an empty reply, twice",
+                worker=self.info.name,
+                fault="reply",
+                attempts=second.attempts,
+            )
+        return second
+
+
+REFUSAL = re.compile(
+    r"\s*(?:I['’]m sorry|I am sorry|Sorry|I apologi[sz]e)?[,.]?\s*(?:but )?"
+    r"I (?:can['’]?t|cannot|can not|won['’]?t|am unable to|am not able to|['’]m unable to) "
+    r"(?:help|assist|comply|do that|provide|answer|continue|fulfil)",
+    re.IGNORECASE,
+)
+
+
+def is_refusal(reply: Reply) -> bool:
+    """Said by the provider, or by the first words: a guess, and of English only."""
+    return reply.finish == "refused" or (len(reply.text) < 400 and REFUSAL.match(reply.text) is not None)
+
+
+async def _asked_again(
+    worker: Worker, request: Request, first: Reply, more: tuple[Message, ...], *, observe: Observe = ignore
+) -> Reply:
+    """The second reply, with both on its bill."""
+    try:
+        again = msgspec.structs.replace(request, messages=(*request.messages, *more))
+        second = await worker.ask(again, observe=observe)
+    except WorkerError as error:
+        error.attempts = (*first.attempts, *error.attempts)
+        raise
+    return msgspec.structs.replace(
+        second,
+        usage=first.usage + second.usage,
+        cost_usd=first.cost_usd + second.cost_usd,
+        attempts=(*first.attempts, *second.attempts),
+        seconds=first.seconds + second.seconds,
+    )
 
 
 def _may_stay(reply: Reply) -> bool:

@@ -3,10 +3,12 @@
 With any key ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. With
 none, the server is for the person at this machine: the Host and the Origin of a request must be loopback, so
 that no web page can talk to it through a browser (by DNS rebinding or a form). Knows nothing of what routes do.
+An address that sends wrong key after wrong key is told 429 (`tries.py`).
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.serve.problems import Problem, problem_of
 from dirigent.serve.service import Service
+from dirigent.serve.tries import Tries
 from dirigent.store.keys import LOCAL_ADMIN, Caller, any_keys, authenticate
 
 Scope = MutableMapping[str, Any]
@@ -32,6 +35,7 @@ class Gate:
     def __init__(self, app: App, service: Service) -> None:
         self._app = app
         self._service = service
+        self._tries = Tries()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +67,8 @@ class Gate:
             if not keyed:
                 _require_loopback(headers)
                 return LOCAL_ADMIN
-            return None if is_open else await self._authenticated(headers)
+            address = scope["client"][0] if scope.get("client") else ""
+            return None if is_open else await self._authenticated(headers, address=address)
         except ConfigError as error:
             raise Problem(503, str(error), code="keys_unavailable", retry_after_s=1) from None
         except DirigentError as error:
@@ -71,9 +76,14 @@ class Gate:
                 return None  # a store that fails must not hide that the process lives
             raise problem_of(error) from None
 
-    async def _authenticated(self, headers: dict[bytes, bytes]) -> Caller:
+    async def _authenticated(self, headers: dict[bytes, bytes], *, address: str) -> Caller:
         text = _key(headers)
+        if text and (wait_s := self._tries.begin(address, text)) > 0:
+            said = f"too many wrong keys came from your address; try again in {wait_s:.0f} s"
+            raise Problem(429, said, code="failed_tries", retry_after_s=wait_s)
         caller = await authenticate(self._service.store, text) if text else None
+        if text:
+            self._tries.end(address, text, right=caller is not None)
         if caller is None:
             raise Problem(
                 401,
@@ -84,6 +94,7 @@ class Gate:
         return caller
 
 
+@functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Whether this name or address means this machine alone. Names are not looked up: only `localhost` counts."""
     if host.lower() == "localhost":
@@ -113,13 +124,14 @@ def _key(headers: dict[bytes, bytes]) -> str:
 
 def _require_loopback(headers: dict[bytes, bytes]) -> None:
     host = headers.get(b"host", b"").decode("latin-1")
-    if not is_loopback(_host_of(f"//{host}")):
+    if not is_loopback(_host_of("//" + host)):
         raise Problem(403, f"without keys this server answers to loopback names only, not {host[:80]!r}", code="host")
     origin = headers.get(b"origin", b"").decode("latin-1")
     if origin and not is_loopback(_host_of(origin)):
         raise Problem(403, f"without keys this server takes no requests from {origin[:80]!r}", code="origin")
 
 
+@functools.lru_cache(maxsize=256)
 def _host_of(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""

@@ -19,10 +19,23 @@ import uvicorn
 from dirigent.config import Config
 from dirigent.errors import ConfigError
 from dirigent.serve.app import build_app
+from dirigent.serve.background import resume_all
+from dirigent.serve.connection import Connection
 from dirigent.serve.gate import is_loopback
 from dirigent.serve.service import Service
 from dirigent.store import Store
 from dirigent.store.keys import any_keys
+
+IDLE_S = 15
+"""How long a connection may stay open between two requests."""
+
+
+def no_core_dumps() -> None:
+    """A dump of this process would hold keys and what people asked. Its children inherit this."""
+    with contextlib.suppress(ModuleNotFoundError):  # not on Windows, which writes none by default
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 async def check_bind(host: str, store: Store) -> None:
@@ -61,6 +74,7 @@ def bound(host: str, port: int) -> socket.socket:
 async def serve_until_stopped(service: Service, listener: socket.socket) -> None:
     """Serve until a signal says stop."""
     server = _server(service)
+    await resume_all(service)
     with _signals(server):
         await server.serve(sockets=[listener])
 
@@ -69,6 +83,7 @@ async def serve_until_stopped(service: Service, listener: socket.socket) -> None
 async def serving(service: Service, listener: socket.socket) -> AsyncIterator[str]:
     """Serve while the block runs; gives the server's address."""
     server = _server(service)
+    await resume_all(service)
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
     host, port = listener.getsockname()[:2]
     try:
@@ -90,14 +105,14 @@ def _server(service: Service) -> _Server:
     return _Server(
         uvicorn.Config(
             build_app(service),
+            http=Connection,
             lifespan="off",
             access_log=False,
             log_level="warning",
             server_header=False,
-            proxy_headers=False,  # nothing here depends on the client's address, and headers can lie
-            timeout_keep_alive=15,
+            proxy_headers=False,  # an address that a header claims can be a lie
+            timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=max(1, round(service.settings.grace_s)),
-            h11_max_incomplete_event_size=64 * 1024,
             ws="none",
         )
     )

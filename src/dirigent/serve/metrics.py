@@ -6,6 +6,7 @@ make the page grow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 from dirigent.pool import Pool
 from dirigent.serve.translate import upstream_s
 from dirigent.store.admission import Admission
-from dirigent.trace import Trace
+from dirigent.trace import Trace, attempts_since
 from dirigent.worker import Worker, layers
 from dirigent.workers.breaker import Breaker
 
@@ -41,19 +42,27 @@ class Metrics:
         self._tokens = Counter("dirigent_tokens", "Tokens billed.", ("worker", "kind"), registry=self.registry)
         self._cost = Counter("dirigent_cost_usd", "What calls cost.", ("worker",), registry=self.registry)
         self.registry.register(_Now(pool, admission))
+        # Looking a label up takes longer than counting, and there are few labels.
+        self._requests_of = functools.cache(self._requests.labels)
+        self._runs_of = functools.cache(self._runs.labels)
+        self._seconds_of = functools.cache(self._seconds.labels)
+        self._calls_of = functools.cache(self._calls.labels)
+        self._tokens_of = functools.cache(self._tokens.labels)
+        self._cost_of = functools.cache(self._cost.labels)
 
     def count_request(self, route: str, status: int) -> None:
-        self._requests.labels(route, str(status)).inc()
+        self._requests_of(route, str(status)).inc()
 
-    def count_run(self, trace: Trace, *, model: str, seconds: float) -> None:
-        self._runs.labels(model, trace.status).inc()
-        self._seconds.labels(model).observe(seconds)
-        self._overhead.observe(max(0.0, seconds - upstream_s(trace)))
-        for attempt in trace.attempts:
-            self._calls.labels(attempt.worker, "failed" if attempt.error else "done").inc()
-            self._tokens.labels(attempt.worker, "input").inc(attempt.usage.input_tokens)
-            self._tokens.labels(attempt.worker, "output").inc(attempt.usage.output_tokens)
-            self._cost.labels(attempt.worker).inc(attempt.cost_usd)
+    def count_run(self, trace: Trace, *, model: str, seconds: float, before: Trace | None = None) -> None:
+        """Enter a run; of one that was resumed, what came since it paused (`before`)."""
+        self._runs_of(model, trace.status).inc()
+        self._seconds_of(model).observe(seconds)
+        self._overhead.observe(max(0.0, seconds - upstream_s(trace, before=before)))
+        for attempt in attempts_since(trace, before):
+            self._calls_of(attempt.worker, "failed" if attempt.error else "done").inc()
+            self._tokens_of(attempt.worker, "input").inc(attempt.usage.input_tokens)
+            self._tokens_of(attempt.worker, "output").inc(attempt.usage.output_tokens)
+            self._cost_of(attempt.worker).inc(attempt.cost_usd)
 
     def page(self) -> bytes:
         return generate_latest(self.registry)

@@ -2,15 +2,24 @@
 
     dirigent-mini, dirigent-ultra    the profiles `mini` and `ultra`
     NAME                             a profile of the configuration
+    NAME-2026-11-15                  the same while its policy is the one of that day; afterwards there is no such model
     worker/NAME                      one worker, asked straight: a plan of one step
     planner/NAME                     the default profile with another planner, so that baselines are models too
 
-A request and a key can only narrow: fewer workers, tighter limits. Nobody who plans or works on a request is
-outside what its key and region allow. Names a caller may not use look exactly like names there are not.
+Without a profile `mini`, `dirigent-mini` is one step by the quickest planner at hand: the trained conductor where a
+worker has its adapter and the pool is on this machine, else the default profile's. A policy's day is its profile's
+`version`, else that of the card of the trained conductor. An older policy is kept by giving it a profile of its own,
+called `ultra-2026-06-01`.
+
+An operator's rule (`overrides.py`) is applied here, before the request's own wishes. A request and a key can only
+narrow: fewer workers, tighter limits. Nobody who plans or works on a request is outside what its key and region
+allow. Names a caller may not use look exactly like names there are not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +27,7 @@ from typing import Any
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.config import BUILT_IN_PROFILES, KNOWN_PLANNERS, choose_profile
+from dirigent.config import BUILT_IN_PROFILES, KNOWN_PLANNERS, VERSION, WIRES, choose_profile
 from dirigent.errors import ConfigError
 from dirigent.messages import Message, Observe, Reply, Request, ignore
 from dirigent.plan import Plan, Step
@@ -27,14 +36,22 @@ from dirigent.pool import Pool
 from dirigent.prompt import ANSWER
 from dirigent.runtime import Runtime
 from dirigent.serve.checked import Checked, checker
+from dirigent.serve.metrics import breaker_state
+from dirigent.serve.overrides import note_of
 from dirigent.serve.problems import Problem
 from dirigent.serve.wire import Extension, ModelCard, PoolChoice
+from dirigent.settings import Override
 from dirigent.store.keys import Caller
 from dirigent.toml import nearest
+from dirigent.weights import read_cards
 from dirigent.worker import Ability, Worker, WorkerInfo
 
-MINI_CHANGES: Mapping[str, Any] = {"max_steps": 1, "max_rounds": 1}
+MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """What `dirigent-mini` is over a configuration that has no profile of that name."""
+
+PIN = re.compile(rf"-{VERSION}\Z")
+OLDER = re.compile(rf"(?:mini|ultra)-{VERSION}")
+"""A profile that keeps an older policy under its dated name."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -46,6 +63,8 @@ class Model(msgspec.Struct, frozen=True):
     changes: tuple[tuple[str, Any], ...] = ()
     worker: str = ""
     """Set for `worker/NAME`."""
+    pins: str = ""
+    """Set for a dated name: the floating one."""
 
 
 class Models:
@@ -55,6 +74,7 @@ class Models:
         self._runtime = runtime
         self._models = {model.id: model for model in _models(runtime)}
         self._whole = {id: self._conductor(model, {}) for id, model in self._models.items()}
+        self._planners = {id: self._trained_planner(model) for id, model in self._models.items()}
         self._created = int(time.time())
 
     def cards(self, caller: Caller) -> tuple[ModelCard, ...]:
@@ -62,31 +82,73 @@ class Models:
         return tuple(card for id in self._models if (card := self.card(id, caller)) is not None)
 
     def card(self, id: str, caller: Caller) -> ModelCard | None:
-        model = self._models.get(id)
-        if model is None:
+        """One model as a list shows it; None where this caller may not ask it."""
+        names = self._usable(id, caller)
+        if not names:
             return None
-        pool = self._whole[id].pool
-        names = tuple(name for name in pool.names if _allowed(pool[name].info, caller))
-        return ModelCard(id, self._created, model.about, names) if names else None
+        model, pool = self._models[id], self._whole[id].pool
+        breakers = {name: breaker_state(pool[name]) for name in names} if caller.role == "admin" else msgspec.UNSET
+        return ModelCard(id, self._created, model.about, names, breakers, model.pins or msgspec.UNSET)
 
-    def conductor(self, id: str, *, caller: Caller, extension: Extension, options: Request) -> Conductor:
+    def missing(self, id: str, caller: Caller) -> Problem:
+        """What is said of a model that is not there for this caller; of a pin, which name goes on."""
+        known = [card.id for card in self.cards(caller)]
+        said = f"no model is called {id[:80]!r}"
+        floating = PIN.sub("", id)
+        if floating != id and floating in known:
+            said += f": the policy of that day is not here any more, {floating!r} is its newest"
+        else:
+            said += nearest(id[:80], known)
+        return Problem(404, said, code="model_not_found", param="model")
+
+    def conductor(
+        self, id: str, *, caller: Caller, extension: Extension, options: Request, rule: Override | None = None
+    ) -> Conductor:
         """The conductor for one request, or a `Problem` that names the field at fault."""
-        if self.card(id, caller) is None:
-            known = [card.id for card in self.cards(caller)]
-            raise Problem(
-                404, f"no model is called {id[:80]!r}{nearest(id[:80], known)}", code="model_not_found", param="model"
-            )
+        if not self._usable(id, caller):
+            raise self.missing(id, caller)
+        if rule is not None:
+            id = self._redirected(id, rule, caller)
         model, whole = self._models[id], self._whole[id]
         changes = _narrowed_limits(whole, extension)
-        names = _narrowed_names(whole.pool, caller, extension)
+        names = _narrowed_names(_ruled(whole.pool, rule, caller), caller, extension)
         if names != whole.pool.names:
             changes |= {"workers": names}
-        self._check_planner(model, names, caller, extension, changes)
+        self._check_planner(model, names, caller, extension, changes, rule)
         try:
             conductor = self._conductor(model, changes) if changes else whole
         except ConfigError as error:
             raise Problem(400, str(error), code="not_possible", param="dirigent") from None
-        return _with_check(conductor, options)
+        return _with(conductor, options, notes=(note_of(rule),) if rule is not None else ())
+
+    def _usable(self, id: str, caller: Caller) -> tuple[str, ...]:
+        """The model's workers that this caller may use; none where the model is not theirs, or there is none."""
+        if id not in self._models:
+            return ()
+        planner = self._planners[id]
+        if planner and not _allowed(self._runtime.pool[planner].info, caller):
+            return ()
+        return tuple(info.name for info in self._whole[id].pool.infos if _allowed(info, caller))
+
+    def _redirected(self, id: str, rule: Override, caller: Caller) -> str:
+        """The model that the rule puts in the place of the one asked for. It must be the key's to use as well."""
+        if rule.profile or rule.planner:
+            id = rule.profile or f"planner/{rule.planner}"
+        elif rule.pin and id.startswith("worker/"):
+            id = f"worker/{rule.pin}"
+        if not self._usable(id, caller):
+            raise Problem(403, f"{note_of(rule)}, which this key may not use", code="override", param="model")
+        return id
+
+    def _trained_planner(self, model: Model) -> str:
+        """The worker behind a trained conductor, who reads the request without being given a step; else nobody."""
+        if model.worker:
+            return ""
+        settings = choose_profile(self._runtime.config, model.profile)[1]
+        changes = dict(model.changes)
+        if changes.get("planner", settings.planner) != "conductor":
+            return ""
+        return str(changes.get("planner_worker", settings.planner_worker))
 
     def _conductor(self, model: Model, changes: Mapping[str, Any]) -> Conductor:
         if not model.worker:
@@ -101,7 +163,13 @@ class Models:
         return Conductor(Fixed(plan, name=model.id), Pool([_straight(worker)]), limits=limits, profile=model.id)
 
     def _check_planner(
-        self, model: Model, names: tuple[str, ...], caller: Caller, extension: Extension, changes: dict[str, Any]
+        self,
+        model: Model,
+        names: tuple[str, ...],
+        caller: Caller,
+        extension: Extension,
+        changes: dict[str, Any],
+        rule: Override | None,
     ) -> None:
         """Who plans reads the request too. A worker that only plans need not be on a request's allow-list."""
         if model.worker:
@@ -117,6 +185,8 @@ class Models:
         info = self._runtime.pool[worker].info
         choice = extension.pool or PoolChoice()
         outside_region = extension.region is not None and info.region != extension.region
+        if rule is not None and worker in rule.deny:
+            raise Problem(403, f"{note_of(rule)}, and {model.id} is planned by {worker!r}", code="override")
         if not _allowed(info, caller) or worker in (choice.deny or ()) or outside_region:
             raise Problem(400, f"{model.id} is planned by {worker!r}, which is not allowed here", param="dirigent.pool")
 
@@ -148,13 +218,14 @@ def check_abilities(conductor: Conductor, question: tuple[Message, ...], options
 def _models(runtime: Runtime) -> list[Model]:
     profiles = runtime.config.profile or BUILT_IN_PROFILES
     default = choose_profile(runtime.config)[0]
-    mini = {} if "mini" in profiles else MINI_CHANGES
     found = [
-        Model("dirigent-mini", "one step, quickly", "mini" if "mini" in profiles else default, tuple(mini.items())),
+        _mini(runtime),
         Model("dirigent-ultra", "plans, works and checks", "ultra" if "ultra" in profiles else default),
+        *(Model(f"dirigent-{name}", f"the profile {name}", name) for name in profiles if OLDER.fullmatch(name)),
         *(Model(name, f"the profile {name}", name) for name in profiles),
-        *(Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos),
     ]
+    found += _pinned(found, runtime)
+    found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos]
     for planner in KNOWN_PLANNERS:
         model = Model(f"planner/{planner}", f"planned by {planner}", default, _planned_by(planner, runtime))
         try:
@@ -163,6 +234,59 @@ def _models(runtime: Runtime) -> list[Model]:
             continue  # such as a trained conductor, where no worker has the adapter
         found.append(model)
     return found
+
+
+def _mini(runtime: Runtime) -> Model:
+    """The profile `mini` where the configuration has one, else one step by the quickest planner at hand."""
+    about = "one step, quickly"
+    if "mini" in runtime.config.profile:
+        return Model("dirigent-mini", about, "mini")
+    default, settings = choose_profile(runtime.config)
+    if settings.planner != "conductor" and (trained := _conductor_worker(runtime)):
+        workers = tuple(name for name in settings.workers or runtime.pool.names if name != trained)
+        changes = MINI_CHANGES | {"planner": "conductor", "planner_worker": trained, "workers": workers}
+        model = Model("dirigent-mini", about, default, tuple(changes.items()))
+        with contextlib.suppress(ConfigError):
+            runtime.conductor(default, changes=dict(model.changes))
+            return model
+    if not runtime.config.profile:
+        return Model("dirigent-mini", about, "mini")  # the built-in one
+    return Model("dirigent-mini", about, default, tuple(MINI_CHANGES.items()))
+
+
+def _conductor_worker(runtime: Runtime) -> str:
+    """The worker that has the trained conductor's adapter, where the whole pool is on this machine."""
+    if any(worker.kind in WIRES for worker in runtime.config.worker):
+        return ""
+    roles = {name: card.role for name, card in read_cards().items()}
+    return next((w.name for w in runtime.config.worker if roles.get(w.adapter) == "conductor"), "")
+
+
+def _pinned(models: list[Model], runtime: Runtime) -> list[Model]:
+    """The same models under a name with their policy's day, where that is known."""
+    taken = {model.id for model in models}
+    found = []
+    for model in models:
+        day = _policy_day(model, runtime)
+        pin = f"{model.id}-{day}"
+        if day and not PIN.search(model.id) and pin not in taken:
+            about = f"{model.about}; as of {day}"
+            found.append(msgspec.structs.replace(model, id=pin, about=about, pins=model.id))
+    return found
+
+
+def _policy_day(model: Model, runtime: Runtime) -> str:
+    """When the policy behind a model was made: its profile says so, or the card of its adapter; else empty."""
+    settings = choose_profile(runtime.config, model.profile)[1]
+    if settings.version:
+        return settings.version
+    changes = dict(model.changes)
+    if changes.get("planner", settings.planner) != "conductor":
+        return ""
+    planner = changes.get("planner_worker", settings.planner_worker)
+    adapter = next((worker.adapter for worker in runtime.config.worker if worker.name == planner), "")
+    card = read_cards().get(adapter)
+    return card.date if card is not None else ""
 
 
 def _planned_by(planner: str, runtime: Runtime) -> tuple[tuple[str, Any], ...]:
@@ -181,6 +305,16 @@ def _allowed(info: WorkerInfo, caller: Caller) -> bool:
     if caller.allow and info.name not in caller.allow:
         return False
     return info.name not in caller.deny and (not caller.region or info.region == caller.region)
+
+
+def _ruled(pool: Pool, rule: Override | None, caller: Caller) -> Pool:
+    """The workers that the operator's rule leaves. A request cannot bring the others back."""
+    if rule is None:
+        return pool
+    names = tuple(n for n in pool.names if n not in rule.deny and (not rule.pin or n == rule.pin))
+    if not any(_allowed(pool[name].info, caller) for name in names):
+        raise Problem(403, f"{note_of(rule)}: that leaves no worker for this request", code="override")
+    return pool.subset(names)
 
 
 def _narrowed_names(pool: Pool, caller: Caller, extension: Extension) -> tuple[str, ...]:
@@ -214,19 +348,23 @@ def _narrowed_limits(whole: Conductor, extension: Extension) -> dict[str, Any]:
     return changes
 
 
-def _with_check(conductor: Conductor, options: Request) -> Conductor:
-    """The conductor over workers whose JSON is checked, where JSON was asked for."""
-    if options.schema is None and not options.json_mode:
+def _with(conductor: Conductor, options: Request, *, notes: tuple[str, ...]) -> Conductor:
+    """The conductor with notes for its trace, over workers whose JSON is checked where JSON was asked for."""
+    pool = conductor.pool
+    if options.schema is not None or options.json_mode:
+        check = checker(options.schema)
+        pool = Pool(Checked(worker, check) for worker in pool.values())
+    elif not notes:
         return conductor
-    check = checker(options.schema)
     return Conductor(
         conductor.planner,
-        Pool(Checked(worker, check) for worker in conductor.pool.values()),
+        pool,
         limits=conductor.limits,
         fallback=conductor.fallback,
         repairs=conductor.repairs,
         reassign=conductor.reassign,
         profile=conductor.profile,
+        notes=notes,
     )
 
 

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dirigent.errors import ConfigError, CostError, DeadlineError, DirigentError, PlanError, StoreError, WorkerError
+from dirigent.errors import (
+    ConfigError,
+    CostError,
+    DeadlineError,
+    DirigentError,
+    LimitError,
+    PlanError,
+    StoreError,
+    WorkerError,
+)
 from dirigent.trace import Trace
 from dirigent.workers.secret import redact
 
@@ -66,8 +75,10 @@ TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     408: "timeout_error",
+    409: "conflict_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    422: "invalid_request_error",
     429: "rate_limit_error",
 }
 """OpenAI's word for a status; everything else is a `server_error`."""
@@ -78,6 +89,7 @@ STATUS_OF: Mapping[str, tuple[int, str]] = {
     WorkerError.__name__: (503, "worker_failed"),
     DeadlineError.__name__: (504, "deadline"),
     CostError.__name__: (402, "cost_cap"),
+    LimitError.__name__: (400, "limit"),
     StoreError.__name__: (503, "store_failed"),
 }
 

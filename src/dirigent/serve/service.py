@@ -7,40 +7,40 @@ share one PostgreSQL store; nothing here is shared between processes but the sto
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import msgspec
 
 from dirigent.config import Loaded
 from dirigent.errors import ConfigError
+from dirigent.messages import Observe
 from dirigent.runtime import Runtime, open_runtime, open_store
+from dirigent.serve.guardrails import guarded
 from dirigent.serve.metrics import Metrics
 from dirigent.serve.models import Models
+from dirigent.serve.retention import pruning
+from dirigent.serve.telemetry import telemetry
+from dirigent.settings import ServeSettings
 from dirigent.store import Store
 from dirigent.store.admission import Admission
+from dirigent.trace import Trace
+
+__all__ = ["DEFAULT_SETTINGS", "ServeSettings", "Service", "open_service"]
 
 T = TypeVar("T")
 
+OnFinished = Callable[["Service", Mapping[str, str], Trace], Awaitable[None]]
+"""Given the service, the run's purpose and its trace."""
 
-class ServeSettings(msgspec.Struct, frozen=True):
-    """How the server behaves towards its callers."""
 
-    max_in_flight: int = 2000
-    """Runs at once; more get a 503 with Retry-After."""
-    hold_status_s: float = 10.0
-    """How long a stream waits for its first word before it says 200: until then a failure has a status of its own."""
-    keep_alive_s: float = 10.0
-    """A comment goes out on a stream that has been silent for this long."""
-    body_timeout_s: float = 30.0
-    """For a caller to send its whole request."""
-    send_timeout_s: float = 30.0
-    """For a caller to take one piece of the reply."""
-    grace_s: float = 30.0
-    """For what is under way when the server is told to stop."""
-    keys_required: bool = False
-    """True where the server listens beyond this machine: without keys nobody comes in."""
+@dataclass
+class BackgroundRun:
+    """A run that this process carries out on its own."""
+
+    task: asyncio.Task[None]
+    cancelled: bool = False
+    """It was cancelled for good; else a cancelled task hands its run over."""
 
 
 DEFAULT_SETTINGS = ServeSettings()
@@ -56,6 +56,14 @@ class Service:
         self.models = Models(runtime)
         self.admission = Admission(max_in_flight=settings.max_in_flight)
         self.metrics = Metrics(runtime.pool, self.admission)
+        self.observers: list[Observe] = []
+        """Watch every run of this server."""
+        self.on_finished: dict[str, OnFinished] = {}
+        """What is done with a background run that is over, by the `kind` of its purpose (`background.py`)."""
+        self.background: dict[str, BackgroundRun] = {}
+        """The background runs that this process carries out, by run."""
+        self.resuming: set[str] = set()
+        """Runs that had waited for tools and that a request goes on with now."""
         self._runs: set[asyncio.Task[Any]] = set()
 
     def own(self, run: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -73,16 +81,24 @@ class Service:
 
 
 @asynccontextmanager
-async def open_service(loaded: Loaded, *, settings: ServeSettings = DEFAULT_SETTINGS) -> AsyncIterator[Service]:
-    """Open the pool and the store. A worker that cannot be used keeps the server from starting, with the fix."""
+async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None) -> AsyncIterator[Service]:
+    """Open the pool and the store. A worker that cannot be used keeps the server from starting, with the fix.
+
+    `settings` are those of the configuration unless given.
+    """
     from dirigent.store.ledger import reconcile
 
     async with open_runtime(loaded) as runtime, open_store(loaded.config) as store:
         if runtime.problems:
             raise ConfigError("; ".join(runtime.problems.values()))
         await reconcile(store)
+        settings = settings or loaded.config.serve
+        runtime = Runtime(loaded, guarded(runtime.pool, loaded.config.guardrails), runtime.problems)
         service = Service(runtime, store, settings)
-        try:
-            yield service
-        finally:
-            await service.close()
+        with telemetry(settings) as watch:
+            service.observers += [watch] if watch is not None else []
+            async with pruning(store, settings):
+                try:
+                    yield service
+                finally:
+                    await service.close()

@@ -33,7 +33,7 @@ from dirigent.serve.wire import (
     WireStep,
     WireUsage,
 )
-from dirigent.trace import Round, StepRecord, Trace
+from dirigent.trace import Round, StepRecord, Trace, attempts_since, usage_since
 
 DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,([A-Za-z0-9+/=\s]+)\Z", re.IGNORECASE)
 
@@ -184,7 +184,8 @@ def completion_id(trace_id: str) -> str:
     return f"chatcmpl-{trace_id}"
 
 
-def completion_of(trace: Trace, *, model: str, report: RunReport) -> ChatCompletion:
+def completion_of(trace: Trace, *, model: str, report: RunReport, before: Trace | None = None) -> ChatCompletion:
+    """The reply; of a run that was resumed, its usage counts from `before`, so that replies add up."""
     calls = tuple(AnswerCall(c.id, FunctionCall(c.name, c.arguments)) for c in trace.tool_calls)
     message = AnswerMessage(
         content=trace.answer if trace.answer or not calls else None,
@@ -195,7 +196,7 @@ def completion_of(trace: Trace, *, model: str, report: RunReport) -> ChatComplet
         created=int(time.time()),
         model=model,
         choices=(Choice(message, finish_reason(trace)),),
-        usage=usage_of(trace),
+        usage=usage_of(trace, before=before),
         dirigent=report,
     )
 
@@ -208,8 +209,8 @@ def finish_reason(trace: Trace) -> str:
     return FINISH[reply.finish] if reply is not None and reply.finish != "tool_calls" else "stop"
 
 
-def usage_of(trace: Trace) -> WireUsage:
-    usage = trace.usage
+def usage_of(trace: Trace, *, before: Trace | None = None) -> WireUsage:
+    usage = usage_since(trace, before)
     return WireUsage(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
@@ -219,19 +220,25 @@ def usage_of(trace: Trace) -> WireUsage:
     )
 
 
-def report_of(trace: Trace, *, seconds: float, whole: bool) -> RunReport:
-    """What the reply says of its run; `whole` adds the plan and each step's cost."""
-    overhead_ms = round(1000 * max(0.0, seconds - upstream_s(trace)), 3)
-    if not whole:
-        return RunReport(trace.id, trace.cost_usd, overhead_ms)
-    return RunReport(
+def report_of(
+    trace: Trace, *, seconds: float, whole: bool, before: Trace | None = None, resumed: bool | None = None
+) -> RunReport:
+    """What the reply says of its run since `before`; `whole` adds the plan and each step's cost, of all of it."""
+    report = RunReport(
         trace_id=trace.id,
-        cost_usd=trace.cost_usd,
-        overhead_ms=overhead_ms,
+        cost_usd=sum(attempt.cost_usd for attempt in attempts_since(trace, before)),
+        overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
+        resumed=resumed,
+    )
+    if not whole:
+        return report
+    return msgspec.structs.replace(
+        report,
         planner=trace.planner,
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
         steps=tuple(_step(step) for step in trace.steps),
+        notes=trace.notes,
     )
 
 
@@ -239,9 +246,10 @@ def planned_steps(plan: Plan) -> tuple[WireStep, ...]:
     return tuple(WireStep(step.worker, step.subtask, step.access) for step in plan.steps)
 
 
-def upstream_s(trace: Trace) -> float:
+def upstream_s(trace: Trace, *, before: Trace | None = None) -> float:
     """Seconds that the run could only wait: for planners, and along the longest chain of steps."""
-    return sum(_upstream_s_of_round(r) for r in trace.rounds)
+    waited_s = sum(_upstream_s_of_round(r) for r in trace.rounds)
+    return waited_s - upstream_s(before) if before is not None else waited_s
 
 
 def _upstream_s_of_round(round: Round) -> float:
@@ -250,6 +258,8 @@ def _upstream_s_of_round(round: Round) -> float:
     for step in round.steps:
         # Several attempts: the pauses between them are waiting too. One: the book-keeping around it is ours.
         waited_s = step.attempts[0].seconds if len(step.attempts) == 1 else step.seconds
+        if step.tool_traffic:  # between its calls it waited for tools and other steps
+            waited_s = sum(attempt.seconds for attempt in step.attempts)
         ends[step.index] = waited_s + max((ends.get(j, 0.0) for j in step.access), default=0.0)
     return planning_s + max(ends.values(), default=0.0)
 

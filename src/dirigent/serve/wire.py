@@ -8,18 +8,13 @@ that change no answer (`user`, `metadata`). Knows nothing of conductors; `transl
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from dirigent.messages import Effort
-from dirigent.serve.problems import Problem
-from dirigent.toml import nearest
-
-MAX_BODY_BYTES = 4 * 1024 * 1024
-MAX_DEPTH = 64
+from dirigent.serve.reading import check_depth, decoded
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -176,62 +171,17 @@ class ChatRequest(Strict, frozen=True):
 
 def read_chat(body: bytes) -> ChatRequest:
     """The one door from bytes to a request; every fault is a 400 that names its field."""
-    try:
-        request = _DECODER.decode(body)
-    except msgspec.ValidationError as error:
-        raise _refused(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, f"the body is not JSON: {error}", code="invalid_json") from None
-    _check_depth(request)
-    return request
-
-
-_DECODER = msgspec.json.Decoder(ChatRequest)
-_AT = re.compile(r" - at `\$\.?([^`]*)`\Z")
-_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
-
-
-def _refused(said: str) -> Problem:
-    """msgspec's complaint with the field in OpenAI's place for it."""
-    where = _AT.search(said)
-    path = where[1] if where else ""
-    text = said[: where.start()] if where else said
-    field = _UNKNOWN.search(text) or _MISSING.search(text)
-    param = ".".join(part for part in (path, field[1] if field else "") if part)
-    if _UNKNOWN.search(text) and not path and field:
-        text = f"unknown field {field[1][:60]!r}{nearest(field[1], ChatRequest.__struct_fields__)}"
-    elif param:
-        text = f"{text}: {param}"
-    code = "unknown_field" if _UNKNOWN.search(said) else "invalid_value"
-    return Problem(400, text, code=code, param=param[:200])
-
-
-def _check_depth(request: ChatRequest) -> None:
-    """Only what is free-form can be deep: the structs end by themselves."""
+    request = decoded(body, _DECODER)
     free: list[tuple[str, Any]] = [
         (f"tools[{i}].function.parameters", tool.function.parameters) for i, tool in enumerate(request.tools or ())
     ]
     if isinstance(request.response_format, SchemaFormat):
         free.append(("response_format.json_schema.schema", request.response_format.json_schema.schema))
-    for param, value in free:
-        if _deeper(value, MAX_DEPTH):
-            raise Problem(400, f"{param} is nested deeper than {MAX_DEPTH}", code="too_deep", param=param)
+    check_depth(free)
+    return request
 
 
-def _deeper(value: Any, most: int) -> bool:
-    level = [value]
-    for _ in range(most + 1):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner.extend(item.values())
-            elif isinstance(item, list):
-                inner.extend(item)
-        if not inner:
-            return False
-        level = inner
-    return True
+_DECODER = msgspec.json.Decoder(ChatRequest)
 
 
 # ---- the reply --------------------------------------------------------------------------------------------
@@ -283,6 +233,10 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     fallback: bool = False
     steps: tuple[WireStep, ...] = ()
     """Of the round that gave the answer; only where `dirigent.trace` was asked for."""
+    notes: tuple[str, ...] = ()
+    """What else bore on the run, such as an operator's rule; likewise."""
+    resumed: bool | None = None
+    """Whether the tool results that were sent let their run go on; only where some were sent."""
 
 
 class AnswerCall(msgspec.Struct, frozen=True):
@@ -374,6 +328,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     created: int
     about: str
     workers: tuple[str, ...]
+    breakers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Each worker's breaker: closed, open or half-open. For admins only."""
+    pins: str | msgspec.UnsetType = msgspec.UNSET
+    """On a dated name: the floating name that it is the same as today."""
     object: Literal["model"] = "model"
     owned_by: Literal["dirigent"] = "dirigent"
 

@@ -51,7 +51,7 @@ _PLAIN = str.maketrans(
 
 def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "timeline") -> Text:
     """A run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
-    lines = [_header(trace)]
+    lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
     for number, round in enumerate(trace.rounds):
         if len(trace.rounds) > 1:
@@ -165,7 +165,7 @@ def _frame_of(trace: Trace, width: int) -> _Frame:
         bar_cells=min(max(width // 4, 8), 28),
         seconds_cells=max((len(_step_seconds(step)) for step in steps), default=0),
         reads_cells=reads + 2 if reads else 0,
-        from_s=min((step.started_s for step in steps), default=0.0),
+        from_s=min((step.started_s for step in steps if not _never_started(step)), default=0.0),
         to_s=max((step.ended_s for step in steps), default=0.0),
     )
 
@@ -208,12 +208,12 @@ def _timeline(steps: Sequence[StepRecord], frame: _Frame) -> Iterator[Text]:
         yield from _step_notes(step, frame.width, lead=" " * (frame.index_cells + 1))
 
 
-_COLOURS = {"done": "green", "failed": "red", "skipped": "yellow", "cancelled": "yellow"}
+_COLOURS = {"done": "green", "failed": "red", "skipped": "yellow", "cancelled": "yellow", "waiting": "cyan"}
 
 
 def _bar(step: StepRecord, frame: _Frame) -> str:
     """At least one cell, so that the quickest step is seen; nothing for a step that was never started."""
-    if step.status == "skipped":
+    if _never_started(step):
         return " " * frame.bar_cells
     per_s = frame.bar_cells / max(frame.to_s - frame.from_s, 1e-9)
     first = min(round((step.started_s - frame.from_s) * per_s), frame.bar_cells - 1)
@@ -223,6 +223,11 @@ def _bar(step: StepRecord, frame: _Frame) -> str:
 
 def _asked_and_said(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
     """`"subtask" → "reply"`, each given what the other does not need."""
+    if step.status == "waiting":
+        quote, said = _said(step)
+        said = one_line(said, cells // 2)
+        label = f"waiting: {said}" if said else "waiting"
+        return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (label, _COLOURS["waiting"])]
     if step.status != "done":
         label = f" {step.status}"
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', ("✗" + label, _COLOURS[step.status])]
@@ -241,8 +246,18 @@ def _said(step: StepRecord) -> tuple[str, str]:
     return ("", f"calls {calls}") if calls else ('"', step.reply.text)
 
 
+def _tool_results(step: StepRecord) -> Iterator[tuple[str, str]]:
+    """What it asked of tools and was told, in one line each."""
+    told = {message.tool_call_id: message.text for message in step.tool_traffic if message.role == "tool"}
+    for message in step.tool_traffic:
+        for call in message.tool_calls:
+            yield one_line(f"{call.name}({call.arguments})", 60), f'"{one_line(told.get(call.id, ""), 60)}"'
+
+
 def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     """Failed tries, who took over, and why there is no result, in the words they were reported in."""
+    for asked, answered in _tool_results(step):
+        yield from _note(f"↳ {asked} → {answered}", "cyan", width, lead=lead)
     shown: set[str] = set()
     for attempt in step.attempts:
         said = f"↳ {one_line(attempt.worker)}: {one_line(attempt.error)}"
@@ -297,7 +312,10 @@ def _branch(
 
 
 def _outcome(trace: Trace, width: int) -> Iterator[Text]:
-    if trace.status != "done":
+    if trace.status == "waiting":
+        calls = ", ".join(call.name for call in trace.tool_calls)
+        yield from _note(f"waiting for the results of tools: {one_line(calls)}", "cyan", width, lead="")
+    elif trace.status != "done":
         kind = f"{trace.error_kind}: " if trace.error_kind else ""
         yield from _note(f"{trace.status}: {kind}{one_line(trace.error)}", "red", width, lead="")
 
@@ -328,7 +346,11 @@ def _price_text(info: WorkerInfo) -> str:
 
 
 def _step_seconds(step: StepRecord) -> str:
-    return "" if step.status == "skipped" else seconds_text(step.seconds)
+    return "" if _never_started(step) else seconds_text(step.seconds)
+
+
+def _never_started(step: StepRecord) -> bool:
+    return step.status == "skipped" or (step.status == "waiting" and not step.ended_s)
 
 
 def _reads_text(step: StepRecord) -> str:

@@ -249,7 +249,7 @@ def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spi
 
 def _figures(line: Line, now: float, spinner: str) -> str:
     if line.status == "waiting":
-        return ""
+        return "asks for a tool" if line.record is not None else ""
     if line.status == "working":
         return f"{spinner} {seconds_text(now - line.since)}"
     record = line.record

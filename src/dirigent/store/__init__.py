@@ -1,9 +1,10 @@
 """The store: where runs are kept and found again.
 
 `Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema), `migrations/` (how a database
-gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit), `traces.py` (runs as
-rows). Beside it, over the same `read` and `write`: `keys.py` (who may call; `pepper.py`, `admission.py`),
-`ledger.py` (what calls cost; `process.py`) and `audit.py` (who did what).
+gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit; `statement.py`), `traces.py`
+(runs as rows). Beside it, over the same `read` and `write`: `keys.py` (who may call; `pepper.py`, `admission.py`),
+`ledger.py` (what calls cost; `process.py`, `usage.py`), `audit.py` (who did what), `idempotency.py` (replies given
+again), `feedback.py` (what callers thought), `retention.py` (what goes when).
 
     async with Store.open("traces.db") as store:
         await store.save(trace)
@@ -26,12 +27,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dirigent.store.engine import explain, open_engine, where
 from dirigent.store.migrations import upgrade
+from dirigent.store.statement import Statement
 from dirigent.store.traces import (
+    INSERT_ROW,
     TraceRow,
     Wanted,
     delete_row,
     get_trace,
-    insert_row,
     list_rows,
     page_of_bodies,
     read_body,
@@ -81,7 +83,7 @@ class Store:
 
     async def save(self, trace: Trace) -> None:
         """Keep a run. Returns when it is committed. Saving the same id again changes nothing."""
-        await self.write(insert_row, prepare=partial(to_row, trace))
+        await self._writer.write(INSERT_ROW, prepare=partial(to_row, trace))
 
     async def get(self, id_or_prefix: str) -> Trace:
         """The run with this id, or the only one whose id begins so."""
@@ -127,9 +129,15 @@ class Store:
         """Run a query in a thread, in a transaction of its own."""
         return await asyncio.to_thread(self._read, query)
 
-    async def write(self, work: Callable[[Connection, P], T], *, prepare: Callable[[], P]) -> T:
+    async def write(self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]) -> T:
         """Run `work(connection, prepare())` in the writer's thread; returns when it is committed."""
         return await self._writer.write(work, prepare=prepare)
+
+    def write_soon(
+        self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]
+    ) -> asyncio.Future[T]:
+        """The same for a caller with more to write: it shares the next commit, and is committed before what follows."""
+        return self._writer.write_soon(work, prepare=prepare)
 
     def _read(self, query: Callable[[Connection], T]) -> T:
         try:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from dirigent.errors import StoreError
@@ -57,6 +59,14 @@ def as_of_now(connection: Connection) -> None:
     """Every query of this transaction sees the same moment. To be called first; SQLite does so by itself."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def insert_if_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with its key is there; whether it was. (`rowcount` does not tell on PostgreSQL.)"""
+    statement: sqlite.Insert | postgresql.Insert
+    statement = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    asked = statement.on_conflict_do_nothing().returning(*table.primary_key.columns)
+    return connection.execute(asked, row).first() is not None
 
 
 def parse_url(url_or_path: str | Path) -> URL:

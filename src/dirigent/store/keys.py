@@ -162,6 +162,23 @@ async def revoke_key(store: Store, id_or_prefix: str, *, actor: str = "cli") -> 
     return revoked
 
 
+async def rotate_key(
+    store: Store, id_or_prefix: str, *, expires_at: datetime | None = None, actor: str = "cli"
+) -> NewKey:
+    """Give a key another text. Its id, bounds, runs and spending stay; the old text opens nothing from now on."""
+    _check(Caller(), expires_at)
+    pepper = make_pepper()
+    text = PREFIX + secrets.token_urlsafe(32)
+    expires = utc_text(expires_at) if expires_at is not None else None
+    digest = pepper.digest(text)
+    fresh = {"digest": digest, "pepper_id": pepper.id, "last4": text[-4:], "expires_at": expires}
+    rotated = await store.write(_rotate, prepare=lambda: (id_or_prefix, fresh, actor))
+    if isinstance(rotated, str):
+        raise StoreError(rotated)
+    _known(store).rows.clear()
+    return NewKey(text, rotated)
+
+
 async def keys_of_another_pepper(store: Store) -> list[KeyRow]:
     """Keys that open nothing here, since they were made under another pepper."""
     pepper = find_pepper()
@@ -217,6 +234,33 @@ def _find(connection: Connection, digest: str) -> KeyRow | None:
 def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | str:
     """The key as it is afterwards, or what is wrong: an exception would spoil the commit of others."""
     beginning, at, actor = wanted
+    row = _the_one(connection, beginning)
+    if isinstance(row, str) or row.revoked_at is not None:
+        return row
+    connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(revoked_at=at))
+    append(connection, Entry(actor, "key.revoke", {"key_id": row.caller.key_id, "label": row.caller.label}))
+    return msgspec.structs.replace(row, revoked_at=at)
+
+
+def _rotate(connection: Connection, wanted: tuple[str, dict[str, Any], str]) -> KeyRow | str:
+    """As `_revoke`. What is closed stays closed: a new text must not open it again."""
+    beginning, fresh, actor = wanted
+    row = _the_one(connection, beginning)
+    if isinstance(row, str):
+        return row
+    if row.revoked_at is not None:
+        return f"key {row.caller.key_id} was revoked at {row.revoked_at}; make a new one with `dirigent keys create`"
+    if fresh["expires_at"] is None:
+        fresh = fresh | {"expires_at": row.expires_at}
+    connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(fresh))
+    details = {"key_id": row.caller.key_id, "label": row.caller.label, "last4": fresh["last4"]}
+    append(connection, Entry(actor, "key.rotate", details | {"expires_at": fresh["expires_at"]}))
+    kept = {name: fresh[name] for name in ("last4", "expires_at", "pepper_id")}
+    return msgspec.structs.replace(row, **kept)
+
+
+def _the_one(connection: Connection, beginning: str) -> KeyRow | str:
+    """The key whose id begins so, or why there is not one."""
     query = select(keys).where(keys.c.id.startswith(beginning, autoescape=True)).order_by(keys.c.id)
     found = [_row(row) for row in connection.execute(query)] if beginning else []
     if not found:
@@ -224,12 +268,7 @@ def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | st
     if len(found) > 1:
         ids = ", ".join(row.caller.key_id for row in found[:5])
         return f"{beginning!r} begins several keys: {ids}; give more of the id"
-    (row,) = found
-    if row.revoked_at is not None:
-        return row
-    connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(revoked_at=at))
-    append(connection, Entry(actor, "key.revoke", {"key_id": row.caller.key_id, "label": row.caller.label}))
-    return msgspec.structs.replace(row, revoked_at=at)
+    return found[0]
 
 
 def _values(row: KeyRow, digest: str) -> dict[str, Any]:

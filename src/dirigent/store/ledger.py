@@ -2,7 +2,8 @@
 
 A reservation holds the worst case: it is checked against all budgets of the key and entered in one transaction
 that no other process can come between; settling replaces it by what the call used. Reservations of many callers
-share a commit. The day on which a call was reserved pays for it, however late it ends.
+share a commit, and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which
+a call was reserved pays for it, however late it ends.
 
 A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the
 call may have left, and what was not heard of is billed all the same. Should its process live after all, its
@@ -13,13 +14,26 @@ Stands behind a run's `Budget` as its parent. A worker whose price nobody knows 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Connection, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from dirigent.errors import CostError
 from dirigent.limits import Hold, Quote, affordable_tokens
@@ -29,6 +43,7 @@ from dirigent.store.engine import one_at_a_time
 from dirigent.store.keys import Caller, Period
 from dirigent.store.moments import now, utc_text
 from dirigent.store.process import is_dead, own_name
+from dirigent.store.statement import Statement
 from dirigent.store.tables import attempts, spending
 
 NUSD = 1_000_000_000
@@ -68,19 +83,42 @@ class StoreLedger:
         self._caller = caller
         self._run_id = run_id
         self._clock = clock
+        self._budgeted = bool(caller.budgets_usd)
+        self._settling: list[asyncio.Future[None]] = []
 
     async def reserve(self, quote: Quote) -> Hold:
         """Committed when it returns. `CostError` where a budget of the key does not allow the call."""
         wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()))
+        if not self._budgeted:
+            return await self._reserve_freely(wanted)
         outcome = await self._store.write(_reserve, prepare=lambda: wanted)
         if isinstance(outcome, CostError):
             raise outcome
         return outcome
 
     async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
-        """Committed when it returns. Settling twice counts once."""
-        used = _Used(hold.id, to_nusd(cost_usd), output_tokens, utc_text(self._clock()), bool(self._caller.budgets_usd))
-        await self._store.write(_settle, prepare=lambda: used)
+        """Handed over when it returns, and committed before anything that is written later: the next reservation,
+        the trace. `settled` waits for it. Settling twice counts once."""
+        used = _Used(hold.id, to_nusd(cost_usd), output_tokens, utc_text(self._clock()))
+        work = _settle if self._budgeted else _SETTLE_FREELY
+        self._settling.append(self._store.write_soon(work, prepare=lambda: msgspec.structs.asdict(used)))
+
+    async def settled(self) -> None:
+        """Returns when all that was settled is committed; raises what kept it from that."""
+        settling, self._settling = self._settling, []
+        if late := [one for one in settling if not one.done()]:
+            await asyncio.wait(late)
+        for error in [one.exception() for one in settling]:
+            if error is not None:
+                raise error
+
+    async def _reserve_freely(self, wanted: _Wanted) -> Hold:
+        """Without a budget nothing need be looked up: a row is all."""
+        quote = wanted.quote
+        nusd = to_nusd(quote.input_usd + (quote.max_output_tokens or 0) * quote.output_token_usd)
+        row = _row(wanted, day=wanted.at[:10], nusd=nusd)
+        number: int = await self._store.write(_RESERVE_FREELY, prepare=lambda: row)
+        return Hold(number, nusd / NUSD, quote.max_output_tokens)
 
 
 async def usage(
@@ -124,7 +162,6 @@ class _Used(msgspec.Struct, frozen=True):
     cost_nusd: int
     output_tokens: int
     settled_at: str
-    budgeted: bool
 
 
 class _Book(msgspec.Struct, frozen=True):
@@ -151,33 +188,32 @@ class _Book(msgspec.Struct, frozen=True):
 def _reserve(connection: Connection, wanted: _Wanted) -> Hold | CostError:
     """The hold, or why there is none: an exception would spoil the commit that others share."""
     quote, caller = wanted.quote, wanted.caller
-    day = wanted.at[:10]
-    tokens, most_nusd = quote.max_output_tokens, None
-    if caller.budgets_usd:
-        one_at_a_time(connection)
-        book = _book(connection, caller.key_id, day=day)
-        day = book.day
-        try:
-            tokens, most_nusd = _granted(quote, caller, book)
-        except CostError as refused:
-            return refused
-    nusd = to_nusd(quote.input_usd + (tokens or 0) * quote.output_token_usd)
-    if most_nusd is not None:
-        nusd = min(nusd, most_nusd)  # a billionth over, by rounding up, is not worth a refusal
-        _keep(connection, caller.key_id, book.plus(nusd))
-    row = {
+    one_at_a_time(connection)
+    book = _book(connection, caller.key_id, day=wanted.at[:10])
+    try:
+        tokens, most_nusd = _granted(quote, caller, book)
+    except CostError as refused:
+        return refused
+    # A billionth over, by rounding up, is not worth a refusal.
+    nusd = min(to_nusd(quote.input_usd + (tokens or 0) * quote.output_token_usd), most_nusd)
+    _keep(connection, caller.key_id, book.plus(nusd))
+    primary_key = connection.execute(_RESERVE, _row(wanted, day=book.day, nusd=nusd)).inserted_primary_key
+    assert primary_key is not None
+    return Hold(primary_key[0], nusd / NUSD, tokens)
+
+
+def _row(wanted: _Wanted, *, day: str, nusd: int) -> dict[str, Any]:
+    """The attempt as it is before its call."""
+    return {
         "run_id": wanted.run_id,
-        "key_id": caller.key_id,
-        "worker": quote.worker,
+        "key_id": wanted.caller.key_id,
+        "worker": wanted.quote.worker,
         "owner": own_name(),
         "state": "open",
         "reserved_at": wanted.at,
         "charged_day": day,
         "hold_nusd": nusd,
     }
-    primary_key = connection.execute(_RESERVE, row).inserted_primary_key
-    assert primary_key is not None
-    return Hold(primary_key[0], nusd / NUSD, tokens)
 
 
 def _granted(quote: Quote, caller: Caller, book: _Book) -> tuple[int | None, int]:
@@ -232,16 +268,15 @@ def _keep(connection: Connection, key_id: str, book: _Book) -> None:
     connection.execute(_RENEW_BOOK if book.kept else _START_BOOK, values)
 
 
-def _settle(connection: Connection, used: _Used) -> None:
-    if used.budgeted:
-        one_at_a_time(connection)
-    settled = connection.execute(_SETTLE, msgspec.structs.asdict(used)).one_or_none()
-    if settled is None or not used.budgeted:
+def _settle(connection: Connection, used: dict[str, Any]) -> None:
+    one_at_a_time(connection)
+    settled = connection.execute(_SETTLE, used).one_or_none()
+    if settled is None:
         return
     key_id, hold_nusd, charged_day = settled
     change = {
         "of_key": key_id,
-        "change": used.cost_nusd - hold_nusd,
+        "change": used["cost_nusd"] - hold_nusd,
         "charged_day": charged_day,
         "charged_month": charged_day[:7],
     }
@@ -294,18 +329,24 @@ def _renews_in_s(period: Period, moment: datetime) -> float | None:
 # The statements of every call are put together once: doing so takes longer than carrying them out.
 
 _RESERVE = insert(attempts)
+_RESERVE_FREELY = Statement(
+    insert(attempts),
+    names=("run_id", "key_id", "worker", "owner", "state", "reserved_at", "charged_day", "hold_nusd"),
+)
 
-_SETTLE = (
+_IS_SETTLED: ColumnElement[str] = literal_column("'settled'")
+_SETTLED = (
     update(attempts)
-    .where(attempts.c.id == bindparam("attempt"), attempts.c.state != "settled")
+    .where(attempts.c.id == bindparam("attempt"), attempts.c.state != _IS_SETTLED)
     .values(
-        state="settled",
+        state=_IS_SETTLED,
         settled_at=bindparam("settled_at"),
         cost_nusd=bindparam("cost_nusd"),
         output_tokens=bindparam("output_tokens"),
     )
-    .returning(attempts.c.key_id, attempts.c.hold_nusd, attempts.c.charged_day)
 )
+_SETTLE = _SETTLED.returning(attempts.c.key_id, attempts.c.hold_nusd, attempts.c.charged_day)
+_SETTLE_FREELY = Statement(_SETTLED, names=("settled_at", "cost_nusd", "output_tokens"))
 
 _FIND_BOOK = select(spending.c.day, spending.c.day_nusd, spending.c.month_nusd, spending.c.total_nusd).where(
     spending.c.key_id == bindparam("of_key")

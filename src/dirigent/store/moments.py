@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 def utc_text(moment: datetime) -> str:
     """A time without a zone is taken as UTC."""
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if moment.tzinfo is not None and moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    # Every request writes several; strftime takes five times as long.
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def now() -> datetime:

@@ -16,14 +16,15 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, delete, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, delete, select, tuple_
+from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
 from dirigent.store.moments import utc_text
+from dirigent.store.statement import Statement
 from dirigent.store.tables import traces
 from dirigent.trace import RunStatus, Trace
-from dirigent.workers.secret import SHORTEST_REDACTED, redact
+from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
 FORMAT = 1
 PREVIEW_CHARS = 240
@@ -63,7 +64,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 def to_row(trace: Trace) -> dict[str, Any]:
     """Everything the table keeps of a trace, without secrets."""
-    trace = _scrubbed(trace)
+    trace, encoded = _without_secrets(trace)
     usage = trace.usage
     question = next((m.text for m in reversed(trace.question) if m.role == "user"), "")
     return {
@@ -81,13 +82,13 @@ def to_row(trace: Trace) -> dict[str, Any]:
         "seconds": trace.seconds,
         "searchable": _text("\n".join((question, trace.answer, trace.error)).casefold()),
         "format": FORMAT,
-        "body": zlib.compress(msgspec.json.encode(trace), 1),
+        "body": zlib.compress(encoded, 1),
     }
 
 
-def insert_row(connection: Connection, row: Mapping[str, Any]) -> None:
-    """Keep a trace. One that is already there stays as it was: a record is never rewritten."""
-    connection.execute(_insert_if_new(connection, traces), row)
+# SQLite took the clause over from PostgreSQL, and compiles it from there.
+INSERT_ROW = Statement(postgresql.insert(traces).on_conflict_do_nothing(), names=traces.c.keys())
+"""Keeps a trace. One that is already there stays as it was: a record is never rewritten."""
 
 
 def get_trace(connection: Connection, id_or_prefix: str) -> Trace:
@@ -152,6 +153,18 @@ def _read_format_1(body: bytes) -> Trace:
 READERS: Mapping[int, Callable[[bytes], Trace]] = {1: _read_format_1}
 
 
+def _without_secrets(trace: Trace) -> tuple[Trace, bytes]:
+    """The trace as it may be kept, and its JSON. Nearly all hold nothing to hide, which one look at the JSON tells."""
+    try:
+        encoded = msgspec.json.encode(trace)
+        if not may_hold_key(encoded.decode()):
+            return trace, encoded
+    except UnicodeEncodeError:
+        pass  # half a character, which no UTF-8 holds: mended below
+    trace = _scrubbed(trace)
+    return trace, msgspec.json.encode(trace)
+
+
 def _scrubbed(trace: Trace) -> Trace:
     """The trace without secrets, in text that every database and JSON can hold."""
     return msgspec.convert(_scrub(msgspec.to_builtins(trace)), Trace)
@@ -201,9 +214,3 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     if wanted.search:
         conditions.append(traces.c.searchable.contains(_text(wanted.search).casefold(), autoescape=True))
     return conditions
-
-
-def _insert_if_new(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table).on_conflict_do_nothing()
-    return sqlite.insert(table).on_conflict_do_nothing()

@@ -1,10 +1,11 @@
 """Grade a program by tests it never sees.
 
 A reply is prose around code, a whole program or just the body of a function; what is taken out of it, and how, is
-settled here. Running it, and keeping it from what it should not see, is the sandbox's part (`sandbox/`).
+settled here. Running it, and keeping it from what it should not see, is the sandbox's part (`sandbox/`); where the
+published problems come from is `published.py`'s.
 
-Two ways of testing: functions called by test code in another sandbox (HumanEval, MBPP), or a program whose output is
-compared here, in the parent (contest problems).
+Two ways of testing: functions called by test code in another sandbox (HumanEval, MBPP, BigCodeBench, contest problems
+with a class to fill), or a program whose output is compared here, in the parent (contest problems that read stdin).
 """
 
 from __future__ import annotations
@@ -24,16 +25,6 @@ from dirigent.tasks.sandbox import Sandbox
 from dirigent.tasks.task import Grade, Task
 
 
-class CodeProblem(msgspec.Struct, frozen=True):
-    """How the code in a reply is judged."""
-
-    tests: str
-    """Test code; it calls the functions in `names`."""
-    names: tuple[str, ...]
-    prompt: str = ""
-    """Code the answer continues or defines anew; its helpers are there for answer and tests alike."""
-
-
 class Case(msgspec.Struct, frozen=True):
     """One run of a whole program."""
 
@@ -41,8 +32,31 @@ class Case(msgspec.Struct, frozen=True):
     stdout: str
 
 
+class CodeProblem(msgspec.Struct, frozen=True):
+    """How the code in a reply is judged: by `tests` that call the functions in `names`, or by `cases`."""
+
+    tests: str = ""
+    """Test code; it calls the functions in `names`."""
+    names: tuple[str, ...] = ()
+    prompt: str = ""
+    """Code the answer continues or defines anew; its helpers are there for answer and tests alike."""
+    before: str = ""
+    """Code put before the answer: what a contest lets programs take for granted."""
+    after: str = ""
+    """Code put behind the answer: how a function in `names` calls what the answer defines."""
+    cases: tuple[Case, ...] = ()
+    libraries: tuple[str, ...] = ()
+    """What answer or tests import beyond the standard library, which is all that the sandbox has."""
+    reference: str = ""
+    """A right answer, where the set publishes one. Never shown to anybody."""
+
+
 async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> Grade:
     """Right if every test passes. `got` is "passed" or what failed first."""
+    if problem.libraries:
+        raise GradeError(missing_libraries(problem.libraries))
+    if problem.cases:
+        return await grade_output(problem.cases, reply, sandbox=sandbox)
     source = program(problem, reply)
     try:
         compile(source, "<answer>", "exec", dont_inherit=True)
@@ -54,16 +68,27 @@ async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> G
 
 async def grade_code_task(task: Task, reply: str, *, sandbox: Sandbox) -> Grade:
     """The same for a task whose answer is a problem as JSON, which is how `answer_of` writes it."""
-    try:
-        problem = msgspec.json.decode(task.answer, type=CodeProblem)
-    except msgspec.MsgspecError as error:
-        raise GradeError(f"task {task.id!r} is graded by code, but its answer is no CodeProblem: {error}") from error
-    return await grade_code(problem, reply, sandbox=sandbox)
+    return await grade_code(problem_in(task), reply, sandbox=sandbox)
+
+
+def missing_libraries(libraries: Sequence[str]) -> str:
+    return (
+        f"the program needs {', '.join(libraries)}, and the sandbox has the standard library alone; "
+        "such questions are left out"
+    )
 
 
 def answer_of(problem: CodeProblem) -> str:
     """A problem as the answer of a `Task`."""
     return msgspec.json.encode(problem).decode()
+
+
+def problem_in(task: Task) -> CodeProblem:
+    """The problem that a task's answer holds."""
+    try:
+        return msgspec.json.decode(task.answer, type=CodeProblem)
+    except msgspec.MsgspecError as error:
+        raise GradeError(f"task {task.id!r} is graded by code, but its answer is no CodeProblem: {error}") from error
 
 
 async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox) -> Grade:
@@ -81,17 +106,27 @@ async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox) -
 
 
 def problem_of(row: Mapping[str, Any]) -> CodeProblem:
-    """A row of HumanEval (`meta.test`, `meta.entry_point`) or MBPP (`meta.test_list`) as a problem."""
+    """A row as problem: HumanEval (`meta.test`, `meta.entry_point`), MBPP (`meta.test_list`), any (`meta.problem`)."""
     meta = row["meta"]
-    if "entry_point" in meta:
+    if "problem" in meta:
+        try:
+            return msgspec.convert(meta["problem"], CodeProblem)
+        except msgspec.ValidationError as error:
+            raise GradeError(f"row {row.get('id')!r} has no problem that can be graded: {error}") from None
+    if "entry_point" in meta and "test" in meta:
         name = meta["entry_point"]
-        return CodeProblem(f"{meta['test']}\n\ncheck({name})\n", (name,), row["question"])
+        return CodeProblem(
+            f"{meta['test']}\n\ncheck({name})\n", (name,), row["question"], reference=row.get("answer", "")
+        )
     if "test_list" in meta:
         tests = "\n".join([*meta.get("test_imports", ()), *meta["test_list"]])
         tests = "".join(f"import {module}\n" for module in unimported(tests)) + tests
         # A few problems ask for a function called like a builtin, `sum` for one: then the reference tells.
-        return CodeProblem(tests, free_names(tests) or _defined(row["answer"]))
-    raise GradeError(f"row {row.get('id')!r} has no tests: need meta.entry_point and meta.test, or meta.test_list")
+        reference = row.get("answer", "")
+        return CodeProblem(tests, free_names(tests) or _defined(reference), reference=reference)
+    raise GradeError(
+        f"row {row.get('id')!r} has no tests: need meta.problem, meta.entry_point and meta.test, or meta.test_list"
+    )
 
 
 def free_names(tests: str) -> tuple[str, ...]:
@@ -129,7 +164,10 @@ def _defined(source: str) -> tuple[str, ...]:
 
 def program(problem: CodeProblem, reply: str) -> str:
     """The program a reply stands for: whole functions, or the body that continues the prompt."""
-    code = extract(reply)
+    return "\n".join(part for part in (problem.before, _continued(problem, extract(reply)), problem.after) if part)
+
+
+def _continued(problem: CodeProblem, code: str) -> str:
     if not problem.prompt:
         return code
     if any(re.search(rf"^(async )?(def|class) +{re.escape(name)}\b", code, re.M) for name in problem.names) or any(

@@ -3,6 +3,7 @@
     final_number  numeric equality within 1e-6
     choice        one letter
     exact         the same text, case and spacing aside
+    short         the same text, or a number within 1e-3, units, currency and per cent aside
     literal       the same Python literal, in value and in type; a text may stand without its quotes
     math          mathematically equal (`mathematics.py`)
     code          by tests in a sandbox
@@ -21,14 +22,21 @@ from typing import Any, get_args
 
 from dirigent.errors import GradeError
 from dirigent.tasks.answers import final_answer, final_letter, final_number, literals, number_in
+from dirigent.tasks.code import grade_code_task
 from dirigent.tasks.mathematics import same_mathematics
+from dirigent.tasks.sandbox import Sandbox
 from dirigent.tasks.task import BareGrader, Grade, Grader, Task, grade, tidy
 
 TOLERANCE = 1e-6
+SHORT_TOLERANCE = 1e-3
+"""Of a number in a short free answer, relative: as the Conductor paper's own grader of RLPR allows."""
+
+QUANTITY = re.compile(r"[$€£]?\s*([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(%|[^\d%]*)", re.IGNORECASE)
+"""A number, perhaps with a currency before it and a unit behind it."""
 
 
-async def judge(task: Task, text: str) -> Grade:
-    """Judge a reply to any task. `GradeError` where there is nothing to judge with."""
+async def judge(task: Task, text: str, *, sandbox: Sandbox | None = None) -> Grade:
+    """Judge a reply to any task. `GradeError` where there is nothing to judge with; code needs a sandbox to run in."""
     if task.grader in get_args(BareGrader):
         return grade(task, text)
     if not task.answer.strip() and task.grader != "score":
@@ -50,7 +58,12 @@ async def judge(task: Task, text: str) -> Grade:
         case "score":
             return _score_grade(text)
         case "code":
-            raise GradeError(f"task {task.id!r} is graded by running code, and no sandbox is there to run it in")
+            if sandbox is None:
+                raise GradeError(f"task {task.id!r} is graded by running code, and no sandbox is there to run it in")
+            return await grade_code_task(task, text, sandbox=sandbox)
+        case "short":
+            answer = final_answer(text)
+            return Grade(_same_short(answer, task.answer), answer)
         case _:
             answer = final_answer(text)
             return Grade(_folded(answer) == _folded(task.answer), answer)
@@ -73,6 +86,9 @@ async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
             return await same_mathematics(left_answer, right_answer)
         case "code" | "score":
             raise GradeError(f"replies graded by {grader!r} cannot be compared with one another")
+        case "short":
+            left_answer, right_answer = final_answer(first), final_answer(second)
+            return bool(left_answer) and _same_short(left_answer, right_answer)
         case "exact":
             return bool(answer := _folded(final_answer(first))) and answer == _folded(final_answer(second))
         case _:
@@ -81,6 +97,18 @@ async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
 
 def _near(number: float | None, gold: float | None) -> bool:
     return number is not None and gold is not None and abs(number - gold) <= TOLERANCE * max(1.0, abs(gold))
+
+
+def _same_short(answer: str, gold: str) -> bool:
+    """Equal as text, or equal as numbers; two units that both are given must be the same."""
+    if not answer.strip() or _folded(answer) == _folded(gold):
+        return bool(answer.strip())
+    got, wanted = QUANTITY.fullmatch(answer.strip().strip("$")), QUANTITY.fullmatch(gold.strip().strip("$"))
+    if got is None or wanted is None:
+        return False
+    units = {_folded(found[2]) for found in (got, wanted)} - {""}
+    left, right = (float(found[1].replace(",", "")) for found in (got, wanted))
+    return len(units) <= 1 and abs(left - right) <= SHORT_TOLERANCE * max(abs(right), 1e-9)
 
 
 def _folded(text: str) -> str:

@@ -20,7 +20,7 @@ from dirigent.errors import GradeError
 BareGrader = Literal["word", "number", "list"]
 """For replies that are the bare value: the gym's, where a sentence around the answer is a fault."""
 
-FreeGrader = Literal["final_number", "choice", "exact", "literal", "math", "code", "score"]
+FreeGrader = Literal["final_number", "choice", "exact", "short", "literal", "math", "code", "score"]
 """For replies in free text, whose final answer has to be found first (`graders.judge`)."""
 
 Grader = BareGrader | FreeGrader

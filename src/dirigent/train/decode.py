@@ -34,8 +34,8 @@ LOOK_EVERY_TURNS = 8
 """How often a GPU is asked whether all rows have ended: asking makes it wait."""
 LENGTH_STEP = 128
 """Static caches have lengths that are multiples of this, so that few shapes occur."""
-ROW_BUCKETS = (16, 64, 256, 512, 1024, 2048)
-"""Static batches have one of these sizes; beyond the last, the next multiple of it."""
+ROW_BUCKETS = (16, 64, 256, 512, 1024)
+"""Static batches have one of these sizes. A batch has no more rows than the last, unless one group alone does."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ def decode(
     widths = [group * (len(prompt) + settings.max_new_tokens) for prompt in prompts_P]
     groups_P: list[list[Sample]] = [[] for _ in prompts_P]
     with evaluating(model):
-        for chosen in chunks(order, widths, settings.chunk_tokens):
+        for chosen in chunks(order, widths, settings.chunk_tokens, most=max(1, ROW_BUCKETS[-1] // group)):
             samples = _decode_chunk(
                 model,
                 [prompts_P[i] for i in chosen],
@@ -115,11 +115,11 @@ def evaluating(model: Any) -> Iterator[None]:
         model.train(was_training)
 
 
-def chunks(order: Sequence[int], widths: Sequence[int], chunk_tokens: int) -> Iterator[list[int]]:
-    """Runs of rows, shortest first, whose padded size stays within the bound; a row too long for it stands alone."""
+def chunks(order: Sequence[int], widths: Sequence[int], chunk_tokens: int, *, most: int) -> Iterator[list[int]]:
+    """Runs of at most so many, shortest first, whose padded size stays within the bound; one too long stands alone."""
     chunk: list[int] = []
     for i in order:
-        if chunk and (len(chunk) + 1) * widths[i] > chunk_tokens:
+        if chunk and (len(chunk) >= most or (len(chunk) + 1) * widths[i] > chunk_tokens):
             yield chunk
             chunk = []
         chunk.append(i)

@@ -25,7 +25,7 @@ WARM_UP_TURNS = 2
 class Graphs:
     """What one model has captured so far."""
 
-    def __init__(self, *, most: int = 6) -> None:
+    def __init__(self, *, most: int = 3) -> None:
         self._most = most
         """Each holds a cache of its own: about 12 GB for 1,024 rows of 512 tokens of a 135M Llama."""
         self._turns: dict[Hashable, FixedTurns] = {}

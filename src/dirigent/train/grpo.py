@@ -30,6 +30,7 @@ from dirigent.train.rollouts import Rollouts
 from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
 from dirigent.train.secondround import Stock
+from dirigent.train.sft import plain_inputs
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
 
@@ -80,7 +81,8 @@ def train_policy(
     )  # fmt: skip
     trainer = make_trainer(recipe, policy, rollouts, out=out, callback=watch.callback())
     rollouts.process = trainer.accelerator.process_index
-    trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+    with plain_inputs(policy.model):
+        trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     return watch.state()
 
 
@@ -123,6 +125,16 @@ class Watch:
 
     def begin_step(self) -> None:
         self._step_began = time.monotonic()
+
+    def check_gradients(self, model: Any) -> None:
+        """Keep one gradient that is no number from turning every weight into none: such a step changes nothing."""
+        import torch
+
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        bad = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        if bad:
+            torch._foreach_zero_(gradients)
+        self.rollouts.metrics["bad_gradients"] = float(bad)
 
     def end_step(self, step: int) -> None:
         """Look at the step that was just taken; `stop` says afterwards whether it was the last."""
@@ -172,6 +184,9 @@ class Watch:
         class Following(TrainerCallback):  # type: ignore[misc]
             def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 watch.begin_step()
+
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+                watch.check_gradients(model)
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
                 watch.end_step(state.global_step)

@@ -22,7 +22,8 @@ def gumbel_noise(starts_B: torch.Tensor, turn: int | torch.Tensor, vocabulary: i
     x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
     x = x ^ _shifted(x, 31)
-    uniform_BV = (_shifted(x, 11).double() + 0.5) * 2.0**-53
+    # 23 bits and a half: a float32 holds them without ever rounding up to 1, where the noise would be infinite.
+    uniform_BV = (_shifted(x, 41).float() + 0.5) * 2.0**-23
     return -torch.log(-torch.log(uniform_BV))
 
 

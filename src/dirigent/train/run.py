@@ -97,6 +97,7 @@ def train(
     began = time.monotonic()
     process = int(os.environ.get("RANK", "0"))
     quieten()
+    without_cudnn_attention()
     resume_from = _claim(recipe, out, resume=resume, process=process)
     from dirigent.train.grpo import Stop, train_policy
     from dirigent.train.policy import export, open_base
@@ -174,6 +175,13 @@ def quieten() -> None:
         raise ConfigError(f"training needs more packages ({error.name}); pip install 'dirigent[train]'") from None
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+def without_cudnn_attention() -> None:
+    """Its backward pass gave NaN for rows that may read nothing, which left padding makes."""
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def one_thread() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -131,20 +132,27 @@ def collate(rows: Sequence[Row], *, pad: int, device: Any) -> tuple[torch.Tensor
 
 def completion_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over completion tokens; logits are computed for those positions only."""
-    from peft.helpers import disable_input_dtype_casting
-
-    on_gpu = ids.device.type == "cuda"
-    # Autocast brings the float32 adapter to the input's precision; PEFT would bring the input to the adapter's, and
-    # keep a float32 copy of every activation for the backward pass.
-    with (
-        torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=on_gpu),
-        disable_input_dtype_casting(model, active=on_gpu),
-    ):
+    kind = ids.device.type
+    with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"), plain_inputs(model):
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         hidden_BTD = inner.model(input_ids=ids, attention_mask=mask).last_hidden_state  # noqa: N806
         counted = labels[:, 1:] != -100
         logits_NV = inner.lm_head(hidden_BTD[:, :-1][counted])  # noqa: N806
     return torch.nn.functional.cross_entropy(logits_NV.float(), labels[:, 1:][counted])
+
+
+def plain_inputs(model: Any) -> AbstractContextManager[None]:
+    """On a GPU, under autocast: adapters take their inputs as they come.
+
+    Autocast brings the float32 adapter to the input's precision; PEFT would bring the input to the adapter's, and keep
+    a float32 copy of every activation for the backward pass.
+    """
+    if not hasattr(model, "peft_config") or next(model.parameters()).device.type != "cuda":
+        return nullcontext()
+    from peft.helpers import disable_input_dtype_casting
+
+    plain: AbstractContextManager[None] = disable_input_dtype_casting(model, active=True)
+    return plain
 
 
 def rate_factor(step: int, settings: SftSettings) -> float:

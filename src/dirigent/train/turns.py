@@ -10,7 +10,8 @@ the host, which is what a captured graph needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,46 @@ def read(inner: Any, ids_BT: torch.Tensor, mask: torch.Tensor, positions_BT: tor
         ).last_hidden_state
         logits_BV: torch.Tensor = inner.lm_head(hidden_BTD[:, -1])
     return logits_BV.float()
+
+
+@contextmanager
+def one_query_attention(config: Any) -> Iterator[None]:
+    """Inside, a model whose query heads share keys reads its cache without repeating it for each of them.
+
+    With one query a row, the heads that share a key are to attention what queries of one sequence are. transformers
+    repeats the whole cache instead where there is a mask, which takes several times the memory traffic of reading it.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if config._attn_implementation != "sdpa":
+        yield
+        return
+    ALL_ATTENTION_FUNCTIONS.register(ONE_QUERY, _attend)
+    config._attn_implementation = ONE_QUERY
+    try:
+        yield
+    finally:
+        config._attn_implementation = "sdpa"
+
+
+ONE_QUERY = "dirigent_one_query"
+
+
+def _attend(
+    module: Any,
+    query_BHTD: torch.Tensor,
+    key_BKLD: torch.Tensor,
+    value_BKLD: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    rows, heads, turns, size = query_BHTD.shape
+    assert turns == 1, "one query a row"
+    shared = query_BHTD.reshape(rows, key_BKLD.shape[1], -1, size)
+    found = torch.nn.functional.scaled_dot_product_attention(shared, key_BKLD, value_BKLD, mask, scale=scaling)
+    return found.reshape(rows, 1, heads, size), None
 
 
 class Turns:
@@ -142,6 +183,10 @@ class FixedTurns(Turns):
             super().take()
         else:
             self.replay()
+
+    def read_last(self) -> None:
+        with one_query_attention(self.inner.config):
+            super().read_last()
 
     def restart(self) -> None:
         """Back to the first turn, so that turns taken only to warm up leave nothing behind that is out of range."""

@@ -36,6 +36,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     commit: str
     """Of this repository, when it was trained."""
+    date: str = ""
+    """The day it was made, as 2026-11-15: the server offers it under that day too."""
     rank: int
     alpha: float
     size_bytes: int

@@ -16,7 +16,7 @@ import contextlib
 import email.utils
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -37,6 +37,8 @@ MAX_REPLY_BYTES = 8 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
 LINGER_S = 0.2
 """How long a finished stream is given to close by itself, so that its connection can be used again."""
+ERROR_BODY_S = 5.0
+"""How long an error's explanation is waited for; its status is known already."""
 IMAGE_TOKENS = 1500
 
 
@@ -127,46 +129,44 @@ class HttpWorker:
         return msgspec.structs.replace(reply, usage=usage, seconds=time.monotonic() - started)
 
     async def _call(self, call: HttpCall, *, deadline: float | None, observe: Observe) -> Reply:
-        limit_s, name = self.timeout.total_s, "total_s"
-        if deadline is not None and deadline - time.monotonic() < limit_s:
-            limit_s, name = deadline - time.monotonic(), "the request's deadline"
-            if limit_s <= 0:
-                raise WorkerError("the request's deadline had passed before the call", fault="timeout")
-        async with (
-            _within(limit_s, f"no whole reply within {limit_s:.3g} s ({name})"),
-            self._open(call) as body,
-        ):
-            if observe is ignore:
-                await body.require("application/json")
-                return self._wire.parse(await body.whole())
-            await body.require("text/event-stream")
-            return await self._read_stream(body, observe)
+        patience = _Patience(self.timeout, deadline=deadline)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with patience.scope:
+                patience.until_first_byte()
+                response = await self._post(call)
+                body = _Body(response, patience)
+                if response.status != 200:
+                    raise await _refused(response, body)
+                if observe is ignore:
+                    await body.require("application/json")
+                    return self._wire.parse(await body.whole())
+                await body.require("text/event-stream")
+                return await self._read_stream(body, observe)
+        except TimeoutError:
+            if not patience.scope.expired():  # somebody else's
+                raise
+            raise WorkerError(patience.said, fault="timeout") from None
+        finally:
+            if response is not None:
+                response.close()  # does nothing once the body was read to its end: it is back in the pool
 
-    @contextlib.asynccontextmanager
-    async def _open(self, call: HttpCall) -> AsyncIterator[_Body]:
-        """Send the call and hand out the body of its 200 reply; the connection is closed on every way out."""
+    async def _post(self, call: HttpCall) -> aiohttp.ClientResponse:
+        """Send the call; its reply has begun when this returns."""
         import aiohttp
 
-        limits, started = self.timeout, time.monotonic()
         key_headers: Mapping[str, str] = self._wire.key_headers(self._key.reveal()) if self._key else {}
+        connect_s = self.timeout.connect_s
         try:
-            async with _within(limits.first_byte_s, _no_first_byte(limits)):
-                response = await self._client.session().post(
-                    call.url,
-                    data=call.body,
-                    headers={"Content-Type": "application/json", **call.headers, **key_headers},
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=None, connect=limits.connect_s, sock_connect=limits.connect_s),
-                )
+            return await self._client.session().post(
+                call.url,
+                data=call.body,
+                headers={"Content-Type": "application/json", **call.headers, **key_headers},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
+            )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _not_reached(error, call.url, limits) from None
-        try:
-            body = _Body(response, limits, first_byte_s=limits.first_byte_s - (time.monotonic() - started))
-            if response.status != 200:
-                raise await _refused(response, body)
-            yield body
-        finally:
-            response.close()  # does nothing once the body was read to its end: it is back in the pool
+            raise _not_reached(error, call.url, self.timeout) from None
 
     async def _read_stream(self, body: _Body, observe: Observe) -> Reply:
         parser, decoder = EventParser(), self._wire.decoder()
@@ -202,13 +202,45 @@ def _checked(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
+class _Patience:
+    """The one timer of a call, set phase by phase to whatever runs out first: a timer for each costs more."""
+
+    def __init__(self, limits: Timeouts, *, deadline: float | None) -> None:
+        limit_s, name = limits.total_s, "total_s"
+        if deadline is not None and deadline - time.monotonic() < limit_s:
+            limit_s, name = deadline - time.monotonic(), "the request's deadline"
+            if limit_s <= 0:
+                raise WorkerError("the request's deadline had passed before the call", fault="timeout")
+        self.limits = limits
+        self.scope = asyncio.timeout(None)
+        self.said = ""
+        """What it means when the time is up."""
+        self._whole_at = self._now() + limit_s
+        self._whole_said = f"no whole reply within {limit_s:.3g} s ({name})"
+
+    def until_first_byte(self) -> None:
+        limit_s = self.limits.first_byte_s
+        self._wait(limit_s, f"no first byte of the reply within {limit_s:g} s (first_byte_s)")
+
+    def until_next_chunk(self, size: int) -> None:
+        limit_s = self.limits.chunk_s
+        self._wait(limit_s, f"nothing more came for {limit_s:g} s (chunk_s) after {size} bytes of the reply")
+
+    def _wait(self, limit_s: float, said: str) -> None:
+        at = self._now() + limit_s
+        self.said = said if at < self._whole_at else self._whole_said
+        self.scope.reschedule(min(at, self._whole_at))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
 class _Body:
     """The body of one reply: its type checked, its size bounded, each piece in time."""
 
-    def __init__(self, response: aiohttp.ClientResponse, limits: Timeouts, *, first_byte_s: float) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, patience: _Patience) -> None:
         self._response = response
-        self._limits = limits
-        self._first_byte_s = max(first_byte_s, 0.0)
+        self._patience = patience
         self._size = 0
 
     async def require(self, content_type: str) -> None:
@@ -226,22 +258,21 @@ class _Body:
     async def beginning(self, max_bytes: int) -> bytes:
         """As much as comes of a body that only explains an error; what goes wrong with it does not matter."""
         found = b""
-        with contextlib.suppress(WorkerError):
-            while len(found) < max_bytes and (chunk := await self.next_chunk()):
-                found += chunk
+        with contextlib.suppress(WorkerError, TimeoutError):
+            async with asyncio.timeout(ERROR_BODY_S):
+                while len(found) < max_bytes and (chunk := await self.next_chunk()):
+                    found += chunk
         return found[:max_bytes]
 
     async def next_chunk(self) -> bytes:
         """The next piece; empty at the end."""
         import aiohttp
 
-        limit_s = self._limits.chunk_s if self._size else self._first_byte_s
+        content = self._response.content
+        if self._size and not content.at_eof():
+            self._patience.until_next_chunk(self._size)
         try:
-            async with asyncio.timeout(limit_s):
-                chunk = await self._response.content.readany()
-        except TimeoutError:
-            late = f"nothing more came for {limit_s:g} s (chunk_s) after {self._size} bytes of the reply"
-            raise WorkerError(late if self._size else _no_first_byte(self._limits), fault="timeout") from None
+            chunk = await content.readany()
         except (aiohttp.ClientError, OSError) as error:
             raise unreadable(f"the reply was cut after {self._size} bytes: {quote(str(error))}") from None
         self._size += len(chunk)
@@ -255,22 +286,6 @@ class _Body:
             async with asyncio.timeout(limit_s):
                 while await self.next_chunk():
                     pass
-
-
-@contextlib.asynccontextmanager
-async def _within(limit_s: float, message: str) -> AsyncIterator[None]:
-    scope = asyncio.timeout(limit_s)
-    try:
-        async with scope:
-            yield
-    except TimeoutError:
-        if not scope.expired():  # somebody else's: aiohttp's time-outs are TimeoutErrors too
-            raise
-        raise WorkerError(message, fault="timeout") from None
-
-
-def _no_first_byte(limits: Timeouts) -> str:
-    return f"no first byte of the reply within {limits.first_byte_s:g} s (first_byte_s)"
 
 
 def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:

@@ -151,7 +151,7 @@ def _lead(rng: random.Random, shape: Shape, depth: int, operations: Sequence[Ope
 
 def _joins_its_own(join: Operation) -> bool:
     """Months, Roman numerals and colours come from the skill that also joins them; else a join is another's work."""
-    return join.gives in ("month", "roman", "colour")
+    return join.gives in ("month", "roman", "colour", "note", "shape", "harmony")
 
 
 def _draw(

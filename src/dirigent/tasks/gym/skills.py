@@ -13,6 +13,7 @@ from dirigent.tasks.gym.skills_notation import CODE, CONVERT, ROMAN
 from dirigent.tasks.gym.skills_numbers import LIST_OPS, NUMBERS
 from dirigent.tasks.gym.skills_rare import PLANET_OPS, PUZZLES
 from dirigent.tasks.gym.skills_warm import WARM
+from dirigent.tasks.gym.skills_warm_scales import SCALES
 from dirigent.tasks.gym.skills_words import DATES, FACTS
 
 RL_OPERATIONS: tuple[Operation, ...] = (
@@ -28,7 +29,7 @@ RL_OPERATIONS: tuple[Operation, ...] = (
 )
 PUZZLE_OPERATIONS: tuple[Operation, ...] = PUZZLES
 HELD_OUT_OPERATIONS: tuple[Operation, ...] = PLANET_OPS
-WARM_OPERATIONS: tuple[Operation, ...] = WARM
+WARM_OPERATIONS: tuple[Operation, ...] = (*WARM, *SCALES)
 
 GYM_OPERATIONS: tuple[Operation, ...] = (*RL_OPERATIONS, *PUZZLE_OPERATIONS, *HELD_OUT_OPERATIONS)
 """All that some specialist is asked to do."""

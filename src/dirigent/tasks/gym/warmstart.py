@@ -1,8 +1,10 @@
 """What a conductor is shown before RL: the language of plans, and on purpose not how to coordinate.
 
-`warm_start`: half are right decompositions, but only of questions over warm-only skills, which nobody in the pool has;
-half are gym questions cut at random places. Workers are uniform over the pool shown and access is random, so nothing
-about routing, access or the decomposition of a gym question can be learned from it.
+`warm_start`: right decompositions, but only of questions over warm-only skills, which nobody in the pool has. Workers
+are uniform over the pool shown and access is random, so nothing about routing, access or the decomposition of a gym
+question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught
+a policy to tell gym questions apart and to cut just those at random; RL then had hardly a right decomposition to
+reward, and collapsed to one step.)
 `gym_decompositions` gives that away for a separate, differently labelled run; `right_plans` gives everything away
 and is the upper reference.
 """
@@ -14,7 +16,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dirigent.errors import ConfigError
 from dirigent.plan import Plan, Step
 from dirigent.tasks.gym.compose import Blueprint, draw_blueprint, sketch_of
 from dirigent.tasks.gym.frames import Writer, tell
@@ -38,17 +39,11 @@ class Lesson(msgspec.Struct, frozen=True):
 
 
 def warm_start(n: int, *, seed: int) -> list[Lesson]:
-    """The language of plans: as many plans of each length, right about warm-only skills and random about the gym's."""
+    """The language of plans: as many plans of each length, right about warm-only skills and about nothing else."""
     rng = random.Random(f"warm start {seed}")
-    questions = [task.question for task in generate("train", max(n // 2, 200), seed=seed)]
     lessons = []
     for i in range(n):
-        steps = 1 + (i // 2) % MAX_STEPS
-        if i % 2:
-            question, subtasks = _warm_question(rng, steps=steps)
-        else:
-            question = rng.choice([q for q in rng.sample(questions, min(40, len(questions))) if _long(q, steps)])
-            subtasks = random_spans(rng, question, count=steps)
+        question, subtasks = _warm_question(rng, steps=1 + i % MAX_STEPS)
         cards = _random_cards(rng)
         lessons.append(Lesson(cards, question, _random_plan(rng, subtasks, cards)))
     rng.shuffle(lessons)
@@ -76,22 +71,6 @@ def right_plans(n: int, *, seed: int) -> list[Lesson]:
             pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
         lessons.append(Lesson(cards_for(pool, rng), task.question, plan_for(task, pool)))
     return lessons
-
-
-def random_spans(rng: random.Random, question: str, *, count: int) -> list[str]:
-    """Pieces of a question, in order and apart, cut without regard to what they mean."""
-    words = question.split()
-    if not 1 <= count <= len(words) // 2:
-        raise ConfigError(f"{count} spans of two words or more do not fit into {question!r}")
-    while True:
-        cuts = sorted(rng.choices(range(len(words) + 1), k=2 * count))
-        spans = [words[a:b] for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
-        if all(len(span) >= 2 for span in spans):
-            return [" ".join(span).strip(" ,;:") for span in spans]
-
-
-def _long(question: str, steps: int) -> bool:
-    return len(question.split()) >= 3 * steps
 
 
 class _Anything:

@@ -1,0 +1,59 @@
+"""The gym's results, with every planner there is: writes docs/results/gym.{json,md,html}.
+
+    python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact]
+
+Carries out recipes/eval-gym.toml. The trained planners, `conductor` and `warm-start`, join by themselves once their
+weights are in the package, first in the table; `--language` adds the same base untrained, which is slow on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from dirigent.cli.evaluating import carried_out
+from dirigent.evals.page import as_html
+from dirigent.evals.recipe import load_recipe
+from dirigent.evals.report import as_json, as_markdown, as_table
+from dirigent.weights import packaged
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / "recipes" / "eval-gym.toml"
+TRAINED = ("conductor", "warm-start")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=None, help="questions; as the recipe says")
+    parser.add_argument("--workers", default=None, help="exact, or local adapters on this CPU")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
+    args = parser.parse_args()
+    recipe = load_recipe(RECIPE)
+    there = [name for name in TRAINED if name in packaged()]
+    planners = (*there, *(("language",) if args.language else ()), *recipe.planners)
+    recipe = msgspec.structs.replace(
+        recipe,
+        planners=planners,
+        limit=args.limit or recipe.limit,
+        workers=args.workers or recipe.workers,
+    )
+    out = args.out or ROOT / recipe.out
+    scratch = out.with_name(f".{out.name}")
+    report = asyncio.run(carried_out(recipe, scratch, resume=False, traces=False, source="recipes/eval-gym.toml"))
+    scratch.with_suffix(".jsonl").unlink()
+    report = msgspec.structs.replace(report, recipe={**report.recipe, "recipe": "recipes/eval-gym.toml"})
+    out.write_bytes(as_json(report))
+    out.with_suffix(".md").write_text(as_markdown(report), encoding="utf-8")
+    out.with_suffix(".html").write_text(as_html(report), encoding="utf-8")
+    print(as_table(report))
+    for name in TRAINED:
+        if name not in there:
+            print(f"not in the table: {name}, whose weights are not in the package yet")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The Conductor paper's whole table, walked with a stub in place of the models: 7 tasks, 7 workers, every method.
+
+    python benchmarks/paper_table.py [--rows 3] [--fit 2] [--out docs/results/paper-dry-run] [--json]
+
+Proves that with keys one command, `dirigent eval recipes/eval-paper.toml`, gives the table: the recipe, the pool file,
+the loaders (a few made-up rows in each benchmark's published form), the three wire formats, the sandbox, every planner
+and the report are the real ones; only the models' replies come from a provider on loopback, so the accuracies mean
+nothing. Then it estimates what the real run costs. Exits 1 if any planner misses any question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.published_rows import published  # noqa: E402
+from tests.stub_provider import StubProvider  # noqa: E402
+from tests.stub_wires import StubCall  # noqa: E402
+
+from dirigent.build import card  # noqa: E402
+from dirigent.cli.evaluating import limits_of, live_pool  # noqa: E402
+from dirigent.config import Loaded, WorkerConfig, load_config  # noqa: E402
+from dirigent.evals.commit import source_commit  # noqa: E402
+from dirigent.evals.costing import Estimate, estimate_by_planner  # noqa: E402
+from dirigent.evals.evaluate import Evaluated  # noqa: E402
+from dirigent.evals.live import evaluate_live  # noqa: E402
+from dirigent.evals.outcome import Outcome  # noqa: E402
+from dirigent.evals.questions import gather, grading  # noqa: E402
+from dirigent.evals.recipe import EvalRecipe, load_recipe  # noqa: E402
+from dirigent.evals.report import Report, as_table  # noqa: E402
+from dirigent.messages import Event  # noqa: E402
+from dirigent.runtime import open_runtime  # noqa: E402
+from dirigent.show.words import usd_text  # noqa: E402
+from dirigent.tasks.benchmarks import BENCHMARKS  # noqa: E402
+from dirigent.worker import Price  # noqa: E402
+
+KEY = "DRY_RUN_KEY"
+SIZES = {"math500": 500, "mmlu": 14042, "rlpr": 15540, "livecodebench": 175, "aime25": 30, "bigcodebench_hard": 148,
+         "gpqa": 198}  # fmt: skip
+"""Questions of each test; the recipe's limit caps them."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=3, help="made-up questions of each task")
+    parser.add_argument("--fit", type=int, default=2, help="further ones to fit on")
+    parser.add_argument("--out", type=Path, default=None, help="write PATH.json and PATH.md")
+    parser.add_argument("--json", action="store_true", help="print the JSON line only")
+    args = parser.parse_args()
+    found = asyncio.run(dry_run(rows=args.rows, fit=args.fit))
+    if args.out is not None:
+        args.out.with_suffix(".json").write_text(json.dumps(found.figures, indent=1) + "\n")
+        args.out.with_suffix(".md").write_text(as_page(found))
+    if not args.json:
+        print(as_table(found.report))
+        print(as_page(found))
+    print(json.dumps(found.figures))
+    sys.exit(0 if found.figures["whole"] else 1)
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    report: Report
+    estimates: dict[str, Estimate]
+    figures: dict[str, Any]
+
+
+async def dry_run(*, rows: int, fit: int) -> DryRun:
+    """The recipe as it stands, over the stub, with a few rows of each task."""
+    began = time.monotonic()
+    recipe = load_recipe(ROOT / "recipes" / "eval-paper.toml")
+    real = load_config(Path(recipe.pool))
+    os.environ[KEY] = "not-a-key"
+    seen: list[Outcome] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Evaluated):
+            seen.append(event.outcome)
+
+    with tempfile.TemporaryDirectory() as folder:
+        stub = StubProvider(Answers(recipe, rows + fit).answer)
+        async with stub, open_runtime(stubbed(real, stub)) as runtime:
+            questions = await gather(
+                recipe.tasks, data=written(recipe, rows + fit, Path(folder)), limit=rows, fit=fit, seed=recipe.seed
+            )
+            pool, trained = live_pool(runtime, recipe.planners)
+            async with grading(questions) as (questions, sandbox):
+                report = await evaluate_live(
+                    questions,
+                    recipe.planners,
+                    pool,
+                    seed=recipe.seed,
+                    limits=limits_of(recipe),
+                    concurrency=recipe.concurrency,
+                    sandbox=sandbox,
+                    trained=trained,
+                    pool_name="a stub on loopback",
+                    commit=await source_commit(),
+                    observe=observe,
+                )
+        calls = len(stub.calls)
+    prices = {worker.name: card(worker).price or Price() for worker in real.config.worker}
+    estimates = estimated(recipe, seen, prices, fit_of={task.id for task in questions.fit})
+    return DryRun(report, estimates, figures_of(report, estimates, calls=calls, seconds=time.monotonic() - began))
+
+
+def stubbed(real: Loaded, stub: StubProvider) -> Loaded:
+    """The same workers at the stub's address, with the vendors' prices and a made-up key."""
+
+    def moved(worker: WorkerConfig) -> WorkerConfig:
+        wire = worker.kind if worker.kind in ("anthropic", "gemini") else "openai"
+        return msgspec.structs.replace(
+            worker,
+            base_url=stub.url(wire),  # type: ignore[arg-type]
+            api_key_env=KEY,
+            price=card(worker).price or Price(),
+            requests_per_minute=None,
+        )
+
+    config = msgspec.structs.replace(real.config, worker=tuple(moved(worker) for worker in real.config.worker))
+    return msgspec.structs.replace(real, config=config)
+
+
+def written(recipe: EvalRecipe, n: int, folder: Path) -> Path:
+    """Made-up rows of every task, in a data folder."""
+    for name in recipe.tasks:
+        lines = (json.dumps(row) for row, _ in published(name, n))
+        (folder / f"{BENCHMARKS[name].files[-1]}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+class Answers:
+    """What the stub says: a plan where one is asked for, else a right reply, more often the stronger the model."""
+
+    STRENGTH = {"gpt-5": 1.0, "gemini-2.5-pro": 0.8, "claude-sonnet-4-0": 0.75, "qwen/qwen3-32b": 0.55}  # noqa: RUF012
+    """How often a model is right; gpt-5 is the best, as in the paper, since the estimate hangs on who that is."""
+    PLAN = "Plan it. | gemini-2.5-pro 0 | -\nWork it out. | claude-sonnet-4 1 | 0\nAnswer it. | gpt-5 2 | 0 1"
+    """Three steps over the three strongest: the trained conductor's mean, says the paper."""
+
+    def __init__(self, recipe: EvalRecipe, n: int) -> None:
+        self.right = {(name, i): reply for name in recipe.tasks for i, (_, reply) in enumerate(published(name, n))}
+
+    def answer(self, call: StubCall) -> str:
+        text = json.dumps(call.body, ensure_ascii=False)
+        if call.model == "conductor-7b":
+            return "accept" if '"assistant"' in text else self.PLAN
+        if "access_list" in text or '"steps"' in text:
+            return (
+                "model_id = [0, 2]\nsubtasks = ['Answer.', 'Check the answer and give it.']\naccess_list = [[], 'all']"
+            )
+        found = re.search(r"\[(\w+) #(\d+)\]", text)
+        if found is None:
+            return "The answer is unknown."
+        lot = hashlib.blake2b(f"{call.model} {found[0]}".encode(), digest_size=2).digest()
+        if int.from_bytes(lot) / 65536 > self.STRENGTH.get(call.model, 0.4):
+            return "The answer is 0."
+        return self._reply(found[1], int(found[2]), text)
+
+    def _reply(self, name: str, i: int, text: str) -> str:
+        reply = self.right.get((name, i), "")
+        if name != "gpqa":
+            return reply
+        letter = re.search(rf"([A-D])\. {reply}", text)
+        return f"The answer is ({letter[1]})." if letter else reply
+
+
+def estimated(
+    recipe: EvalRecipe, seen: list[Outcome], prices: dict[str, Price], *, fit_of: set[str]
+) -> dict[str, Estimate]:
+    """What the real run would cost, planner by planner; `fitting` is what choosing and learning take."""
+    test = [outcome for outcome in seen if outcome.task not in fit_of]
+    asked = {name: min(SIZES[name], recipe.limit or SIZES[name]) for name in recipe.tasks}
+    found = estimate_by_planner(test, prices, questions=asked, max_output_tokens=recipe.max_output_tokens)
+    fitting = estimate_by_planner(
+        [outcome for outcome in seen if outcome.task in fit_of],
+        prices,
+        questions=dict.fromkeys(recipe.tasks, recipe.fit),
+        max_output_tokens=recipe.max_output_tokens,
+    )
+    return {**found, "fitting": sum(fitting.values(), Estimate(0.0, 0.0, 0.0))}
+
+
+def figures_of(report: Report, estimates: dict[str, Estimate], *, calls: int, seconds: float) -> dict[str, Any]:
+    total = sum(estimates.values(), Estimate(0.0, 0.0, 0.0))
+    n = report.tasks["by_task"]
+    short = {
+        f"{planner} {task}": row.n
+        for task, rows in report.by_task.items()
+        for planner, row in rows.items()
+        if row.n != n[task] or row.failed
+    }
+    return {
+        "tasks": len(report.by_task),
+        "workers": len(report.prices),
+        "planners": len(report.planners),
+        "cells": len(report.by_task) * len(report.planners),
+        "short": short,
+        "whole": report.complete and not short,
+        "calls": calls,
+        "seconds": round(seconds, 1),
+        "estimate_usual_usd": round(total.usual_usd),
+        "estimate_most_usd": round(total.most_usd),
+        "estimate_calls": round(total.calls),
+        "by_planner_usd": {name: round(found.usual_usd, 1) for name, found in estimates.items()},
+        "commit": report.commit,
+    }
+
+
+def as_page(found: DryRun) -> str:
+    figures = found.figures
+    lines = [
+        "# The paper's table: a dry run and what it would cost",
+        "",
+        f"`python benchmarks/paper_table.py`: {figures['tasks']} tasks x {figures['planners']} planners = "
+        f"{figures['cells']} cells over {figures['workers']} workers, {'all' if figures['whole'] else 'NOT all'} "
+        f"complete; {figures['calls']:,} calls to a stub in {figures['seconds']:.0f} s. Replies were made up, so no "
+        "accuracy is shown.",
+        "",
+        "With keys, `dirigent eval recipes/eval-paper.toml` fills the table. Its cost is estimated from the calls of "
+        "the dry run, list prices, assumed question lengths, and replies of 900 tokens (usual) or 4,096 (most). "
+        "What is not known before: who turns out best, how many samples cost as much as the conductor, how many of "
+        "BigCodeBench's questions need no library.",
+        "",
+        "| planner | calls | usual, USD | most, USD |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, cost in found.estimates.items():
+        lines.append(f"| {name} | {cost.calls:,.0f} | {usd_text(cost.usual_usd)} | {usd_text(cost.most_usd)} |")
+    total = sum(found.estimates.values(), Estimate(0.0, 0.0, 0.0))
+    lines.append(f"| **all** | {total.calls:,.0f} | {usd_text(total.usual_usd)} | {usd_text(total.most_usd)} |")
+    unpriced = [name for name, price in found.report.prices.items() if not price.output]
+    if unpriced:
+        lines += ["", f"Taken as free, for want of a price: {', '.join(unpriced)}."]
+    return "\n".join([*lines, "", f"Commit `{figures['commit'] or 'unknown'}`.", ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""What `dirigent eval` opens: the gym's workers, a recorded file or a configured pool; record, store and sandbox.
+
+One function a kind of evaluation, each from an `EvalRecipe` to its `Report`. Imported only when the command runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dirigent.cli.output import say
+from dirigent.cli.progress import bringing, progress
+from dirigent.cli.running import opened
+from dirigent.errors import ConfigError
+from dirigent.evals.commit import source_commit
+from dirigent.evals.evaluate import Keep, PlannerFor
+from dirigent.evals.gym import Gym, GymSettings, check_planners, evaluate_gym, roster_of
+from dirigent.evals.gym_workers import adapters_digest, gym_workers
+from dirigent.evals.live import evaluate_live, expanded, needs_fitting
+from dirigent.evals.questions import gather, grading
+from dirigent.evals.recipe import RECORDED, EvalRecipe
+from dirigent.evals.record import About, Record, digest
+from dirigent.evals.recorded import (
+    RecordedSet,
+    RecordedSettings,
+    default_planners,
+    evaluate_recorded,
+    load_recorded,
+    of_benchmarks,
+)
+from dirigent.evals.recorded import expanded as expanded_recorded
+from dirigent.evals.report import Report
+from dirigent.limits import Budget, Limits
+from dirigent.pool import Pool
+from dirigent.runtime import Runtime, load, open_store
+from dirigent.tasks.benchmarks import load_benchmark
+from dirigent.weights import FOLDER
+
+GYM_PLANNERS = ("best", "oracle", "ceiling")
+LIVE_PLANNERS = (
+    "best", "cheapest", "random", "vote", "self-moa", "moa", "reflect", "knn", "escalate", "pipeline", "language",
+    "oracle",
+)  # fmt: skip
+"""Where none is named: everybody who needs no weights of ours and no package beyond the base."""
+
+
+async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:
+    """The report of a recipe. Outcomes go beside `file`; `source` is the recipe's own file, for the report to name."""
+    of_kind = {"gym": _gym, "recorded": _recorded, "live": _live}[recipe.kind]
+    made = _Making(recipe, file.with_suffix(".jsonl"), resume, traces, source)
+    return await of_kind(made)
+
+
+class _Making(msgspec.Struct, frozen=True):
+    """What every kind of evaluation needs."""
+
+    recipe: EvalRecipe
+    outcomes: Path
+    resume: bool
+    traces: bool
+    source: str
+
+    @asynccontextmanager
+    async def running(self, about: About, planners: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
+        """The record, the budget, the store and the progress bars, as arguments of an evaluation."""
+        with (
+            Record.open(self.outcomes, about, resume=self.resume) as record,
+            _resumable(record, self.outcomes),
+            progress(planners) as observe,
+        ):
+            budget = Budget(max_cost_usd=self.recipe.max_cost, what="the evaluation")
+            budget.spent_usd = record.cost_usd
+            async with _keeping(self.traces) as keep:
+                yield {
+                    "record": record,
+                    "budget": budget,
+                    "keep": keep,
+                    "observe": observe,
+                    "concurrency": self.recipe.concurrency,
+                    "commit": await source_commit(),
+                    "date": datetime.now(UTC).date().isoformat(),
+                }
+
+
+async def _gym(made: _Making) -> Report:
+    recipe = made.recipe
+    planners = list(recipe.planners or GYM_PLANNERS)
+    settings = GymSettings(
+        split=recipe.split,
+        limit=recipe.limit or 200,
+        seed=recipe.seed,
+        cards=recipe.cards,
+        calibration=recipe.calibration,
+    )
+    adapters = Path(recipe.adapters) if recipe.adapters else None
+    async with gym_workers(recipe.workers, planners, roster_of(settings), adapters=adapters) as (worker_for, factories):
+        check_planners(planners, factories)
+        gym = Gym(settings, worker_for)
+        about = {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
+            "tasks": "gym",
+            "questions": digest(gym.tasks),
+            "workers": recipe.workers,
+            "adapters": adapters_digest(adapters or FOLDER),
+        }
+        async with made.running(about, planners) as running:
+            return await evaluate_gym(gym, planners, workers=recipe.workers, factories=factories, **running)
+
+
+async def _recorded(made: _Making) -> Report:
+    recipe = made.recipe
+    questions = _recorded_questions(recipe)
+    planners = expanded_recorded(recipe.planners or default_planners(questions), questions)
+    settings = RecordedSettings(seed=recipe.seed)
+    about = {
+        "pool": recipe.pool,
+        "questions": digest(questions.tasks),
+        "seed": str(recipe.seed),
+        "folds": str(settings.folds),
+    }
+    async with made.running(about, planners) as running:
+        return await evaluate_recorded(questions, planners, settings=settings, **running)
+
+
+async def _live(made: _Making) -> Report:
+    recipe = made.recipe
+    planners = recipe.planners or LIVE_PLANNERS
+    async with opened(Path(recipe.pool)) as runtime:
+        pool, trained = live_pool(runtime, planners)
+        names = expanded(planners, pool, trained=trained)
+        with bringing() as brought:
+            questions = await gather(
+                recipe.tasks,
+                data=Path(recipe.data) if recipe.data else None,
+                limit=recipe.limit,
+                fit=recipe.fit if needs_fitting(planners) else 0,
+                seed=recipe.seed,
+                progress=brought,
+            )
+        async with grading(questions) as (questions, sandbox):
+            _tell_left_out(questions.left_out)
+            about = {
+                "questions": digest(questions.tasks),
+                "fit": digest(questions.fit),
+                "seed": str(recipe.seed),
+                "pool": ", ".join(f"{info.name}={info.model}" for info in pool.infos),
+                "max_output_tokens": str(recipe.max_output_tokens),
+            }
+            async with made.running(about, names) as running:
+                return await evaluate_live(
+                    questions,
+                    planners,
+                    pool,
+                    seed=recipe.seed,
+                    limits=limits_of(recipe),
+                    sandbox=sandbox,
+                    trained=trained,
+                    recipe=_settings(recipe, made.source),
+                    pool_name=Path(recipe.pool).name,
+                    **running,
+                )
+
+
+def limits_of(recipe: EvalRecipe) -> Limits:
+    return Limits(max_steps=recipe.max_steps, max_output_tokens=recipe.max_output_tokens, deadline_s=recipe.deadline_s)
+
+
+def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[str, PlannerFor]]:
+    """The workers that are asked, and the conductor where a profile has one: its own worker only plans."""
+    profiles = [name for name, profile in runtime.config.profile.items() if profile.planner == "conductor"]
+    pool, trained = runtime.pool, {}
+    if profiles:
+        pool = pool.without([runtime.config.profile[name].planner_worker for name in profiles])
+        if any(name.partition(":")[0] == "conductor" for name in planners):
+            planner = runtime.conductor(profiles[0]).planner
+            trained = {"conductor": lambda task, pool: planner}
+    for name in pool:
+        if name in runtime.problems:
+            raise ConfigError(runtime.problems[name])
+    return pool, trained
+
+
+def _settings(recipe: EvalRecipe, source: str) -> dict[str, Any]:
+    kept = ("limit", "fit", "pool", "data", "max_cost", "max_steps", "max_output_tokens")
+    found = {name: getattr(recipe, name) for name in kept}
+    return {"recipe": source, **{name: value for name, value in found.items() if value not in (None, "")}}
+
+
+def _recorded_questions(recipe: EvalRecipe) -> RecordedSet:
+    """The pool's own questions, or those of the benchmarks named that it holds answers to."""
+    tasks = [name for name in recipe.tasks if name != "gym"]
+    path = recipe.pool.removeprefix(RECORDED)
+    if not path:
+        raise ConfigError(f"--pool {recipe.pool}: write  --pool recorded:FILE  with a file of recorded answers")
+    file = Path(path).expanduser()
+    if not recipe.data:
+        return load_recorded(file, limit=recipe.limit, tasks=tasks)
+    if not tasks:
+        raise ConfigError(f"--data {recipe.data} needs  --tasks  with the benchmarks to take from it")
+    wanted = [task for name in tasks for task in load_benchmark(name, Path(recipe.data))]
+    return of_benchmarks(load_recorded(file), wanted, limit=recipe.limit)
+
+
+def _tell_left_out(left_out: Mapping[str, int]) -> None:
+    for why, count in left_out.items():
+        say(f"{count:,} questions are left out: {why}")
+
+
+@contextmanager
+def _resumable(record: Record, file: Path) -> Iterator[None]:
+    """Say, when cut, that nothing is lost."""
+    if record.count:
+        say(f"{record.count:,} outcomes from before are kept")
+    try:
+        yield
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        say(f"cut: {record.count:,} outcomes are kept in {file}; --resume goes on from them")
+        raise
+
+
+@asynccontextmanager
+async def _keeping(traces: bool) -> AsyncIterator[Keep | None]:
+    if not traces:
+        yield None
+        return
+    async with open_store((await load()).config) as store:
+        yield store.save

@@ -1,0 +1,109 @@
+"""Progress of an evaluation on stderr: how right each planner is and what it cost so far.
+
+Bars on a terminal, a line for each planner elsewhere. An observer of the evaluation: it decides nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dirigent.cli.output import say
+from dirigent.evals.evaluate import Evaluated, OutOfMoney
+from dirigent.evals.outcome import Outcome
+from dirigent.messages import Event, Observe
+from dirigent.show.words import usd_text
+
+
+@contextmanager
+def progress(planners: Sequence[str]) -> Iterator[Observe]:
+    """A bar a planner with its accuracy and cost so far; off a terminal, a line for each when it is done."""
+    with _bars(planners) as bars:
+        tallies: dict[str, _Tally] = {}
+
+        def observe(event: Event) -> None:
+            if isinstance(event, OutOfMoney):
+                say(f"stopped: {event.error}")
+            elif isinstance(event, Evaluated):
+                name = event.outcome.planner
+                if event.outcome.tags.get("split") == "train":
+                    name += " on the training split"
+                tally = tallies.setdefault(name, _Tally(name, event.total))
+                tally.add(event.outcome)
+                bars.show(tally)
+
+        yield observe
+
+
+class _Tally:
+    """How one planner stands."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total = name, total
+        self.done = self.right = 0
+        self.cost_usd = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        self.done += 1
+        self.right += outcome.correct
+        self.cost_usd += outcome.cost_usd
+
+    @property
+    def text(self) -> str:
+        return f"right {self.right / max(self.done, 1):6.1%}  {usd_text(self.cost_usd)}"
+
+
+@contextmanager
+def _bars(planners: Sequence[str]) -> Iterator[_Lines]:
+    if not sys.stderr.isatty():
+        yield _Lines(planners)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _Bars(planners, progress)
+
+
+class _Lines:
+    """One line for each planner that is done; what only prepares or adds up to a figure passes silently."""
+
+    def __init__(self, planners: Sequence[str]) -> None:
+        self._planners = planners
+
+    def show(self, tally: _Tally) -> None:
+        if tally.done == tally.total and tally.name in self._planners:
+            say(f"{tally.name}: {tally.text}")
+
+
+class _Bars(_Lines):
+    """A bar for each planner, and for what prepares as long as it takes."""
+
+    def __init__(self, planners: Sequence[str], progress: Any) -> None:
+        super().__init__(planners)
+        self._progress = progress
+        self._ids: dict[str, Any] = {}
+
+    def show(self, tally: _Tally) -> None:
+        if tally.name not in self._ids:
+            self._ids[tally.name] = self._progress.add_task(tally.name, total=tally.total, said="")
+        shown = tally.name in self._planners or tally.done < tally.total
+        self._progress.update(self._ids[tally.name], completed=tally.done, said=tally.text, visible=shown)
+
+
+@contextmanager
+def bringing() -> Iterator[Callable[[str, int, int], None]]:
+    """Says what is fetched: once when it begins, and on a terminal how far it is."""
+    begun: set[str] = set()
+
+    def brought(what: str, done: int, total: int) -> None:
+        if what not in begun:
+            begun.add(what)
+            say(f"fetching {what}" + (f" ({total:,})" if total else ""))
+        if sys.stderr.isatty():
+            print(f"\r{what}: {done:,} of {total:,}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+    yield brought

@@ -1,0 +1,304 @@
+"""How each baseline is made of what the training split taught: one function a name.
+
+Knows the rules (who is best, what a vote costs, which workers escalate) and no evaluation: `evals/planners.py` checks
+the names, puts the planners to work and is where to start reading.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.evaluate import PlannerFor, noise_seed
+from dirigent.planner import LanguagePlanner, Planner
+from dirigent.planners.examples import (
+    MAX_SAMPLES,
+    Example,
+    Rollout,
+    accuracies,
+    cheapest,
+    closest_samples,
+    mean_costs_usd,
+    ranked,
+    self_moa_cost_usd,
+    vote_cost_usd,
+)
+from dirigent.planners.fixed import FanOut, Pipeline, Reflect, SelfMoa, Single, Vote
+from dirigent.planners.given import RandomWorker
+from dirigent.planners.knn import fit_knn
+from dirigent.planners.voting import Escalate, Panel
+from dirigent.planners.writing import answering
+from dirigent.pool import Pool
+from dirigent.tasks.graders import same_answer
+from dirigent.tasks.task import Grader, Task, tidy
+from dirigent.worker import Price, Worker
+from dirigent.workers.counting import Counting, Same
+
+TRAINED = ("warm-start", "conductor")
+"""Planners that are models of ours: whoever evaluates says how to get them."""
+
+VOTE_SAMPLES, SELF_MOA_SAMPLES, MOA_CALLS, TURNS, PANEL = 5, 6, 8, 5, 3
+"""Sizes where none is named: self-consistency x5 and MoA of 8 calls as the Conductor paper compares with, five turns of
+reflection as there, six samples as in the Self-MoA paper."""
+
+
+class Fitting(msgspec.Struct, frozen=True):
+    """What planners are fitted on."""
+
+    examples: tuple[Example, ...]
+    pool: Pool
+    """All workers that may be offered; a question may come with some of them."""
+    seed: int = 0
+    equal_cost_usd: float | None = None
+    """Mean cost of a question, of whoever `vote` and `self-moa` are to cost as much as."""
+    neighbours: int = 40
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        return ranked(self.examples)
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """A planner that can take part."""
+
+    name: str
+    planner_for: PlannerFor
+    helpers_for: Callable[[Task, Pool], list[Worker]] | None = None
+    """Local workers that its plans call, to be added to the pool."""
+    max_steps: int = 1
+    """Longest plan it writes, where that is known beforehand; a model's is as long as the limits allow."""
+    max_rounds: int = 1
+    note: str = ""
+    """What was chosen, in words."""
+
+
+async def fit_baseline(
+    name: str, fitting: Fitting, *, rollout: Rollout | None, trained: Mapping[str, PlannerFor]
+) -> Baseline:
+    """The planner of that name, fitted."""
+    kind, _, detail = name.partition(":")
+    if kind in TRAINED:
+        return Baseline(name, trained[kind], max_rounds=int(detail or 1))
+    if kind == "single":
+        return Baseline(name, _always(Single(detail, name=name)))
+    if kind == "random":
+        return Baseline(name, lambda task, pool: RandomWorker(seed=noise_seed(fitting.seed, task, 0)))
+    if not fitting.examples and not (kind == "language" and detail):
+        raise ConfigError(f"{name!r} is chosen on the training split, and no question of it was asked")
+    if kind in PLAIN:
+        return PLAIN[kind](name, detail, fitting)
+    if kind == "masrouter":
+        return await _masrouter(name, fitting, rollout)
+    return _fitted(name, kind, detail, fitting)
+
+
+def helpers(grader: Grader, weights: Sequence[float] = ()) -> list[Worker]:
+    """The local workers that count: equally, by weight, and only where all agree."""
+    same = _same(grader)
+    return [
+        Counting(same),
+        Counting(same, name="weigh", weights=weights),
+        Counting(same, name="agree", unanimous=True),
+    ]
+
+
+def log_odds(accuracy: float) -> float:
+    """The weight of an independent juror (Nitzan and Paroush 1982); one that is mostly wrong hardly counts."""
+    bounded = min(max(accuracy, 0.01), 0.99)
+    return max(0.01, math.log(bounded / (1 - bounded)))
+
+
+def _best(name: str, detail: str, fitting: Fitting) -> Baseline:
+    return Baseline(name, _always(Single(fitting.ranking, name=name)), note=fitting.ranking[0])
+
+
+def _cheapest(name: str, detail: str, fitting: Fitting) -> Baseline:
+    order = cheapest(fitting.examples)
+    return Baseline(name, _always(Single(order, name=name)), note=order[0])
+
+
+def _vote(name: str, detail: str, fitting: Fitting) -> Baseline:
+    best, note, samples = fitting.ranking[0], "", int(detail or VOTE_SAMPLES)
+    if not detail and fitting.equal_cost_usd is not None:
+        sizing = closest_samples(partial(vote_cost_usd, fitting.examples, best), fitting.equal_cost_usd)
+        samples, note = sizing.samples, sizing.note
+    planner = Vote(fitting.ranking, samples=samples, counter="count", name=name)
+    return Baseline(
+        name, _always(planner), _counters, max_steps=samples + 1, note=f"{best}, {note or f'{samples} samples'}"
+    )
+
+
+def _self_moa(name: str, detail: str, fitting: Fitting) -> Baseline:
+    best, note, samples = fitting.ranking[0], "", int(detail or SELF_MOA_SAMPLES)
+    if not detail and fitting.equal_cost_usd is not None:
+        price = fitting.pool[best].info.price or Price()
+        cost_usd_of = partial(self_moa_cost_usd, fitting.examples, best, price=price)
+        sizing = closest_samples(cost_usd_of, fitting.equal_cost_usd)
+        samples, note = sizing.samples, sizing.note
+    planner = SelfMoa(fitting.ranking, samples=samples, name=name)
+    return Baseline(name, _always(planner), max_steps=samples + 1, note=f"{best}, {note or f'{samples} samples'}")
+
+
+def _moa(name: str, detail: str, fitting: Fitting) -> Baseline:
+    proposers, layers = layers_of(name, detail)
+    planner = FanOut(fitting.ranking, proposers=proposers, layers=layers, name=name)
+    note = f"{proposers} proposers, {layers} layer{'s' if layers > 1 else ''}, brought together by {fitting.ranking[0]}"
+    return Baseline(name, _always(planner), max_steps=proposers * layers + 1, note=note)
+
+
+def _reflect(name: str, detail: str, fitting: Fitting) -> Baseline:
+    turns = int(detail or TURNS)
+    planner = Reflect(fitting.ranking, turns=turns, name=name)
+    return Baseline(name, _always(planner), max_steps=turns, note=f"{fitting.ranking[0]}, {turns} turns")
+
+
+def _pipeline(name: str, detail: str, fitting: Fitting) -> Baseline:
+    return Baseline(name, _always(Pipeline(fitting.ranking, name=name)), max_steps=3, note=fitting.ranking[0])
+
+
+def _language(name: str, detail: str, fitting: Fitting) -> Baseline:
+    worker = detail or fitting.ranking[0]
+    planner = LanguagePlanner(fitting.pool[fitting.pool.require(worker)], name=name)
+    return Baseline(name, _always(planner), note=f"planned by {worker}")
+
+
+def _panel(name: str, detail: str, fitting: Fitting) -> Baseline:
+    size = int(detail or PANEL)
+    planner = Panel(fitting.ranking, size=size, name=name)
+    return Baseline(name, _always(planner), _counters, max_steps=size + 1, note=", ".join(fitting.ranking[:size]))
+
+
+def _weighted(name: str, detail: str, fitting: Fitting) -> Baseline:
+    accuracy = accuracies(fitting.examples)
+
+    def weighing(task: Task, pool: Pool) -> list[Worker]:
+        there = [worker for worker in fitting.ranking if worker in pool]
+        return helpers(task.grader, [log_odds(accuracy[worker]) for worker in there])
+
+    planner = Panel(fitting.ranking, size=MAX_SAMPLES, counter="weigh", name=name)
+    return Baseline(name, _always(planner), weighing, max_steps=min(len(fitting.ranking), MAX_SAMPLES) + 1)
+
+
+def _escalate(name: str, detail: str, fitting: Fitting) -> Baseline:
+    cost_usd = mean_costs_usd(fitting.examples)
+
+    def planner_for(task: Task, pool: Pool) -> Planner:
+        best, *rest = [worker for worker in fitting.ranking if worker in pool]
+        cheaper = [worker for worker in rest if cost_usd[worker] < cost_usd[best]]
+        if len(cheaper) < 2:
+            return Single(best, name=name)
+        return Escalate((cheaper[0], cheaper[1]), best, name=name)
+
+    pair = escalating(fitting.examples)
+    note = (
+        f"{' + '.join(pair)}, then {fitting.ranking[0]}"
+        if pair
+        else f"{fitting.ranking[0]}: fewer than two are cheaper"
+    )
+    return Baseline(name, planner_for, _counters, max_steps=3, max_rounds=2, note=note)
+
+
+def escalating(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The two most accurate of the workers cheaper than the best; none where fewer than two are."""
+    best, *rest = ranked(examples)
+    cost_usd = mean_costs_usd(examples)
+    cheaper = [worker for worker in rest if cost_usd[worker] < cost_usd[best]]
+    return tuple(cheaper[:2]) if len(cheaper) >= 2 else ()
+
+
+def _knn(name: str, detail: str, fitting: Fitting) -> Baseline:
+    router = fit_knn(fitting.examples, k=int(detail or fitting.neighbours), name=name)
+    return Baseline(name, _always(router), note=f"{len(fitting.examples)} questions")
+
+
+PLAIN: dict[str, Callable[[str, str, Fitting], Baseline]] = {
+    "best": _best,
+    "cheapest": _cheapest,
+    "vote": _vote,
+    "self-moa": _self_moa,
+    "moa": _moa,
+    "reflect": _reflect,
+    "pipeline": _pipeline,
+    "language": _language,
+    "panel": _panel,
+    "weighted-vote": _weighted,
+    "escalate": _escalate,
+    "knn": _knn,
+}
+
+
+def _fitted(name: str, kind: str, detail: str, fitting: Fitting) -> Baseline:
+    """The planners that need numpy, which is imported only now."""
+    note = f"{len(fitting.examples)} questions"
+    try:
+        if kind == "routerdc":
+            from dirigent.planners.routerdc import fit_routerdc
+
+            router = fit_routerdc(fitting.examples, seed=fitting.seed, name=name)
+            return Baseline(name, _always(router), note=note)
+        from dirigent.planners.smoothie import Smoothie, SmoothieFit
+    except ModuleNotFoundError as error:
+        raise _without_numpy(name, error) from None
+    smoothing = SmoothieFit(fitting.examples, **({"neighbours": int(detail)} if detail else {}))
+
+    workers = smoothing.workers[:MAX_SAMPLES]
+
+    def picking(task: Task, pool: Pool) -> list[Worker]:
+        return [smoothing.picker(task.question, among=[worker for worker in workers if worker in pool])]
+
+    planner = Smoothie(workers, name=name)
+    return Baseline(name, _always(planner), picking, max_steps=len(workers) + 1, note="no labels used")
+
+
+async def _masrouter(name: str, fitting: Fitting, rollout: Rollout | None) -> Baseline:
+    if rollout is None:
+        raise ConfigError(f"{name!r} learns from plans that are carried out, which recorded answers do not allow")
+    try:
+        from dirigent.planners.masrouter import TeamSettings, fit_masrouter
+    except ModuleNotFoundError as error:
+        raise _without_numpy(name, error) from None
+    settings = TeamSettings()
+    questions = [example.question for example in fitting.examples]
+    router = await fit_masrouter(
+        questions, answering(fitting.pool), rollout, seed=fitting.seed, settings=settings, name=name
+    )
+    note = f"{settings.epochs} plans for each of {len(questions)} questions"
+    return Baseline(name, _always(router), max_steps=settings.max_agents, note=note)
+
+
+def _without_numpy(name: str, error: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(f'{name!r} needs {error.name}: pip install "dirigent[eval]"')
+
+
+def layers_of(name: str, detail: str) -> tuple[int, int]:
+    """`8`: so many calls in all, the last of them to bring the others together; `3x2`: proposers and layers."""
+    width, x, depth = (detail or str(MOA_CALLS)).partition("x")
+    if width.isdigit() and (depth.isdigit() if x else True):
+        proposers, layers = (int(width), int(depth)) if x else (int(width) - 1, 1)
+        if proposers >= 1 and layers >= 1 and proposers * layers <= 31:
+            return proposers, layers
+    raise ConfigError(f"{name!r}: write  moa:8  (calls) or  moa:3x2  (proposers x layers), at most 32 calls")
+
+
+def _always(planner: Planner) -> PlannerFor:
+    return lambda task, pool: planner
+
+
+def _counters(task: Task, pool: Pool) -> list[Worker]:
+    return helpers(task.grader)
+
+
+def _same(grader: Grader) -> Same:
+    """How a vote compares: as the grader does. Programs and recorded scores cannot be compared so; there only the same
+    text is the same answer, and the first one stands."""
+    if grader not in ("code", "score"):
+        return partial(same_answer, grader=grader)
+
+    async def same_text(first: str, second: str) -> bool:
+        return bool(first.strip()) and tidy(first) == tidy(second)
+
+    return same_text

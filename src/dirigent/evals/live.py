@@ -1,0 +1,205 @@
+"""Live pools under evaluation: public benchmarks, asked of whatever workers are configured.
+
+First every worker answers the questions to fit on, alone: that ranks them, and is all that learned planners get to
+know. What it costs is told apart from the rows. Then every planner named answers the questions of the test, each run
+under the steps and rounds that its method needs. Where a worker answers the test alone anyway, for the oracle or under
+a name of its own, `best` and `cheapest` are those same answers and are not paid for twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.baselines import Baseline, Fitting
+from dirigent.evals.capacity import SINGLE
+from dirigent.evals.evaluate import Entry, Keep, PlannerFor, evaluate
+from dirigent.evals.examples import examples
+from dirigent.evals.figures import ORACLE, by_planner, oracle
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.planners import by_limits, check_names, entry_of, examples_of, fit_baselines, rollout_by
+from dirigent.evals.questions import Questions
+from dirigent.evals.record import Record, digest
+from dirigent.evals.report import BEST, Facts, Report, make_report
+from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
+from dirigent.limits import Budget, Limits
+from dirigent.messages import Observe, ignore
+from dirigent.planners.given import Alone
+from dirigent.pool import Pool
+from dirigent.tasks.sandbox import Sandbox
+from dirigent.tasks.task import Task
+from dirigent.version import __version__
+from dirigent.worker import Price
+
+EACH = "each"
+UNFITTED = ("single", "random", "conductor", "warm-start", ORACLE)
+SAME_AS_ALONE = (BEST, "cheapest")
+
+
+async def evaluate_live(
+    questions: Questions,
+    planners: Sequence[str],
+    pool: Pool,
+    *,
+    seed: int = 1,
+    limits: Limits = Limits(),
+    record: Record | None = None,
+    concurrency: int = 8,
+    budget: Budget | None = None,
+    sandbox: Sandbox | None = None,
+    trained: Mapping[str, PlannerFor] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    pool_name: str = "",
+    commit: str = "",
+    date: str = "",
+    keep: Keep | None = None,
+    observe: Observe = ignore,
+) -> Report:
+    """Every planner named, on these questions, over this pool. `trained` gives the planners that are models of ours."""
+    names = expanded(planners, pool, trained=trained or {})
+    ask = partial(
+        evaluate,
+        pool_for=lambda task, repeat: pool,
+        record=record,
+        seed=seed,
+        concurrency=concurrency,
+        budget=budget,
+        sandbox=sandbox,
+        keep=keep,
+        observe=observe,
+    )
+    live = _Live(questions, pool, names, seed, limits, trained or {}, ask)
+    baselines = await live.fitted()
+    outcomes, complete = await live.asked(baselines)
+    if ORACLE in names:
+        outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
+    facts = Facts(
+        recipe={"tasks": list(questions.names), "planners": list(planners), "seed": seed, **(recipe or {})},
+        commit=commit,
+        seed=seed,
+        date=date,
+        version=__version__,
+        tasks=_told(questions, pool, pool_name),
+        workers="",
+        prices={info.name: info.price or Price() for info in pool.infos},
+        fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
+        notes={b.name: b.note for b in baselines if b.note and b.name in names}
+        | ({ORACLE: "one worker per question"} if ORACLE in names else {}),
+        examples=examples(outcomes, questions.tasks, [n for n in names if not n.startswith(SINGLE)]),
+    )
+    return make_report(
+        outcomes,
+        names,
+        facts=facts,
+        references=(ORACLE, *(name for name in names if name.startswith(SINGLE))),
+        complete=complete,
+        task_of=lambda outcome: outcome.kind,
+        equal_cost=EQUAL_COST if EQUAL_COST in names else "",
+    )
+
+
+def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, PlannerFor]) -> list[str]:
+    """The names, `each` replaced by every worker alone; one that nobody stands behind is refused before any call."""
+    found: dict[str, None] = {}
+    for name in planners:
+        found |= {f"{SINGLE}{worker}": None for worker in pool} if name == EACH else {name: None}
+    if not found:
+        raise ConfigError("no planner is named; say  --planners best,moa,language")
+    if "ceiling" in found:
+        raise ConfigError("the ceiling is known on the gym alone; leave it out")
+    check_names(list(found), pool, trained=trained)
+    return list(found)
+
+
+def needs_fitting(planners: Sequence[str]) -> bool:
+    """Whether anything is chosen on the training split; then questions for it must be gathered."""
+    return any(name.partition(":")[0] not in (*UNFITTED, EACH) for name in planners)
+
+
+class _Live(msgspec.Struct):
+    """One evaluation as it goes."""
+
+    questions: Questions
+    pool: Pool
+    names: Sequence[str]
+    seed: int
+    limits: Limits
+    trained: Mapping[str, PlannerFor]
+    ask: Callable[..., Awaitable[list[Outcome]]]
+    fit_cost_usd: float = 0.0
+
+    async def fitted(self) -> list[Baseline]:
+        """The planners, fitted on what each worker does alone with the questions for it."""
+        if not needs_fitting(self.names):
+            return await fit_baselines(self.names, Fitting((), self.pool, self.seed), trained=self.trained)
+        if not self.questions.fit:
+            raise ConfigError("no questions to choose the best worker on: give  --fit 60  or data with a training part")
+        alone = await self._tried([_single(worker) for worker in self.pool], self.questions.fit)
+        if len(alone) < len(self.pool) * len(self.questions.fit):
+            raise ConfigError("the cost cap was reached before the workers were ranked; raise --max-cost and --resume")
+        known = examples_of(self.questions.fit, alone)
+        fitting = Fitting(known, self.pool, self.seed)
+        cost_usd = await equal_cost_usd(
+            self.names,
+            fitting,
+            self._tried,
+            self.questions.fit,
+            pool_for=self._pool_for,
+            limits=self.limits,
+            trained=self.trained,
+        )
+        fitting = msgspec.structs.replace(fitting, equal_cost_usd=cost_usd)
+        rollout = rollout_by(partial(self._tried, limits=self.limits), self.questions.fit)
+        return await fit_baselines(self.names, fitting, rollout=rollout, trained=self.trained)
+
+    async def asked(self, baselines: Sequence[Baseline]) -> tuple[list[Outcome], bool]:
+        """What everybody answered to the questions of the test, and whether nothing is missing."""
+        tasks = self.questions.tasks
+        alone = [f"{SINGLE}{worker}" for worker in self.pool] if ORACLE in self.names else []
+        alone = list(dict.fromkeys([*alone, *(name for name in self.names if name.startswith(SINGLE))]))
+        others = [b for b in baselines if not b.name.startswith(SINGLE)]
+        copies = {
+            b.name: f"{SINGLE}{b.note}" for b in others if b.name in SAME_AS_ALONE and f"{SINGLE}{b.note}" in alone
+        }
+        outcomes = await self.ask([_single(name.removeprefix(SINGLE)) for name in alone], tasks, limits=self.limits)
+        found = by_planner(outcomes)
+        for name, source in copies.items():
+            outcomes += [msgspec.structs.replace(outcome, planner=name) for outcome in found.get(source, ())]
+        rest = [b for b in others if b.name not in copies]
+        for limits, group in by_limits(rest, self.limits).items():
+            outcomes += await self.ask([entry_of(b, self._pool_for) for b in group], tasks, limits=limits)
+        expected = (len(alone) + len(others)) * len(tasks)
+        return outcomes, len(outcomes) == expected
+
+    async def _tried(
+        self, entries: Sequence[Entry], tasks: Sequence[Task], *, limits: Limits | None = None
+    ) -> list[Outcome]:
+        """Ask in order to fit; what it costs is told apart."""
+        outcomes = await self.ask(entries, tasks, limits=limits or self.limits)
+        self.fit_cost_usd += sum(outcome.cost_usd for outcome in outcomes)
+        return outcomes
+
+    def _pool_for(self, task: Task, repeat: int) -> Pool:
+        return self.pool
+
+
+def _single(worker: str) -> Entry:
+    return Entry(f"{SINGLE}{worker}", lambda task, pool: Alone(worker))
+
+
+def _told(questions: Questions, pool: Pool, pool_name: str) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for task in questions.tasks:
+        counts[task.kind] = counts.get(task.kind, 0) + 1
+    return {
+        "name": ", ".join(questions.names),
+        "n": len(questions.tasks),
+        "by_task": counts,
+        "pool": f"{len(pool)} workers" + (f" of {pool_name}" if pool_name else ""),
+        "questions": digest(questions.tasks),
+        "left_out": questions.left_out,
+    }

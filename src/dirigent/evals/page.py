@@ -1,0 +1,204 @@
+"""The report as one HTML page that stands alone: verdict, table, plots, each worker, examples with their plans.
+
+No script runs on it and nothing is loaded: its own policy forbids both. Everything a model or a file wrote goes through
+`markup.py`, which escapes it. Made from the `Report` alone, so that a page can be made again from its JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dirigent.evals.examples import Example
+from dirigent.evals.figures import Figures
+from dirigent.evals.markup import Markup, joined, table, tag
+from dirigent.evals.plots import Point, scatter, stacked_bars
+from dirigent.evals.report import (
+    CAPACITY_HEADER,
+    HEADER,
+    PLAN_HEADER,
+    SPENT_HEADER,
+    Report,
+    capacity_rows,
+    capacity_sentence,
+    cells_of,
+    plan_rows,
+    provenance,
+    spent_rows,
+    title_of,
+)
+
+REFERENCES = ("oracle", "ceiling", "right")
+WRITES_PLANS = ("conductor", "conductor:2", "warm-start", "language", "masrouter", "knn", "routerdc", "random")
+"""Whose steps and workers are worth a plot, in this order: planners that do not do the same for every question."""
+MOST_PLOTTED = 3
+
+
+def as_html(report: Report) -> str:
+    """The whole page."""
+    title = title_of(report)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    parts = (_verdict(report), _table(report), _cost(report), _by_task(report), _plans(report))
+    body = tag("body", tag("main", tag("h1", title), *parts, _capacity(report), _examples(report), _facts(report)))
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+def pareto_front(rows: Mapping[str, Figures]) -> list[str]:
+    """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. References are none."""
+    tried = {name: row for name, row in rows.items() if row.n and name not in REFERENCES}
+    front: list[str] = []
+    best = -1.0
+    for name in sorted(tried, key=lambda n: (tried[n].cost_usd_per_question, -tried[n].accuracy)):
+        if tried[name].accuracy > best:
+            best = tried[name].accuracy
+            front.append(name)
+    return front
+
+
+def _verdict(report: Report) -> Markup:
+    incomplete = None
+    if not report.complete:
+        incomplete = tag(
+            "p", "Incomplete: some runs are missing, and figures are over different questions.", class_="warn"
+        )
+    said = report.verdict[:1].upper() + report.verdict[1:]
+    return tag("section", tag("p", said + ".", class_="verdict"), incomplete, aria_label="verdict")
+
+
+def _table(report: Report) -> Markup:
+    note = "An asterisk marks a paired bootstrap difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
+    return _section(
+        "All planners", table(("planner", *HEADER), cells_of(report.planners)), tag("p", note, class_="note")
+    )
+
+
+def _cost(report: Report) -> Markup:
+    points = [
+        Point(name, row.cost_usd_per_question, row.accuracy, row.interval, name in REFERENCES)
+        for name, row in report.planners.items()
+        if row.n
+    ]
+    plot = scatter(points, pareto_front(report.planners), title="Accuracy against cost, with the Pareto front")
+    return _section(
+        "Does it pay?", plot, table(SPENT_HEADER, spent_rows(report.planners), caption="What a question takes")
+    )
+
+
+def _by_task(report: Report) -> Markup | None:
+    if not report.by_task:
+        return None
+    tables = [
+        tag("details", tag("summary", task), table(("planner", *HEADER), cells_of(rows)))
+        for task, rows in report.by_task.items()
+    ]
+    header = ("planner", *report.by_task)
+    cells = [
+        (name, *(f"{rows[name].accuracy * 100:.1f}" if rows[name].n else "–" for rows in report.by_task.values()))
+        for name in report.planners
+    ]
+    return _section("By task", table(header, cells, caption="Accuracy, %"), *tables)
+
+
+def _plans(report: Report) -> Markup:
+    """Steps and workers by task, of the planners that vary them; and what their plans were like."""
+    tasks = report.by_task or {str(report.tasks.get("name", "all")): report.planners}
+    known = {name: index for index, name in enumerate(WRITES_PLANS)}
+    there = sorted((name for name in report.planners if name in known), key=known.__getitem__)
+    plots: list[Markup] = []
+    for name in (there or list(report.planners))[:MOST_PLOTTED]:
+        rows = {task: figures[name] for task, figures in tasks.items() if name in figures and figures[name].n}
+        steps = {task: _shares(row.steps_histogram) for task, row in rows.items()}
+        plots.append(stacked_bars(steps, title=f"{name}: steps of its plans, by task", unit=" steps"))
+        shares = {task: row.worker_shares for task, row in rows.items()}
+        plots.append(stacked_bars(shares, title=f"{name}: share of the steps given to each worker, by task"))
+    return _section("Plans", *plots, table(PLAN_HEADER, plan_rows(report.planners)))
+
+
+def _shares(histogram: Mapping[str, int]) -> dict[str, float]:
+    total = sum(histogram.values()) or 1
+    return {name: count / total for name, count in histogram.items()}
+
+
+def _capacity(report: Report) -> Markup | None:
+    parts: list[Markup] = []
+    for task, pool in report.capacity.items():
+        heading = tag("h3", task) if len(report.capacity) > 1 else None
+        parts.append(joined(heading, table(CAPACITY_HEADER, capacity_rows(pool)), tag("p", capacity_sentence(pool))))
+    return _section("Each worker alone", *parts) if parts else None
+
+
+def _examples(report: Report) -> Markup | None:
+    if not report.examples:
+        return None
+    note = "Chosen by rule: where a planner and the best single worker differ, the longest plan first."
+    return _section("Examples", tag("p", note, class_="note"), *map(_example, report.examples))
+
+
+def _example(example: Example) -> Markup:
+    own, best = ("right" if correct else "wrong" for correct in (example.correct, example.best_correct))
+    steps = [
+        tag("li", tag("b", step.worker), " ", step.subtask, tag("i", _reads(step.access))) for step in example.steps
+    ]
+    return tag(
+        "details",
+        tag("summary", tag("b", example.planner), f" · {example.task} · {own}; the best single worker {best}"),
+        tag("pre", example.question),
+        tag("ol", *steps, start="0"),
+        tag("pre", example.answer, class_="answer"),
+    )
+
+
+def _reads(access: Sequence[int]) -> str:
+    return f" (reads {', '.join(map(str, access))})" if access else ""
+
+
+def _facts(report: Report) -> Markup:
+    prices = [
+        (name, f"{price.input:g}", f"{price.output:g}") for name, price in report.prices.items() if price is not None
+    ]
+    parts: list[Markup] = [tag("p", provenance(report).replace("`", ""))]
+    if prices:
+        parts.append(table(("worker", "input", "output"), prices, caption="Prices, USD per million tokens"))
+    settings = [(name, str(value)) for name, value in report.recipe.items()]
+    if settings:
+        parts.append(table(("setting", "value"), settings, caption="Settings that give this report again"))
+    chosen = [(name, report.notes[name]) for name in report.notes]
+    if chosen:
+        parts.append(table(("planner", "what stands behind it"), chosen))
+    return _section("Where it comes from", *parts)
+
+
+def _section(title: str, *children: Markup | None) -> Markup:
+    return tag("section", tag("h2", title), *children)
+
+
+STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1a1a1a;--dim:#5c5c5c;--rule:#d5d5d5;--soft:#f4f4f2;--warn:#9a3b00;
+--c0:#2f6fb5;--c1:#b5502f;--c2:#3f8f4f;--c3:#8a5fb0;--c4:#a8851f;--c5:#2f9a9a;--c6:#b03a78;--c7:#6b6b6b;--on:#fff}
+@media (prefers-color-scheme:dark){:root{--bg:#16181b;--fg:#e8e8e6;--dim:#a3a5a8;--rule:#3a3d42;--soft:#202327;
+--warn:#ffb37a;--c0:#7fb3ea;--c1:#e8967a;--c2:#84cc93;--c3:#c3a0e6;--c4:#dcc06a;--c5:#76cfcf;--c6:#e88bbd;--c7:#b4b4b4;
+--on:#16181b}}
+body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
+main{max-width:62rem;margin:0 auto;padding:1.5rem 1rem 4rem}
+h1{font-size:1.4rem}h2{font-size:1.15rem;margin:2.5rem 0 .6rem}h3{font-size:1rem}
+.verdict{font-size:1.1rem;border-left:4px solid var(--c0);padding:.4rem .9rem;background:var(--soft)}
+.warn{color:var(--warn)}.note,figcaption,caption{color:var(--dim);font-size:.875rem;text-align:left}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .7rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap}
+th[scope=row],th:first-child{text-align:left}
+figure{margin:1rem 0}svg{width:100%;height:auto;max-width:760px}
+text{fill:var(--fg);font:12px system-ui,sans-serif}.end{text-anchor:end}.middle{text-anchor:middle}
+text.inside{fill:var(--on)}.axis{stroke:var(--dim)}.grid{stroke:var(--rule)}.whisker{stroke:var(--dim)}
+.lead{stroke:var(--rule)}.front{fill:none;stroke:var(--fg);stroke-dasharray:4 3}
+.c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}.c4{fill:var(--c4)}.c5{fill:var(--c5)}
+.c6{fill:var(--c6)}.c7{fill:var(--c7)}.pale{fill-opacity:.45}.dot{stroke:var(--fg)}.reference{fill:none}
+details{margin:.5rem 0}summary{cursor:pointer}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--soft);padding:.6rem .8rem;font-size:.85rem}
+.answer{border-left:3px solid var(--c2)}
+"""

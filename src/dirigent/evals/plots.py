@@ -1,0 +1,201 @@
+"""Plots of a report as inline SVG: accuracy against cost, and shares as stacked bars.
+
+Drawn by hand so that a page stands alone: no script, no font, no address. Colours come from the page's own style, so
+that light and dark both work; every plot has a title and a description for those who do not see it, and no meaning
+hangs on colour alone: points carry their names, bars their figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from dirigent.evals.markup import Markup, joined, tag
+from dirigent.show.words import usd_text
+
+WIDTH, HEIGHT = 760, 420
+LEFT, RIGHT, TOP, BOTTOM = 56, 150, 24, 48
+BAR, GAP, LABEL = 22, 10, 150
+COLOURS = 8
+LOG_FROM = 20.0
+"""Costs that differ by more than this are shown on a logarithmic axis."""
+
+
+Height = Callable[[float], float]
+"""A share to pixels."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    name: str
+    cost_usd: float
+    """Of a question."""
+    accuracy: float
+    interval: tuple[float, float]
+    reference: bool = False
+    """It knows what no planner can: shown hollow."""
+
+
+def scatter(points: Sequence[Point], front: Sequence[str], *, title: str) -> Markup:
+    """Accuracy against cost; the line joins those that nothing beats at the same cost or less."""
+    if not points:
+        return tag("p", "Nothing was measured.")
+    x, ticks = _cost_axis([point.cost_usd for point in points])
+    low = max(0.0, math.floor(min(p.interval[0] for p in points) * 10) / 10)
+    high = min(1.0, math.ceil(max(p.interval[1] for p in points) * 10) / 10)
+
+    def y(share: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - (share - low) / max(high - low, 1e-9))
+
+    drawn = [_axes(ticks, [low + (high - low) * i / 5 for i in range(6)], y)]
+    by_name = {point.name: point for point in points}
+    line = " ".join(f"{x(by_name[n].cost_usd):.1f},{y(by_name[n].accuracy):.1f}" for n in front if n in by_name)
+    drawn.append(tag("polyline", points=line, class_="front"))
+    heights = _spread([y(point.accuracy) for point in points])
+    for number, (point, height) in enumerate(zip(points, heights, strict=True)):
+        drawn.append(_mark(point, x(point.cost_usd), y, label_y=height, colour=number % COLOURS))
+    said = "; ".join(f"{p.name}: {p.accuracy:.1%} at {usd_text(p.cost_usd)}" for p in points)
+    return _figure(drawn, width=WIDTH, height=HEIGHT, title=title, said=f"{said}. Pareto front: {', '.join(front)}.")
+
+
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, title: str, unit: str = "") -> Markup:
+    """A bar a row, its parts as shares of 1. Parts are named and coloured the same in every row."""
+    series = list(dict.fromkeys(name for shares in rows.values() for name in shares))
+    if not series:
+        return tag("p", "Nothing was measured.")
+    across = WIDTH - LABEL - 16
+    drawn: list[Markup] = []
+    for line, (label, shares) in enumerate(rows.items()):
+        top, left = TOP + line * (BAR + GAP), float(LABEL)
+        drawn.append(tag("text", _cut(label), x=LABEL - 8, y=top + BAR * 0.7, class_="label end"))
+        total = sum(shares.values()) or 1.0
+        for name in series:
+            width = across * shares.get(name, 0.0) / total
+            if width <= 0:
+                continue
+            colour = _colour(series.index(name))
+            note = tag("title", f"{label}: {name}{unit} {shares[name] / total:.0%}")
+            drawn.append(tag("rect", note, x=left, y=top, width=width, height=BAR, class_=colour))
+            if width > 34:
+                drawn.append(tag("text", f"{shares[name] / total:.0%}", x=left + 5, y=top + BAR * 0.7, class_="inside"))
+            left += width
+    bottom = TOP + len(rows) * (BAR + GAP) + 8
+    legend, height = _legend(series, top=bottom, unit=unit)
+    said = "; ".join(
+        f"{label}: " + ", ".join(f"{name}{unit} {share:.0%}" for name, share in shares.items())
+        for label, shares in rows.items()
+    )
+    return _figure([*drawn, legend], width=WIDTH, height=height, title=title, said=said)
+
+
+def _cost_axis(costs: Sequence[float]) -> tuple[_Scale, list[tuple[float, str]]]:
+    """Where a cost stands, and what is written along the axis."""
+    positive = [cost for cost in costs if cost > 0]
+    low, high = (min(positive), max(positive)) if positive else (0.0, 1.0)
+    scale = _Scale(low, high, logarithmic=bool(positive) and high / low > LOG_FROM, has_zero=min(costs) <= 0)
+    marks = [scale.low, (scale.low + scale.high) / 2, scale.high]
+    if scale.logarithmic:
+        marks = [scale.low, math.sqrt(scale.low * scale.high), scale.high]
+    written = [(scale(mark), usd_text(mark)) for mark in dict.fromkeys(marks)]
+    return scale, [(scale(0.0), usd_text(0.0)), *written] if scale.logarithmic and scale.has_zero else written
+
+
+class _Scale:
+    """Dollars to pixels. On a logarithmic axis what is free stands at the left edge, before everything that costs."""
+
+    def __init__(self, low: float, high: float, *, logarithmic: bool, has_zero: bool) -> None:
+        self.logarithmic = logarithmic
+        self.has_zero = has_zero
+        self.low = low if logarithmic else 0.0
+        self.high = high if high > self.low else self.low + 1.0
+
+    def __call__(self, cost_usd: float) -> float:
+        begin, across = LEFT + 14.0, WIDTH - LEFT - RIGHT - 28.0
+        if not self.logarithmic:
+            return begin + across * (cost_usd - self.low) / (self.high - self.low)
+        free = 50.0 if self.has_zero else 0.0
+        if cost_usd <= 0:
+            return begin
+        share = math.log(cost_usd / self.low) / math.log(self.high / self.low)
+        return begin + free + (across - free) * share
+
+
+def _axes(costs: Sequence[tuple[float, str]], shares: Sequence[float], y: Height) -> Markup:
+    bottom = HEIGHT - BOTTOM
+    parts = [tag("line", x1=LEFT, y1=bottom, x2=WIDTH - RIGHT, y2=bottom, class_="axis")]
+    for share in shares:
+        parts.append(tag("line", x1=LEFT, y1=y(share), x2=WIDTH - RIGHT, y2=y(share), class_="grid"))
+        parts.append(tag("text", f"{share:.0%}", x=LEFT - 6, y=y(share) + 4, class_="label end"))
+    for place, written in costs:
+        parts.append(tag("text", written, x=place, y=bottom + 18, class_="label middle"))
+    parts.append(tag("text", "cost of a question", x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 8, class_="label middle"))
+    return joined(*parts)
+
+
+def _mark(point: Point, x: float, y: Height, *, label_y: float, colour: int) -> Markup:
+    low, high = point.interval
+    note = tag(
+        "title", f"{point.name}: {point.accuracy:.1%} [{low:.1%}–{high:.1%}], {usd_text(point.cost_usd)} a question"
+    )
+    kind = f"dot c{colour}" + (" reference" if point.reference else "")
+    return tag(
+        "g",
+        note,
+        tag("line", x1=x, y1=y(low), x2=x, y2=y(high), class_="whisker"),
+        tag("circle", cx=x, cy=y(point.accuracy), r=5, class_=kind),
+        tag("line", x1=x + 6, y1=y(point.accuracy), x2=WIDTH - RIGHT + 6, y2=label_y, class_="lead"),
+        tag("text", _cut(point.name), x=WIDTH - RIGHT + 10, y=label_y + 4, class_="label"),
+    )
+
+
+def _spread(heights: Sequence[float], *, apart: float = 15.0) -> list[float]:
+    """Heights of labels, pushed down and then up again so that none covers another; their order stays."""
+    apart = min(apart, (HEIGHT - BOTTOM - TOP) / max(len(heights), 1))
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    placed = list(heights)
+    last = -math.inf
+    for i in order:
+        placed[i] = last = max(heights[i], last + apart)
+    lowest = HEIGHT - BOTTOM - 4.0
+    for i in reversed(order):
+        placed[i] = min(placed[i], lowest)
+        lowest = placed[i] - apart
+    return placed
+
+
+def _legend(series: Sequence[str], *, top: float, unit: str) -> tuple[Markup, float]:
+    parts, x, y = [], 8.0, top
+    for number, name in enumerate(series):
+        written = _cut(f"{name}{unit}")
+        width = 26 + 7.2 * len(written)
+        if x + width > WIDTH:
+            x, y = 8.0, y + 20
+        parts.append(tag("rect", x=x, y=y, width=12, height=12, class_=_colour(number)))
+        parts.append(tag("text", written, x=x + 17, y=y + 11, class_="label"))
+        x += width
+    return joined(*parts), y + 24
+
+
+def _figure(drawn: Sequence[Markup], *, width: float, height: float, title: str, said: str) -> Markup:
+    """The drawing with its title, and what it shows in words."""
+    svg = tag(
+        "svg",
+        tag("title", title),
+        tag("desc", said),
+        *drawn,
+        viewBox=f"0 0 {width:g} {height:g}",
+        role="img",
+        aria_label=title,
+        xmlns="http://www.w3.org/2000/svg",
+    )
+    return tag("figure", svg, tag("figcaption", title))
+
+
+def _colour(number: int) -> str:
+    """Eight colours, and the same again paler."""
+    return f"part c{number % COLOURS}" + (" pale" if number // COLOURS % 2 else "")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 22 else name[:21] + "…"

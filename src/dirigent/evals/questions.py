@@ -1,0 +1,174 @@
+"""The questions of an evaluation: those asked, and those that planners are fitted on.
+
+Benchmarks come by name, from a folder or from the hub. Of each, a seeded sample is asked. What planners are fitted on
+comes from the benchmark's training part; where it has none, from questions that are then held out of the test. What
+cannot be graded here is left out and counted, never guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from dirigent.errors import ConfigError, GradeError
+from dirigent.prompt import closing_form
+from dirigent.tasks.benchmarks import Part, benchmark, fetch_benchmark, load_benchmark
+from dirigent.tasks.code import grade_code, missing_libraries, problem_in
+from dirigent.tasks.hub import Addresses, Progress
+from dirigent.tasks.sandbox import Sandbox, open_sandbox
+from dirigent.tasks.task import Task
+
+DOUBTED = frozenset({"bigcodebench", "bigcodebench_hard"})
+"""Sets whose own reference solutions do not all pass in our sandbox: their tests patch the program's modules or share
+files with it, and program and tests are kept apart here. So the references are run first."""
+
+
+class Questions(msgspec.Struct, frozen=True):
+    names: tuple[str, ...]
+    tasks: list[Task]
+    """Asked; `kind` is the benchmark's name."""
+    fit: list[Task] = []
+    """For choosing and fitting planners; none of them is asked."""
+    left_out: dict[str, int] = {}
+    """Why questions were left out -> how many."""
+
+
+async def gather(
+    names: Sequence[str],
+    *,
+    data: Path | None = None,
+    limit: int | None = None,
+    fit: int = 0,
+    seed: int = 1,
+    cache: Path | None = None,
+    addresses: Addresses | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Questions:
+    """The questions of these benchmarks: `limit` and `fit` of each."""
+    if not names:
+        raise ConfigError("no benchmark is named; say  --tasks gsm8k,math500")
+    for name, number in (("limit", limit), ("fit", fit)):
+        if number is not None and number < (1 if name == "limit" else 0):
+            raise ConfigError(f"{name} must be {1 if name == 'limit' else 0} or more, not {number}")
+    tasks: list[Task] = []
+    fitted: list[Task] = []
+    left_out: Counter[str] = Counter()
+    for name in dict.fromkeys(names):
+        benchmark(name)
+        bring = _Bringer(name, data, cache, addresses, progress)
+        asked, known = _sampled(
+            _gradable(await bring.part("test"), left_out),
+            _gradable(await bring.part("train"), left_out) if fit else [],
+            limit=limit,
+            fit=fit,
+            seed=seed,
+        )
+        if not asked:
+            raise ConfigError(f"no question of {name} is left to ask: {dict(left_out)}; take a smaller  --fit")
+        tasks += [_shown(task, name) for task in asked]
+        fitted += [_shown(task, name, split="train") for task in known]
+    return Questions(tuple(dict.fromkeys(names)), tasks, fitted, dict(left_out))
+
+
+@asynccontextmanager
+async def grading(questions: Questions) -> AsyncIterator[tuple[Questions, Sandbox | None]]:
+    """One sandbox for the whole evaluation, opened only where code is graded; it attacks itself first.
+
+    Questions whose own reference fails in it are left out.
+    """
+    if not any(task.grader == "code" for task in (*questions.tasks, *questions.fit)):
+        yield questions, None
+        return
+    async with open_sandbox() as sandbox:
+        yield await _verified(questions, sandbox), sandbox
+
+
+class _Bringer(msgspec.Struct, frozen=True):
+    """Where a benchmark comes from."""
+
+    name: str
+    data: Path | None
+    cache: Path | None
+    addresses: Addresses | None
+    progress: Progress
+
+    async def part(self, part: Part) -> list[Task]:
+        if self.data is not None:
+            return await asyncio.to_thread(load_benchmark, self.name, self.data, part=part)
+        return await fetch_benchmark(
+            self.name, part=part, cache=self.cache, addresses=self.addresses, progress=self.progress
+        )
+
+
+def _gradable(tasks: Sequence[Task], left_out: Counter[str]) -> list[Task]:
+    """The tasks that can be judged here; the reasons against the others are counted."""
+    kept = []
+    for task in tasks:
+        why = _against(task)
+        if why:
+            left_out[why] += 1
+        else:
+            kept.append(task)
+    return kept
+
+
+def _against(task: Task) -> str:
+    if task.grader != "code":
+        return ""
+    try:
+        problem = problem_in(task)
+    except GradeError:
+        return f"{task.kind}: no tests in its file"
+    return f"{task.kind}: {missing_libraries(problem.libraries)}" if problem.libraries else ""
+
+
+def _sampled(
+    test: Sequence[Task], train: Sequence[Task], *, limit: int | None, fit: int, seed: int
+) -> tuple[list[Task], list[Task]]:
+    """The questions to ask and to fit on, both drawn by lot; without a training part, the latter are held out."""
+    shuffled = random.Random(f"questions {seed}").sample(list(test), len(test))
+    if train:
+        known = {task.question for task in test}
+        fresh = [task for task in train if task.question not in known]
+        return shuffled[:limit], random.Random(f"fit {seed}").sample(fresh, min(fit, len(fresh)))
+    return shuffled[fit:][:limit], shuffled[:fit]
+
+
+def _shown(task: Task, name: str, *, split: str = "test") -> Task:
+    """The task as planners get it: under its benchmark's name, told how to close its answer."""
+    return msgspec.structs.replace(
+        task,
+        id=task.id if task.id.startswith(name) else f"{name}:{task.id}",
+        kind=name,
+        question=closing_form(task.question, task.grader),
+        tags={**task.tags, "split": split, "task": name},
+    )
+
+
+async def _verified(questions: Questions, sandbox: Sandbox) -> Questions:
+    left_out = Counter(questions.left_out)
+    tasks = await _passing(questions.tasks, sandbox, left_out)
+    fit = await _passing(questions.fit, sandbox, left_out)
+    if not tasks:
+        raise ConfigError(f"no question is left to ask: {dict(left_out)}")
+    return msgspec.structs.replace(questions, tasks=tasks, fit=fit, left_out=dict(left_out))
+
+
+async def _passing(tasks: Sequence[Task], sandbox: Sandbox, left_out: Counter[str]) -> list[Task]:
+    async def passes(task: Task) -> bool:
+        problem = problem_in(task) if task.kind in DOUBTED else None
+        if problem is None or not problem.reference:
+            return True
+        return (await grade_code(problem, problem.reference, sandbox=sandbox)).correct
+
+    right = await asyncio.gather(*(passes(task) for task in tasks))
+    for task, passed in zip(tasks, right, strict=True):
+        if not passed:
+            left_out[f"{task.kind}: its own reference does not pass in the sandbox"] += 1
+    return [task for task, passed in zip(tasks, right, strict=True) if passed]

@@ -1,0 +1,140 @@
+"""Evaluation recipes: what is asked, of whom, by which planners, in one TOML file that gives the same report again.
+
+    name = "maths"
+    tasks = ["gsm8k", "math500"]
+    planners = ["best", "vote", "moa", "language", "oracle"]
+    pool = "dirigent.toml"
+    limit = 200
+    max_cost = 20.0
+
+Paths are relative to the recipe; `out` to where the command runs. Carrying it out is the command line's part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dirigent import toml
+from dirigent.errors import ConfigError
+from dirigent.tasks.benchmarks import BENCHMARKS
+from dirigent.tasks.gym.pools import Cards
+from dirigent.toml import nearest
+
+GYM = "gym"
+RECORDED = "recorded:"
+
+
+class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    about: str = ""
+    tasks: tuple[str, ...] = (GYM,)
+    """`gym`, or benchmarks by name; with a recorded pool also the tasks of its file."""
+    planners: tuple[str, ...] = ()
+    pool: str = ""
+    """A dirigent.toml whose workers are asked, or `recorded:FILE`."""
+    data: str = ""
+    """Folder or file with the benchmarks; without it they come from the hub."""
+    limit: int | None = None
+    """Questions of each task; without it all there are, or 200 of the gym."""
+    fit: int = 60
+    """Questions of each task that planners are fitted on."""
+    seed: int = 1
+    out: str = ""
+    max_cost: float | None = None
+    """Most the whole evaluation may cost, in USD."""
+    concurrency: int = 8
+    max_steps: int = 5
+    max_output_tokens: int = 4096
+    """Of one reply."""
+    deadline_s: float = 900.0
+    """Of one question."""
+    split: Literal["test", "dev", "novel"] = "test"
+    """Of the gym."""
+    cards: Cards = "train"
+    workers: Literal["exact", "local"] = "exact"
+    """The gym's specialists: by table, or as adapters on this machine."""
+    adapters: str = ""
+    calibration: int = 300
+    """Questions of the gym that choose the best worker and the ceiling."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "concurrency", "calibration", "max_steps", "max_output_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, not {value}")
+        if self.fit < 0:
+            raise ValueError(f"fit must be 0 or more, not {self.fit}")
+        if not self.tasks:
+            raise ValueError("tasks names nothing to ask")
+
+    @property
+    def kind(self) -> Literal["gym", "recorded", "live"]:
+        if self.pool.startswith(RECORDED):
+            return "recorded"
+        return "gym" if self.tasks == (GYM,) else "live"
+
+
+def load_recipe(path: Path) -> EvalRecipe:
+    """A recipe from its file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the recipe {path} cannot be read: {error}") from None
+    recipe = toml.decode(text, EvalRecipe, file=str(path))
+    return msgspec.structs.replace(
+        recipe,
+        name=recipe.name or path.stem,
+        pool=_beside(path, recipe.pool),
+        data=_beside(path, recipe.data),
+        adapters=_beside(path, recipe.adapters),
+    )
+
+
+def changed(recipe: EvalRecipe, **given: Any) -> EvalRecipe:
+    """The recipe with what the command line says otherwise; None says nothing."""
+    values = msgspec.structs.asdict(recipe) | {name: value for name, value in given.items() if value is not None}
+    try:
+        return checked(msgspec.convert(values, EvalRecipe))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigError(_said(str(error), values)) from None
+
+
+def checked(recipe: EvalRecipe) -> EvalRecipe:
+    """Refuse, before anything is opened, what would only fail later."""
+    if recipe.kind == "gym":
+        if recipe.pool:
+            raise ConfigError(f"the gym brings its own workers; leave out  --pool {recipe.pool}, or name a benchmark")
+        return recipe
+    if recipe.kind == "live":
+        for name in recipe.tasks:
+            if name == GYM:
+                raise ConfigError("the gym and public benchmarks are evaluated apart: two reports")
+            if name not in BENCHMARKS:
+                raise ConfigError(f'no family of tasks is called "{name}"{nearest(name, (GYM, *BENCHMARKS))}')
+        if not recipe.pool:
+            raise ConfigError(
+                f"{', '.join(recipe.tasks)} needs models that answer: add  --pool dirigent.toml  for those of a "
+                "configuration, or  --pool recorded:FILE  with recorded answers"
+            )
+    return recipe
+
+
+CHOICES = {"split": ("test", "dev", "novel"), "cards": ("train", "held_out"), "workers": ("exact", "local")}
+NAMED = {"split": "split", "cards": "wording of cards", "workers": "workers"}
+
+
+def _said(error: str, values: dict[str, Any]) -> str:
+    """The message for a choice that is none; others say it themselves."""
+    for name, known in CHOICES.items():
+        if values[name] not in known:
+            return f'no {NAMED[name]} is called "{values[name]}"{nearest(values[name], known)}'
+    return error.partition(" - at `$")[0]
+
+
+def _beside(recipe: Path, path: str) -> str:
+    """A path of the recipe, from where the command runs; a leading `recorded:` stays."""
+    kind, colon, rest = path.partition(":") if path.startswith(RECORDED) else ("", "", path)
+    return f"{kind}{colon}{recipe.parent / Path(rest).expanduser()}" if rest else ""

@@ -1,0 +1,53 @@
+"""What all planners of this package share: a plan as a draft, the question as text, and who is there to be asked.
+
+A worker that never sees the question (`subtask_only`) is given it in its subtask: asked alone, it must be asked at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dirigent.errors import ConfigError
+from dirigent.plan import Plan, Step, format_plan
+from dirigent.planner import Brief, Draft
+from dirigent.pool import Pool
+from dirigent.prompt import ANSWER
+
+LOCAL_KIND = "counting"
+"""Kind of the local workers that count or pick. They answer no question, so nobody asks them one."""
+
+
+def written(plan: Plan, brief: Brief) -> Draft:
+    """The plan as a draft, so that it goes through the same door as every other."""
+    return Draft(format_plan(plan, brief.pool, dialect="json"), "json")
+
+
+def once(plan: Plan, brief: Brief) -> Draft:
+    """The plan in the first round; whoever is asked again accepts."""
+    return written(Plan() if brief.previous is not None else plan, brief)
+
+
+def question_text(brief: Brief) -> str:
+    return "\n".join(message.text for message in brief.question)
+
+
+def step(brief: Brief, worker: str, words: str = ANSWER, access: Sequence[int] = ()) -> Step:
+    """A step of this worker; where it would not see the question, its subtask brings it along."""
+    if brief.pool[brief.pool.require(worker)].info.subtask_only:
+        words = question_text(brief) if words == ANSWER else f"{question_text(brief)}\n{words}"
+    return Step(worker, words, tuple(access))
+
+
+def answering(pool: Pool) -> tuple[str, ...]:
+    """The workers that can be asked a question, in pool order."""
+    return tuple(info.name for info in pool.infos if info.kind != LOCAL_KIND)
+
+
+def named(pool: Pool, worker: str | Sequence[str]) -> str:
+    """The worker wanted: by name, the first of several that the pool has, or with none named the pool's first."""
+    if isinstance(worker, str):
+        return pool.require(worker) if worker else answering(pool)[0]
+    there = [name for name in worker if name in pool]
+    if not there:
+        raise ConfigError(f"the pool has none of {', '.join(worker)}; it has {', '.join(pool.names)}")
+    return there[0]

@@ -1,0 +1,49 @@
+"""Feedback: what the caller of a run thought of it. One verdict a run and key, and only on a run of one's own.
+
+Kept apart from the trace, which is never rewritten. Nothing learns from it by itself: it leaves by export alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from dirigent.store import Store
+from dirigent.store.engine import insert_if_new
+from dirigent.store.moments import now, utc_text
+from dirigent.store.tables import attempts, feedback
+from dirigent.workers.secret import redact
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One row."""
+
+    run_id: str
+    key_id: str
+    score: float
+    """0 to 1."""
+    comment: str = ""
+    created_at: str = ""
+
+
+async def add_feedback(store: Store, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
+    """Keep a verdict. `again`: there is one already; `unknown`: this key has no such run."""
+    comment = redact(verdict.comment).replace("\0", "\ufffd")
+    row = msgspec.structs.replace(verdict, comment=comment, created_at=utc_text(now()))
+    return await store.write(_add, prepare=lambda: row)
+
+
+async def feedback_of(store: Store, run_id: str) -> list[Verdict]:
+    """Every verdict on a run."""
+    columns = [feedback.c[name] for name in Verdict.__struct_fields__]
+    query = select(*columns).where(feedback.c.run_id == run_id).order_by(feedback.c.key_id)
+    return await store.read(lambda connection: [Verdict(*row) for row in connection.execute(query)])
+
+
+def _add(connection: Connection, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
+    own = select(attempts.c.id).where(attempts.c.run_id == verdict.run_id, attempts.c.key_id == verdict.key_id)
+    if connection.execute(own.limit(1)).first() is None:
+        return "unknown"
+    return "kept" if insert_if_new(connection, feedback, msgspec.structs.asdict(verdict)) else "again"

@@ -1,0 +1,149 @@
+"""Replies that are given again: what a caller sent as Idempotency-Key, what it was for, and what came of it.
+
+A name belongs to one key: two keys that choose the same name have nothing to do with one another. A row is claimed
+before anything is done for it and finished with the reply, each in one commit, so that of many requests at once
+exactly one is carried out, whichever process they reach. A claim whose process is dead, or that is older than any
+run can be, may be claimed anew, by one and once: a request that ends its server twice is not tried a third time. Rows
+are kept for a day. Knows nothing of HTTP but that replies have a status.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, delete, select, update
+
+from dirigent.store import Store
+from dirigent.store.engine import insert_if_new
+from dirigent.store.moments import now, utc_text
+from dirigent.store.process import is_dead, own_name
+from dirigent.store.tables import idempotency
+
+KEPT_S = 24 * 3600.0
+TAKEN_OVER = "[]"
+"""Stands in place of the headers of a reply that is not there yet: the claim is the second."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A reply as it was sent."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+    """None: it was not kept, since it was too long or held a secret."""
+    run_id: str = ""
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """It is the caller's to carry out, and then to `finish` or to `release`."""
+
+    key_id: str
+    name: str
+    created_at: str
+    owner: str
+    again: bool = False
+    """Another process had begun, and died."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Somebody else is carrying it out."""
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """Two processes began it, and both died."""
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """The name was used for another request."""
+
+
+Outcome = Claimed | Kept | Running | GivenUp | Differs
+
+
+async def claim(store: Store, *, key_id: str, name: str, digest: str, longest_s: float) -> Outcome:
+    """Claim a name for the request with this digest, or learn what became of it."""
+    at = now()
+    wanted = _Wanted(
+        Claimed(key_id, name, utc_text(at), own_name()),
+        digest,
+        expired=utc_text(at - timedelta(seconds=KEPT_S)),
+        abandoned=utc_text(at - timedelta(seconds=longest_s)),
+    )
+    return await store.write(_claim, prepare=lambda: wanted)
+
+
+async def finish(store: Store, claimed: Claimed, kept: Kept) -> None:
+    """Keep the reply. Returns when it is committed."""
+    await store.write(_finish, prepare=lambda: (claimed, kept))
+
+
+async def release(store: Store, claimed: Claimed) -> None:
+    """Forget the claim: nothing came of it that is worth giving again."""
+    await store.write(_release, prepare=lambda: claimed)
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    claim: Claimed
+    digest: str
+    expired: str
+    abandoned: str
+
+
+def _claim(connection: Connection, wanted: _Wanted) -> Outcome:
+    claimed = wanted.claim
+    row = {
+        "key_id": claimed.key_id,
+        "name": claimed.name,
+        "digest": wanted.digest,
+        "owner": claimed.owner,
+        "created_at": claimed.created_at,
+    }
+    this = (idempotency.c.key_id == claimed.key_id, idempotency.c.name == claimed.name)
+    connection.execute(delete(idempotency).where(*this, idempotency.c.created_at < wanted.expired))
+    if insert_if_new(connection, idempotency, row):
+        return claimed
+    found = connection.execute(select(idempotency).where(*this)).one_or_none()
+    if found is None:
+        return Running()  # released by another process this very moment: the caller comes again
+    if found.digest != wanted.digest:
+        return Differs()
+    if found.status is not None:
+        headers = msgspec.json.decode(found.headers, type=tuple[tuple[str, str], ...])
+        return Kept(found.status, headers, found.body, found.run_id or "")
+    if not is_dead(found.owner) and found.created_at >= wanted.abandoned:
+        return Running()
+    if found.headers == TAKEN_OVER:
+        return GivenUp()
+    same = (*this, idempotency.c.owner == found.owner, idempotency.c.created_at == found.created_at)
+    taken = update(idempotency).where(*same, idempotency.c.status.is_(None))
+    values = {"owner": claimed.owner, "created_at": claimed.created_at, "headers": TAKEN_OVER}
+    won = connection.execute(taken.values(values)).rowcount
+    return msgspec.structs.replace(claimed, again=True) if won else Running()
+
+
+def _finish(connection: Connection, work: tuple[Claimed, Kept]) -> None:
+    claimed, kept = work
+    values = {
+        "status": kept.status,
+        "headers": msgspec.json.encode(kept.headers).decode(),
+        "body": kept.body,
+        "run_id": kept.run_id or None,
+    }
+    connection.execute(update(idempotency).where(*_of(claimed)).values(values))
+
+
+def _release(connection: Connection, claimed: Claimed) -> None:
+    connection.execute(delete(idempotency).where(*_of(claimed)))
+
+
+def _of(claimed: Claimed) -> tuple[Any, ...]:
+    """The row while it is this claim's: one that was taken over is no longer ours to change."""
+    return (
+        idempotency.c.key_id == claimed.key_id,
+        idempotency.c.name == claimed.name,
+        idempotency.c.owner == claimed.owner,
+        idempotency.c.created_at == claimed.created_at,
+        idempotency.c.status.is_(None),
+    )

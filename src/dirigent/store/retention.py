@@ -1,0 +1,120 @@
+"""Retention: what has been kept long enough is deleted, and that it was is written down.
+
+Runs go with what belongs to them: their trace, the response made of them, feedback, the state of a run that waits. A
+key may have days of its own, more or fewer; a run belongs to the key that paid for its calls. The ledger and the audit
+log are never touched: money and deeds stay on record. Replies kept for Idempotency-Keys go after their day, whatever
+is set. Works in small commits, so that nobody waits long for the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, false, or_, select, tuple_
+from sqlalchemy.sql.elements import False_
+
+from dirigent.errors import ConfigError
+from dirigent.store import Store
+from dirigent.store.audit import Entry, record
+from dirigent.store.idempotency import KEPT_S
+from dirigent.store.keys import list_keys
+from dirigent.store.moments import now, utc_text
+from dirigent.store.tables import attempts, feedback, idempotency, responses, run_states, traces
+
+BATCH = 200
+"""Rows deleted in one commit."""
+
+MAX_DAYS = 36_500
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """How many rows were deleted."""
+
+    traces: int = 0
+    responses: int = 0
+    feedback: int = 0
+    run_states: int = 0
+    idempotency: int = 0
+
+    @property
+    def any_run(self) -> bool:
+        """Whether anything of a run was deleted: a kept reply that has had its day is no news."""
+        return bool(self.traces or self.responses or self.feedback or self.run_states)
+
+
+async def prune(store: Store, *, days: float | None, at: datetime | None = None, actor: str = "retention") -> Pruned:
+    """Delete what is older than `days` (None: only what keys say of their own), and note it in the audit log."""
+    if days is not None and not 0 < days <= MAX_DAYS:
+        raise ConfigError(f"runs can be kept for more than 0 and up to {MAX_DAYS:,} days, not {days:g}")
+    moment = at or now()
+    own = {row.caller.key_id: row.caller.retention_days for row in await list_keys(store)}
+    cuts = _Cuts(
+        _before(moment, days) if days is not None else None,
+        {key_id: _before(moment, kept) for key_id, kept in own.items() if kept is not None},
+    )
+    waiting = run_states.c.state == "waiting"
+    pruned = Pruned(
+        traces=await _delete(store, traces, cuts.of_traces()),
+        responses=await _delete(store, responses, cuts.of(responses)),
+        feedback=await _delete(store, feedback, cuts.of(feedback)),
+        run_states=await _delete(store, run_states, and_(waiting, cuts.of(run_states)) if cuts.any else false()),
+        idempotency=await _delete(store, idempotency, idempotency.c.created_at < _before(moment, KEPT_S / 86_400)),
+    )
+    if pruned.any_run:
+        details = msgspec.structs.asdict(pruned) | {"older_than_days": days, "keys_with_their_own": len(cuts.own)}
+        await record(store, Entry(actor, "retention.prune", details))
+    return pruned
+
+
+class _Cuts(msgspec.Struct, frozen=True):
+    """Rows that were made before these moments go."""
+
+    others: str | None
+    """For whatever belongs to no key with days of its own; None: it stays."""
+    own: Mapping[str, str]
+
+    @property
+    def any(self) -> bool:
+        return self.others is not None or bool(self.own)
+
+    def of(self, table: Table) -> ColumnElement[bool]:
+        """Which rows go of a table that names its key."""
+        rows = [and_(table.c.key_id == key, table.c.created_at < cut) for key, cut in self.own.items()]
+        if self.others is not None:
+            rows.append(and_(table.c.created_at < self.others, table.c.key_id.not_in(self.own)))
+        return or_(*rows) if rows else false()
+
+    def of_traces(self) -> ColumnElement[bool]:
+        """A trace names nobody: whose it is, the ledger knows."""
+        rows = [and_(traces.c.created_at < cut, _paid_by((key,))) for key, cut in self.own.items()]
+        if self.others is not None:
+            rows.append(and_(traces.c.created_at < self.others, ~_paid_by(tuple(self.own))))
+        return or_(*rows) if rows else false()
+
+
+def _paid_by(keys: Sequence[str]) -> ColumnElement[bool]:
+    return exists().where(attempts.c.run_id == traces.c.id, attempts.c.key_id.in_(keys))
+
+
+async def _delete(store: Store, table: Table, condition: ColumnElement[bool]) -> int:
+    """Batch by batch; how many rows went. What nobody wants deleted costs no lock."""
+    if isinstance(condition, False_):
+        return 0
+    columns = list(table.primary_key.columns)
+    key: ColumnElement[Any] = tuple_(*columns) if len(columns) > 1 else columns[0]
+    statement = delete(table).where(key.in_(select(*columns).where(condition).limit(BATCH)))
+
+    def batch(connection: Connection, _: None) -> int:
+        return connection.execute(statement).rowcount
+
+    total = 0
+    while count := await store.write(batch, prepare=lambda: None):
+        total += count
+    return total
+
+
+def _before(moment: datetime, days: float) -> str:
+    return utc_text(moment - timedelta(days=days))

@@ -1,0 +1,242 @@
+"""Rows of public benchmarks as their authors publish them, turned into ours: one small function a set.
+
+Pure: a row comes in as a mapping with the published field names, a `Row` goes out, or None for a row that the set's own
+rules leave out. Nothing is fetched here (`hub.py`) and nothing is judged (`graders.py`, `code.py`). Tests of code go
+into `meta.problem`, which only the grader reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import io
+import json
+import pickle
+import random
+import re
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dirigent.errors import GradeError
+from dirigent.prompt import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
+from dirigent.tasks.code import Case, CodeProblem, problem_of
+
+RowGrader = Literal["number", "choice", "exact", "short", "literal", "math", "code"]
+
+Raw = Mapping[str, Any]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A line of a file; what else it holds (`outputs`, `scores`) is left alone."""
+
+    id: str
+    question: str
+    answer: str
+    grader: RowGrader
+    task: str = ""
+    meta: dict[str, Any] = {}
+
+
+def gsm8k(raw: Raw, index: int) -> Row:
+    solution, _, answer = raw["answer"].rpartition("####")
+    return Row(
+        f"gsm8k-{index}", raw["question"], answer.strip().replace(",", ""), "number", "gsm8k", {"solution": solution}
+    )
+
+
+def math500(raw: Raw, index: int) -> Row:
+    meta = {"subject": raw.get("subject", ""), "level": raw.get("level", "")}
+    return Row(f"math500-{raw.get('unique_id', index)}", raw["problem"], raw["answer"], "math", "math500", meta)
+
+
+def aime(raw: Raw, index: int) -> Row:
+    question = raw["problem"] if "problem" in raw else raw["question"]
+    return Row(f"aime-{raw.get('id', index)}", question, str(raw["answer"]), "number")
+
+
+def mmlu(raw: Raw, index: int) -> Row:
+    letter = chr(65 + int(raw["answer"]))
+    meta = {"subject": raw.get("subject", "")}
+    return Row(f"mmlu-{index}", lettered(raw["question"], raw["choices"]), letter, "choice", "mmlu", meta)
+
+
+def mmlu_pro(raw: Raw, index: int) -> Row:
+    options = [option for option in raw["options"] if option != "N/A"]
+    id, meta = f"mmlu-pro-{raw.get('question_id', index)}", {"subject": raw.get("category", "")}
+    return Row(id, lettered(raw["question"], options), raw["answer"], "choice", "mmlu_pro", meta)
+
+
+def gpqa(raw: Raw, index: int) -> Row:
+    """The right option is published first: shuffled by the record's id, so that everybody sees one order."""
+    right = raw["Correct Answer"].strip()
+    options = [right, *(raw[f"Incorrect Answer {i}"].strip() for i in (1, 2, 3))]
+    id = str(raw.get("Record ID", index))
+    random.Random(f"gpqa {id}").shuffle(options)
+    letter, meta = chr(65 + options.index(right)), {"subject": raw.get("High-level domain", "")}
+    return Row(f"gpqa-{id}", lettered(raw["Question"], options), letter, "choice", "gpqa", meta)
+
+
+MOST_RLPR_CHARS = 30
+"""The Conductor paper keeps only ground truths this short; longer ones cannot be compared by rule."""
+
+
+def rlpr(raw: Raw, index: int) -> Row | None:
+    answer = str(raw["reward_model"]["ground_truth"]).strip()
+    if not 0 < len(answer) <= MOST_RLPR_CHARS:
+        return None
+    question = next(turn["content"] for turn in reversed(raw["prompt"]) if turn["role"] == "user")
+    return Row(f"rlpr-{index}", question, answer, "short", "rlpr", {"subject": raw.get("ability", "")})
+
+
+def bbh(raw: Raw, index: int) -> Row:
+    target, name = raw["target"].strip(), raw.get("config", "")
+    letter = re.fullmatch(r"\(([A-Z])\)", target)
+    kind: RowGrader = "choice" if letter else "exact"
+    return Row(f"bbh-{name}-{index}", raw["input"], letter[1] if letter else target, kind, "bbh", {"subject": name})
+
+
+def humaneval(raw: Raw, index: int) -> Row:
+    meta = {"entry_point": raw["entry_point"], "test": raw["test"]}
+    return Row(raw["task_id"], raw["prompt"], raw["canonical_solution"], "code", "humaneval", meta)
+
+
+def mbpp(raw: Raw, index: int) -> Row:
+    question = raw["prompt"] if "prompt" in raw else raw["text"]
+    imports = raw.get("test_imports") or ([raw["test_setup_code"]] if raw.get("test_setup_code") else [])
+    meta = {"test_list": list(raw["test_list"]), "test_imports": list(imports)}
+    return Row(f"mbpp-{raw['task_id']}", question, raw["code"], "code", "mbpp", meta)
+
+
+def bigcodebench(raw: Raw, index: int) -> Row:
+    """The instruct form: the question says which code to start with."""
+    name = raw["entry_point"]
+    problem = CodeProblem(
+        tests=f"{raw['test']}\n\n{_RUN_UNITTEST}",
+        names=(name,),
+        libraries=_libraries(f"{raw['test']}\n{raw['code_prompt']}\n    pass\n", raw.get("libs", "")),
+        reference=f"{raw['code_prompt']}{raw['canonical_solution']}",
+    )
+    meta = {"problem": msgspec.to_builtins(problem)}
+    return Row(raw["task_id"], raw["instruct_prompt"], problem.reference, "code", "bigcodebench", meta)
+
+
+_RUN_UNITTEST = """\
+import unittest as _unittest
+_found = _unittest.TestResult()
+_unittest.defaultTestLoader.loadTestsFromTestCase(TestCases).run(_found)
+_bad = [str(case) + ": " + said.strip().splitlines()[-1] for case, said in _found.failures + _found.errors]
+assert _found.testsRun and not _bad, "; ".join(_bad) or "no tests were found"
+"""
+
+
+def livecodebench(raw: Raw, index: int) -> Row:
+    """A program that reads stdin, or a class to fill; public and private cases alike decide."""
+    cases = [*_cases(raw["public_test_cases"]), *_cases(raw["private_test_cases"])]
+    starter = raw.get("starter_code", "").strip()
+    if any(case["testtype"] == "functional" for case in cases):
+        problem = _calls(cases, json.loads(raw["metadata"])["func_name"])
+        form = f"{FILL_STARTER}\n\n```python\n{starter}\n```"
+    else:
+        problem = CodeProblem(cases=tuple(Case(case["input"], case["output"]) for case in cases))
+        form = READ_STDIN
+    meta = {"problem": msgspec.to_builtins(problem), "subject": raw.get("difficulty", "")}
+    question = f"{raw['question_content'].strip()}\n\n{form}"
+    return Row(f"livecodebench-{raw['question_id']}", question, "tests", "code", "livecodebench", meta)
+
+
+_CALL = "call_solution"
+
+_TAKEN_FOR_GRANTED = (
+    "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys\n"
+    "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
+    "from itertools import *\nfrom math import *\nfrom typing import *\n"
+)
+"""What the contest sites import for a class to fill; starter code uses `List` without importing it."""
+
+
+def _calls(cases: Sequence[Raw], name: str) -> CodeProblem:
+    """The published input is one JSON value a line, an argument each."""
+    called = [
+        ([json.loads(line) for line in case["input"].splitlines() if line.strip()], json.loads(case["output"]))
+        for case in cases
+    ]
+    tests = (
+        f"import json\nfor arguments, wanted in json.loads({json.dumps(json.dumps(called))}):\n"
+        f"    got = {_CALL}(*arguments)\n"
+        "    got = list(got) if isinstance(got, tuple) else got\n"
+        "    assert got == wanted, 'another result than expected'\n"
+    )
+    door = f"\ndef {_CALL}(*arguments):\n    return Solution().{name}(*arguments)\n"
+    return CodeProblem(tests=tests, names=(_CALL,), before=_TAKEN_FOR_GRANTED, after=door)
+
+
+def _cases(published: Any) -> list[dict[str, str]]:
+    """Test cases as JSON, or as the set packs its private ones: base64 of zlib of a pickled JSON text."""
+    if not isinstance(published, str):
+        return list(published)
+    try:
+        return list(json.loads(published))
+    except ValueError:
+        packed = zlib.decompress(base64.b64decode(published))
+        return list(json.loads(_PlainText(io.BytesIO(packed)).load()))
+
+
+class _PlainText(pickle.Unpickler):
+    """Reads a pickled text and nothing else: a pickle that names any class or function is refused, not run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise GradeError(f"a test case of the file asks to load {module}.{name}; the file is not what it should be")
+
+
+def _libraries(source: str, listed: str) -> tuple[str, ...]:
+    """What a problem imports beyond the standard library: as its code says, and as the set lists it."""
+    try:
+        named = {str(name) for name in ast.literal_eval(listed)} if listed else set()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                named.add(node.module)
+    except (ValueError, SyntaxError) as error:
+        raise GradeError(f"the libraries of a problem cannot be read: {error}") from None
+    return tuple(sorted({name.split(".")[0] for name in named} - sys.stdlib_module_names))
+
+
+PUBLISHED: dict[str, Callable[[Raw, int], Row | None]] = {
+    "gsm8k": gsm8k,
+    "math500": math500,
+    "aime24": aime,
+    "aime25": aime,
+    "mmlu": mmlu,
+    "mmlu_pro": mmlu_pro,
+    "gpqa": gpqa,
+    "rlpr": rlpr,
+    "bbh": bbh,
+    "humaneval": humaneval,
+    "mbpp": mbpp,
+    "bigcodebench": bigcodebench,
+    "bigcodebench_hard": bigcodebench,
+    "livecodebench": livecodebench,
+}
+"""By the benchmark's name."""
+
+
+def asked_question(row: Row) -> str:
+    """What a model is shown of a row of code: the function to complete, or the task with one of its tests."""
+    if "entry_point" in row.meta and "test" in row.meta:
+        return f"{COMPLETE_FUNCTION}\n\n```python\n{row.question.rstrip()}\n```"
+    if row.meta.get("test_list"):
+        return f"{row.question.strip()}\n\n{PASS_TEST}\n\n{row.meta['test_list'][0]}"
+    return row.question
+
+
+def code_problem(row: Row) -> CodeProblem | None:
+    """How a row of code is judged; None where its file has no tests for it."""
+    try:
+        return problem_of({"id": row.id, "question": row.question, "answer": row.answer, "meta": row.meta})
+    except (GradeError, SyntaxError):
+        return None

@@ -1,0 +1,294 @@
+"""Public benchmarks over a live pool: a real server on loopback answers, and everything else is as users run it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dirigent.cli.evaluating import carried_out
+from dirigent.errors import ConfigError
+from dirigent.evals.figures import by_planner, figures
+from dirigent.evals.live import evaluate_live
+from dirigent.evals.outcome import Outcome, outcome_of
+from dirigent.evals.questions import Questions, gather, grading
+from dirigent.evals.recipe import EvalRecipe
+from dirigent.evals.record import read_outcomes
+from dirigent.evals.report import figures_by_planner
+from dirigent.pool import Pool
+from dirigent.tasks.graders import judge
+from dirigent.tasks.task import Task
+from dirigent.trace import Trace
+from dirigent.worker import Price
+from dirigent.workers.scripted import FromFunction
+from tests.published_rows import published
+from tests.stub_provider import StubProvider
+from tests.stub_wires import StubCall
+
+POOL = """
+[[worker]]
+name = "strong"
+kind = "openai"
+model = "strong"
+base_url = "{url}"
+price = {{ input = 1.0, output = 4.0 }}
+
+[[worker]]
+name = "weak"
+kind = "openai"
+model = "weak"
+base_url = "{url}"
+price = {{ input = 0.1, output = 0.4 }}
+"""
+
+RIGHT = {
+    (name, i): reply for name in ("gsm8k", "math500", "humaneval") for i, (_, reply) in enumerate(published(name, 60))
+}
+
+
+def known(text: str, *, model: str) -> str:
+    """The strong model is always right, the weak one on some questions."""
+    name, i = re.findall(r"\[(\w+) #(\d+)\]", text)[-1]
+    lucky = hashlib.blake2b(f"{name} {i}".encode()).digest()[0] < 100
+    return RIGHT[name, int(i)] if model == "strong" or lucky else "The answer is 0."
+
+
+def answer(call: StubCall) -> str:
+    return known(call.text, model=call.model)
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[StubProvider]:
+    async with StubProvider(answer) as provider:
+        yield provider
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("gsm8k", "math500", "humaneval"):
+        lines = (json.dumps(row) for row, _ in published(name, 60))
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def recipe(stub: StubProvider, data: Path, **fields: object) -> EvalRecipe:
+    pool = data.parent / "dirigent.toml"
+    pool.write_text(POOL.format(url=stub.url("openai")))
+    settings: dict[str, object] = {
+        "tasks": ("gsm8k", "math500"),
+        "planners": ("best", "cheapest", "vote:3", "oracle"),
+        "pool": str(pool),
+        "data": str(data),
+        "limit": 10,
+        "fit": 6,
+    }
+    return EvalRecipe(**{**settings, **fields})  # type: ignore[arg-type]
+
+
+async def test_a_comparison_over_a_configured_pool_is_whole(stub: StubProvider, data: Path, tmp_path: Path) -> None:
+    report = await carried_out(recipe(stub, data), tmp_path / "r.json", resume=False, traces=False)
+    assert report.complete
+    assert list(report.planners) == ["best", "cheapest", "vote:3", "oracle"]
+    assert report.planners["best"].accuracy == 1.0
+    assert report.notes["best"] == "strong"
+    assert report.planners["cheapest"].accuracy < 1.0
+    assert report.tasks["by_task"] == {"gsm8k": 10, "math500": 10}
+    assert set(report.by_task) == {"gsm8k", "math500"}
+    assert report.by_task["gsm8k"]["best"].n == 10
+    assert report.capacity["all"].best == "strong"
+    assert report.capacity["all"].complementarity == 0.0
+    assert report.prices["strong"] == Price(1.0, 4.0)
+    assert report.verdict.startswith("nothing beats the best single worker (100.0%)")
+
+
+async def test_fitting_is_paid_apart_and_never_on_the_questions_asked(
+    stub: StubProvider, data: Path, tmp_path: Path
+) -> None:
+    report = await carried_out(recipe(stub, data), tmp_path / "r.json", resume=False, traces=False)
+    found = read_outcomes(tmp_path / "r.jsonl")
+    fit = [o for o in found if o.tags["split"] == "train"]
+    assert report.fit["n"] == 12
+    assert len(fit) == 12 * 2
+    assert report.fit["cost_usd"] == pytest.approx(sum(o.cost_usd for o in fit))
+    assert not {o.task for o in fit} & {o.task for o in found if o.tags["split"] == "test"}
+
+
+async def test_best_is_not_paid_for_where_its_worker_answers_alone_anyway(
+    stub: StubProvider, data: Path, tmp_path: Path
+) -> None:
+    wanted = recipe(stub, data, planners=("best", "oracle"), tasks=("gsm8k",))
+    await carried_out(wanted, tmp_path / "r.json", resume=False, traces=False)
+    assert len(stub.calls) == 2 * (6 + 10)
+
+
+async def test_resuming_pays_for_nothing_twice(stub: StubProvider, data: Path, tmp_path: Path) -> None:
+    first = await carried_out(recipe(stub, data), tmp_path / "r.json", resume=False, traces=False)
+    paid = len(stub.calls)
+    again = await carried_out(recipe(stub, data), tmp_path / "r.json", resume=True, traces=False)
+    assert len(stub.calls) == paid
+    assert again.planners == first.planners
+    assert again.fit == first.fit
+
+
+async def test_after_a_kill_only_what_was_not_finished_is_asked(
+    stub: StubProvider, data: Path, tmp_path: Path, wait_until: Callable[..., Awaitable[None]]
+) -> None:
+    wanted = recipe(stub, data, planners=("single:strong", "single:weak"))
+    stub.delay_s = 0.05
+    outcomes, home = tmp_path / "r.jsonl", tmp_path / "home"
+    command = ["-m", "dirigent", "eval", "--tasks", "gsm8k,math500", "--planners", ",".join(wanted.planners)]
+    command += ["--pool", wanted.pool, "--data", str(data), "--limit", "10", "--concurrency", "2"]
+    environ = os.environ | {"DIRIGENT_HOME": str(home)}
+    arguments = [*command, "--out", str(tmp_path / "r.json")]
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environ, stderr=-3, stdout=-3)
+    try:
+        await wait_until(lambda: outcomes.exists() and outcomes.read_bytes().count(b"\n") > 8, within_s=60)
+    finally:
+        process.kill()
+        await process.wait()
+    kept = len(read_outcomes(outcomes))
+    before, stub.delay_s = len(stub.calls), 0.0
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, "--resume", env=environ, stderr=-1, stdout=-1
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert f"{kept} outcomes from before are kept" in said.decode()
+    assert len(stub.calls) - before == 40 - kept
+    assert len({(o.planner, o.task) for o in read_outcomes(outcomes)}) == 40
+
+
+async def test_a_cap_on_the_whole_run_holds_and_says_so(stub: StubProvider, data: Path, tmp_path: Path) -> None:
+    capped = recipe(stub, data, planners=("single:strong",), max_cost=0.05, max_output_tokens=2048)
+    report = await carried_out(capped, tmp_path / "r.json", resume=False, traces=False)
+    assert report.complete
+    tight = recipe(stub, data, planners=("best",), max_cost=0.0001)
+    with pytest.raises(ConfigError, match="the cost cap was reached before the workers were ranked"):
+        await carried_out(tight, tmp_path / "t.json", resume=False, traces=False)
+
+
+@pytest.mark.system
+async def test_code_is_graded_in_one_sandbox_for_the_whole_evaluation(
+    stub: StubProvider, data: Path, tmp_path: Path
+) -> None:
+    wanted = recipe(stub, data, tasks=("humaneval",), planners=("single:strong", "single:weak"), limit=4)
+    report = await carried_out(wanted, tmp_path / "r.json", resume=False, traces=False)
+    assert report.planners["single:strong"].accuracy == 1.0
+    assert report.planners["single:weak"].accuracy < 1.0
+
+
+async def test_what_needs_missing_libraries_is_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [row | {"libs": "['numpy']"} if i % 2 else row for i, (row, _) in enumerate(published("bigcodebench", 6))]
+    (tmp_path / "bigcodebench.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    questions = await gather(["bigcodebench"], data=tmp_path)
+    assert len(questions.tasks) == 3
+    ((why, count),) = questions.left_out.items()
+    assert count == 3
+    assert why.startswith("bigcodebench: the program needs numpy, and the sandbox has the standard library alone")
+
+
+@pytest.mark.system
+async def test_a_question_whose_own_reference_fails_in_the_sandbox_is_left_out(tmp_path: Path) -> None:
+    rows = [row for row, _ in published("bigcodebench", 2)]
+    rows[1] = rows[1] | {"canonical_solution": "    return {}\n"}
+    (tmp_path / "bigcodebench.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    async with grading(await gather(["bigcodebench"], data=tmp_path)) as (questions, sandbox):
+        assert sandbox is not None
+        assert len(questions.tasks) == 1
+        assert questions.left_out == {"bigcodebench: its own reference does not pass in the sandbox": 1}
+
+
+async def test_without_code_no_sandbox_is_opened(data: Path) -> None:
+    async with grading(await gather(["gsm8k"], data=data, limit=2)) as (_, sandbox):
+        assert sandbox is None
+
+
+async def test_the_sample_is_seeded_and_a_held_out_part_is_never_asked(data: Path) -> None:
+    first = await gather(["gsm8k"], data=data, limit=20, fit=10, seed=3)
+    again = await gather(["gsm8k"], data=data, limit=20, fit=10, seed=3)
+    other = await gather(["gsm8k"], data=data, limit=20, fit=10, seed=4)
+    assert first == again
+    assert first.tasks != other.tasks
+    assert not {t.question for t in first.fit} & {t.question for t in first.tasks}
+
+
+async def test_a_training_part_is_fitted_on_where_there_is_one(data: Path) -> None:
+    (data / "gsm8k_train.jsonl").write_text(json.dumps({"question": "[train] 1 + 1", "answer": "#### 2"}))
+    questions = await gather(["gsm8k"], data=data, limit=60, fit=10)
+    assert len(questions.tasks) == 60
+    assert [task.question.startswith("[train]") for task in questions.fit] == [True]
+
+
+async def test_questions_tell_how_to_close_an_answer(data: Path) -> None:
+    questions = await gather(["gsm8k", "math500"], data=data, limit=1)
+    assert "The answer is N." in questions.tasks[0].question
+    assert "\\boxed{}" in questions.tasks[1].question
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"planners": ("bset",)}, "no planner is called 'bset'"),
+        ({"planners": ("ceiling",)}, "the ceiling is known on the gym alone"),
+        ({"planners": ("single:nobody",)}, "no worker is called 'nobody'"),
+        ({"planners": ("conductor",)}, "'conductor' has no weights here"),
+        ({"planners": ("best",), "fit": 0}, "no questions to choose the best worker on"),
+        ({"limit": 60, "fit": 60}, "no question of gsm8k is left to ask"),
+    ],
+)
+async def test_what_cannot_be_evaluated_is_refused_before_anything_is_paid(
+    stub: StubProvider, data: Path, tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        await carried_out(recipe(stub, data, **fields), tmp_path / "r.json", resume=False, traces=False)
+    assert stub.calls == []
+
+
+async def test_figures_of_a_report_are_those_of_its_traces(data: Path) -> None:
+    questions = await gather(["gsm8k", "math500"], data=data, limit=12, fit=6)
+    traces: list[Trace] = []
+    worker = {
+        name: FromFunction.of_text(lambda text, name=name: known(text, model=name), name=name, price=Price(1.0, 2.0))
+        for name in ("strong", "weak")
+    }
+
+    async def keep(trace: Trace) -> None:
+        traces.append(trace)
+
+    planners = ["best", "cheapest", "reflect:2", "moa:3", "random"]
+    report = await evaluate_live(questions, planners, Pool(worker.values()), keep=keep)
+    again = await _recomputed(traces, questions, report.planners)
+    for name, row in report.planners.items():
+        found = figures(again[name])
+        assert (row.n, row.accuracy, row.interval, row.valid) == (found.n, found.accuracy, found.interval, found.valid)
+        assert (row.calls, row.tokens, row.orchestration_tokens) == (
+            found.calls,
+            found.tokens,
+            found.orchestration_tokens,
+        )
+        assert row.cost_usd == pytest.approx(found.cost_usd)
+        assert (row.steps_histogram, row.worker_shares) == (found.steps_histogram, found.worker_shares)
+    everything = [outcome for found in again.values() for outcome in found]
+    assert figures_by_planner(everything, planners, seed=1)["moa:3"].versus_best == report.planners["moa:3"].versus_best
+
+
+async def _recomputed(traces: list[Trace], questions: Questions, names: dict[str, object]) -> dict[str, list[Outcome]]:
+    """Outcomes from traces and questions alone, in the order of the questions."""
+    by_text: dict[str, Task] = {task.question: task for task in questions.tasks}
+    found = []
+    for trace in traces:
+        task = by_text.get(trace.question[0].text)
+        if task is not None and trace.planner in names:
+            grade = await judge(task, trace.answer)
+            found.append(outcome_of(trace, task, grade=grade, planner=trace.planner))
+    order = {task.id: i for i, task in enumerate(questions.tasks)}
+    return {name: sorted(of, key=lambda o: order[o.task]) for name, of in by_planner(found).items()}

@@ -1,0 +1,86 @@
+"""Evaluation recipes: every one that ships is read, and what is wrong with one is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dirigent.config import load_config
+from dirigent.errors import ConfigError
+from dirigent.evals.planners import FIGURES, NAMES
+from dirigent.evals.recipe import EvalRecipe, changed, checked, load_recipe
+from dirigent.tasks.benchmarks import BENCHMARKS
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(FOLDER.glob("eval-*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_that_ships_is_read_and_names_what_there_is(path: Path) -> None:
+    recipe = checked(load_recipe(path))
+    assert recipe.name == path.stem
+    assert recipe.about
+    for name in recipe.planners:
+        assert name.partition(":")[0] in (*NAMES, *FIGURES, "each", "right")
+    assert all(task == "gym" or task in BENCHMARKS for task in recipe.tasks)
+
+
+def test_the_papers_table_has_seven_tasks_seven_workers_and_every_method() -> None:
+    recipe = load_recipe(FOLDER / "eval-paper.toml")
+    assert len(recipe.tasks) == 7
+    pool = load_config(Path(recipe.pool)).config
+    assert len([w for w in pool.worker if w.name != pool.profile["conductor"].planner_worker]) == 7
+    methods = {name.partition(":")[0] for name in recipe.planners}
+    assert methods >= set(NAMES) - {"single", "warm-start", "panel", "weighted-vote"}
+    assert {"each", "oracle"} <= methods
+
+
+def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('tasks = ["gsm8k"]\npool = "pool.toml"\ndata = "rows"\n')
+    recipe = load_recipe(tmp_path / "mine.toml")
+    assert (recipe.name, recipe.pool, recipe.data) == ("mine", str(tmp_path / "pool.toml"), str(tmp_path / "rows"))
+    (tmp_path / "replay.toml").write_text('pool = "recorded:answers.jsonl"\n')
+    assert load_recipe(tmp_path / "replay.toml").pool == f"recorded:{tmp_path / 'answers.jsonl'}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("taks = ['gym']", r'unknown key "taks".*did you mean "tasks".*line 1'),
+        ("limit = 0", r"limit must be 1 or more, not 0.*line 1"),
+        ("seed = 'x'", r'"seed".*must be a whole number'),
+        ("fit = -1", "fit must be 0 or more"),
+        ("tasks = []", "tasks names nothing to ask"),
+    ],
+)
+def test_a_fault_in_a_recipe_names_its_place(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(tmp_path / "bad.toml")
+
+
+def test_a_recipe_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"the recipe nowhere\.toml cannot be read"):
+        load_recipe(Path("nowhere.toml"))
+
+
+def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -> None:
+    recipe = EvalRecipe(limit=10, seed=4)
+    assert changed(recipe, limit=3, seed=None) == EvalRecipe(limit=3, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tasks": ("gsm8k",)}, "gsm8k needs models that answer: add  --pool dirigent.toml"),
+        ({"tasks": ("gym", "gsm8k"), "pool": "p.toml"}, "two reports"),
+        ({"tasks": ("gms8k",), "pool": "p.toml"}, 'did you mean "gsm8k"'),
+        ({"pool": "p.toml"}, "the gym brings its own workers"),
+        ({"split": "train"}, 'no split is called "train"'),
+        ({"workers": "exakt"}, 'no workers is called "exakt"; did you mean "exact"'),
+    ],
+)
+def test_what_would_only_fail_later_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        changed(EvalRecipe(), **given)

@@ -1,0 +1,130 @@
+"""Planners of one shape: each plan worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dirigent import Conductor, Limits, Pool, Scripted
+from dirigent.errors import ConfigError
+from dirigent.messages import Message
+from dirigent.plan import Plan, Step, parse_plan
+from dirigent.planner import Brief, Planner, Previous
+from dirigent.planners.fixed import FanOut, Fixed, Pipeline, Reflect, SelfMoa, Single, Vote
+from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
+from dirigent.prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
+from dirigent.workers.counting import Counting
+
+POOL = Pool([Scripted(name, name=name) for name in "abc"])
+
+
+async def plan_of(planner: Planner, *, pool: Pool = POOL, max_steps: int = 8, again: bool = False) -> Plan:
+    previous = Previous("a draft", "an answer") if again else None
+    limits = Limits(max_steps=max_steps, max_rounds=2)
+    brief = Brief((Message("user", "Why?"),), pool, limits, previous=previous)
+    draft = await planner.draft(brief)
+    return parse_plan(draft.text, pool, limits, dialect=draft.dialect, may_accept=again)
+
+
+async def test_one_worker_answers_alone() -> None:
+    assert await plan_of(Single()) == Plan((Step("a", ANSWER),))
+    assert await plan_of(Single("b")) == Plan((Step("b", ANSWER),))
+
+
+async def test_of_several_names_the_first_that_the_pool_has_is_taken() -> None:
+    assert await plan_of(Single(("z", "c", "b"))) == Plan((Step("c", ANSWER),))
+    assert await plan_of(Alone("z", "c")) == Plan((Step("c", ANSWER),))
+    with pytest.raises(ConfigError, match="has none of z"):
+        await plan_of(Single(("z",)))
+
+
+async def test_a_worker_that_never_sees_the_question_is_given_it() -> None:
+    pool = Pool([Scripted("x", name="a", subtask_only=True)])
+    assert await plan_of(Single(), pool=pool) == Plan((Step("a", "Why?"),))
+    reflected = await plan_of(Reflect(turns=2), pool=pool)
+    assert reflected.steps[1].subtask == f"Why?\n{REVIEW}"
+
+
+async def test_moa_of_eight_calls_asks_seven_and_brings_them_together() -> None:
+    plan = await plan_of(FanOut("b", proposers=7))
+    assert [step.worker for step in plan.steps] == ["a", "b", "c", "a", "b", "c", "a", "b"]
+    assert plan.steps[-1] == Step("b", SYNTHESISE, (0, 1, 2, 3, 4, 5, 6))
+    assert all(step == Step(step.worker, ANSWER) for step in plan.steps[:-1])
+
+
+async def test_moa_of_three_by_two_reads_the_layer_before() -> None:
+    plan = await plan_of(FanOut("c", proposers=3, layers=2))
+    assert [step.access for step in plan.steps] == [(), (), (), (0, 1, 2), (0, 1, 2), (0, 1, 2), (3, 4, 5)]
+    assert [step.worker for step in plan.steps] == ["a", "b", "c", "a", "b", "c", "c"]
+
+
+async def test_moa_takes_fewer_proposers_where_the_limit_is_low_but_never_fewer_layers() -> None:
+    assert len((await plan_of(FanOut(), max_steps=3)).steps) == 3
+    with pytest.raises(ConfigError, match="max_steps of at least 7, not 5"):
+        await plan_of(FanOut(proposers=3, layers=2), max_steps=5)
+    with pytest.raises(ConfigError, match="max_steps of at least 2, not 1"):
+        await plan_of(FanOut(), max_steps=1)
+    with pytest.raises(ConfigError, match="at least one proposer"):
+        FanOut(proposers=0)
+
+
+async def test_a_local_worker_that_counts_is_never_asked_the_question() -> None:
+    async def same(first: str, second: str) -> bool:
+        return first == second
+
+    pool = Pool([Counting(same), Scripted("x", name="a")])
+    assert [step.worker for step in (await plan_of(FanOut(), pool=pool)).steps] == ["a", "a"]
+    assert [step.worker for step in (await plan_of(RandomWorker(seed=3), pool=pool)).steps] == ["a"]
+
+
+async def test_self_moa_asks_one_worker_and_lets_it_decide() -> None:
+    plan = await plan_of(SelfMoa("b", samples=3))
+    assert plan == Plan((*[Step("b", ANSWER)] * 3, Step("b", SYNTHESISE, (0, 1, 2))))
+    with pytest.raises(ConfigError, match="at least 2, not 1"):
+        await plan_of(SelfMoa(), max_steps=1)
+    with pytest.raises(ConfigError, match="at least one sample"):
+        SelfMoa(samples=0)
+
+
+async def test_five_turns_each_look_at_the_one_before() -> None:
+    plan = await plan_of(Reflect("a"))
+    assert plan == Plan((Step("a", ANSWER), *(Step("a", REVIEW, (i,)) for i in range(4))))
+
+
+async def test_a_vote_without_a_counter_asks_the_worker_itself() -> None:
+    assert await plan_of(Vote("b", samples=2)) == Plan((*[Step("b", ANSWER)] * 2, Step("b", AGREE, (0, 1))))
+    assert await plan_of(Vote("b", samples=1)) == Plan((Step("b", ANSWER),))
+    assert (await plan_of(Vote("b", samples=2, counter="c"))).steps[-1] == Step("c", AGREE, (0, 1))
+    with pytest.raises(ConfigError, match="at least one sample"):
+        Vote(samples=0)
+
+
+async def test_a_pipeline_plans_carries_out_and_reviews() -> None:
+    assert await plan_of(Pipeline("a", worker="b", reviewer="c")) == Plan(
+        (Step("a", OUTLINE), Step("b", CARRY_OUT, (0,)), Step("c", REVIEW, (1,)))
+    )
+    assert {step.worker for step in (await plan_of(Pipeline("b"))).steps} == {"b"}
+    with pytest.raises(ConfigError, match="at least 3, not 2"):
+        await plan_of(Pipeline(), max_steps=2)
+
+
+async def test_asked_again_everybody_accepts() -> None:
+    plan = Plan((Step("a", "Do it."),))
+    planners: list[Planner] = [Single(), FanOut(), SelfMoa(), Reflect(), Vote(), Pipeline(), Fixed(plan)]
+    planners += [Alone("a"), RandomWorker(seed=1), Adapted(plan), Written("x", name="w")]
+    for planner in planners:
+        assert await plan_of(planner, again=True) == Plan()
+
+
+async def test_a_lot_is_the_same_for_the_same_seed_and_reaches_everybody() -> None:
+    drawn = [(await plan_of(RandomWorker(seed=seed))).steps[0].worker for seed in range(30)]
+    assert drawn == [(await plan_of(RandomWorker(seed=seed))).steps[0].worker for seed in range(30)]
+    assert set(drawn) == {"a", "b", "c"}
+
+
+async def test_the_reviewer_is_shown_the_answer_and_not_the_plan() -> None:
+    reviewer = Scripted("reviewed", name="c")
+    pool = Pool([Scripted("1. think", name="a"), Scripted("42", name="b"), reviewer])
+    trace = await Conductor(Pipeline("a", worker="b", reviewer="c"), pool).run("Why?")
+    assert trace.answer == "reviewed"
+    assert "42" in reviewer.seen_text
+    assert "1. think" not in reviewer.seen_text

@@ -1,0 +1,49 @@
+"""A server process for the tests of background runs: it takes over what was left, and starts one run if told to.
+
+    python -m tests.serve.background_child CONFIG TOLD [start]
+
+Prints its address, then the id of the run it started. Ends of runs are written to TOLD, a JSON object a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from dirigent.config import load_config
+from dirigent.serve import background
+from dirigent.serve.conducting import prepare
+from dirigent.serve.listen import bound, serve_until_stopped
+from dirigent.serve.service import ServeSettings, Service, open_service
+from dirigent.serve.wire import ChatMessage, ChatRequest
+from dirigent.store.keys import LOCAL_ADMIN
+from dirigent.trace import Trace
+
+PURPOSE = {"kind": "test", "note": "for whom"}
+
+
+async def main(config: str, told: str, *words: str) -> None:
+    async def tell(service: Service, purpose: Mapping[str, str], trace: Trace) -> None:
+        note(Path(told), {"purpose": dict(purpose), "status": trace.status, "answer": trace.answer})
+
+    async with open_service(load_config(Path(config)), settings=ServeSettings(grace_s=1.0)) as service:
+        service.on_finished["test"] = tell
+        if "start" in words:
+            chat = ChatRequest("ultra", (ChatMessage("user", "do it"),))
+            ask = prepare(service, chat, caller=LOCAL_ADMIN, began=time.monotonic())
+            print(await background.start(service, ask, purpose=PURPOSE), flush=True)
+        listener = bound("127.0.0.1", 0)
+        await serve_until_stopped(service, listener)
+
+
+def note(file: Path, said: dict[str, object]) -> None:
+    with file.open("a") as lines:
+        lines.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

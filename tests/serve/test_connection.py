@@ -1,0 +1,142 @@
+"""Connections that waste time: slow headers, endless headers, idleness; and what a good client never notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from dirigent.serve import connection, listen
+from tests.serve.conftest import Server, Start
+
+BODY = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+
+class Wire:
+    """A bare connection to the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
+        self.reader, self.writer, self.host = reader, writer, host
+
+    @classmethod
+    async def open(cls, server: Server) -> Wire:
+        parts = urlsplit(server.url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        return cls(reader, writer, parts.netloc)
+
+    def request(self) -> bytes:
+        lines = (
+            "POST /v1/chat/completions HTTP/1.1",
+            f"Host: {self.host}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(BODY)}",
+        )
+        return "\r\n".join((*lines, "", "")).encode() + BODY
+
+    async def answer(self) -> bytes:
+        """One whole reply."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+        return head + await self.reader.readexactly(length)
+
+    async def rest(self) -> bytes:
+        """All that comes until the server hangs up."""
+        async with asyncio.timeout(10):
+            return await self.reader.read()
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADER_S", 0.3)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"P", b"POST /v1/models HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+async def test_a_header_that_does_not_come_is_408_and_the_end(soon: None, server: Server, beginning: bytes) -> None:
+    wire = await Wire.open(server)
+    began = time.monotonic()
+    wire.writer.write(beginning)
+    assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
+    assert 0.25 < time.monotonic() - began < 5
+    await wire.close()
+
+
+async def test_a_header_that_comes_byte_by_byte_gains_no_time(soon: None, server: Server) -> None:
+    wire = await Wire.open(server)
+    began = time.monotonic()
+    ended = asyncio.ensure_future(wire.rest())
+    for byte in b"GET /v1/models HTTP/1.1\r\nX-Slow: " + b"z" * 1000:
+        if ended.done():
+            break
+        wire.writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+    with contextlib.suppress(ConnectionResetError):  # a byte sent after the end may drown the reply
+        assert (await ended).startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - began < 5
+    await wire.close()
+
+
+async def test_the_next_header_on_a_connection_is_held_to_the_same_time(soon: None, server: Server) -> None:
+    for beginning in (b"\r\n", b"GET / HT"):  # an empty line before a request is allowed, and begins nothing
+        wire = await Wire.open(server)
+        wire.writer.write(wire.request())
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+        wire.writer.write(beginning)
+        assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
+        await wire.close()
+
+
+async def test_a_request_that_takes_longer_than_a_header_may_is_answered(soon: None, server: Server) -> None:
+    async def late(_call: object) -> str:
+        await asyncio.sleep(0.8)
+        return "late but whole"
+
+    server.stub.answer = late
+    wire = await Wire.open(server)
+    whole = wire.request()
+    wire.writer.write(whole[:20])
+    await asyncio.sleep(0.05)
+    wire.writer.write(whole[20:])
+    assert b"late but whole" in await wire.answer()
+    await wire.close()
+
+
+async def test_an_endless_header_is_431_and_the_end(server: Server) -> None:
+    wire = await Wire.open(server)
+    wire.writer.write(b"GET / HTTP/1.1\r\nX-Long: " + b"z" * (connection.MAX_HEADER_BYTES - 100))
+    await asyncio.sleep(0.1)
+    wire.writer.write(b"z" * 1000)  # in a piece of its own, so that all was read before the server hangs up
+    assert (await wire.rest()).startswith(b"HTTP/1.1 431 ")
+    await wire.close()
+
+
+async def test_a_connection_without_requests_is_closed_when_its_time_is_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert listen.IDLE_S == 15
+    monkeypatch.setattr(listen, "IDLE_S", 0.3)
+    server = await start()
+    wire = await Wire.open(server)
+    for _ in range(2):  # the second comes in time
+        wire.writer.write(wire.request())
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    began = time.monotonic()
+    assert await wire.rest() == b""
+    assert 0.25 < time.monotonic() - began < 5
+    await wire.close()
+
+
+async def test_two_requests_in_one_piece_are_both_answered(server: Server) -> None:
+    wire = await Wire.open(server)
+    wire.writer.write(wire.request() * 2)
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()

@@ -1,0 +1,68 @@
+"""Feedback and usage over both databases: one verdict a run and key, and sums that are the ledger's."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from dirigent.limits import Quote
+from dirigent.store import Store
+from dirigent.store.feedback import Verdict, add_feedback, feedback_of
+from dirigent.store.keys import Caller
+from dirigent.store.ledger import StoreLedger, usage
+from dirigent.store.usage import GROUPS, usage_rows
+from tests.store.samples import a_trace
+
+A, B = Caller("a"), Caller("b")
+
+
+async def pay(
+    store: Store, caller: Caller, run_id: str, *, worker: str = "w", day: int = 15, settled: bool = True
+) -> None:
+    at = datetime(2026, 11, day, 12, tzinfo=UTC)
+    ledger = StoreLedger(store, caller=caller, run_id=run_id, clock=lambda: at)
+    hold = await ledger.reserve(Quote(worker, 0.1, 0.0, 10))
+    if settled:
+        await ledger.settle(hold, cost_usd=0.0123456789, output_tokens=7)
+
+
+async def test_of_many_verdicts_at_once_one_is_kept(url: str) -> None:
+    async with Store.open(url) as store:
+        await pay(store, A, "run")
+        outcomes = await asyncio.gather(*(add_feedback(store, Verdict("run", "a", i / 10)) for i in range(10)))
+        assert sorted(outcomes) == ["again"] * 9 + ["kept"]
+        assert len(await feedback_of(store, "run")) == 1
+
+
+async def test_only_on_a_run_of_ones_own(url: str) -> None:
+    async with Store.open(url) as store:
+        await pay(store, A, "run")
+        assert await add_feedback(store, Verdict("run", "b", 1.0)) == "unknown"
+        assert await add_feedback(store, Verdict("other", "a", 1.0)) == "unknown"
+        assert await add_feedback(store, Verdict("run", "a", 1.0, "NUL \0 too")) == "kept"
+
+
+async def test_usage_adds_up_to_the_ledger_whatever_it_is_grouped_by(url: str) -> None:
+    async with Store.open(url) as store:
+        for caller, run, worker, day in ((A, "1", "w", 14), (A, "1", "x", 15), (B, "2", "w", 15), (B, "3", "w", 15)):
+            await pay(store, caller, run, worker=worker, day=day)
+        await pay(store, B, "4", settled=False)
+        await store.save(a_trace("1", profile="ultra"))
+        spent = await usage(store)
+        for groups in ((), *((group,) for group in GROUPS), GROUPS):
+            rows = await usage_rows(store, group_by=groups)
+            assert sum(row.calls for row in rows) == spent.calls == 5
+            assert sum(row.cost_nusd for row in rows) == 4 * 12_345_679 == round(spent.cost_usd * 1e9)
+            assert sum(row.held_nusd for row in rows) == 100_000_000
+        assert [(row.model, row.calls) for row in await usage_rows(store, group_by=("model",))] == [
+            ("", 3),
+            ("ultra", 2),
+        ]
+        assert [(row.day, row.calls) for row in await usage_rows(store, group_by=("day",), key_id="a")] == [
+            ("2026-11-14", 1),
+            ("2026-11-15", 1),
+        ]
+        (row,) = await usage_rows(
+            store, since=datetime(2026, 11, 15, tzinfo=UTC), until=datetime(2026, 11, 16, tzinfo=UTC)
+        )
+        assert row.calls == 4

@@ -1,0 +1,126 @@
+"""Retention: what has been kept long enough goes, by its key's days or everybody's; money and deeds stay."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from sqlalchemy import func, insert, select
+
+from dirigent.errors import ConfigError
+from dirigent.limits import Quote
+from dirigent.store import Store, audit, retention
+from dirigent.store.keys import Caller, create_key
+from dirigent.store.ledger import StoreLedger, usage
+from dirigent.store.moments import utc_text
+from dirigent.store.retention import Pruned, prune
+from dirigent.store.tables import feedback, idempotency, responses, run_states
+from tests.store.samples import a_trace
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIRIGENT_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.delenv("DIRIGENT_PEPPER", raising=False)
+
+
+def ago(days: float) -> datetime:
+    return NOW - timedelta(days=days)
+
+
+async def keep(store: Store, id: str, *, caller: Caller | None, days: float) -> None:
+    """A run of this age, paid for by this key."""
+    if caller is not None:
+        ledger = StoreLedger(store, caller=caller, run_id=id, clock=lambda: ago(days))
+        await ledger.settle(await ledger.reserve(Quote("w", 0.01, 0.0, 10)), cost_usd=0.01, output_tokens=1)
+    await store.save(a_trace(id, created_at=ago(days).isoformat()))
+
+
+async def ids(store: Store) -> set[str]:
+    return {row.id for row in await store.list(limit=None)}
+
+
+async def test_runs_go_by_the_days_of_their_key_and_others_by_everybodys(url: str) -> None:
+    async with Store.open(url) as store:
+        short = (await create_key(store, Caller(label="short", retention_days=2))).row.caller
+        long = (await create_key(store, Caller(label="long", retention_days=90))).row.caller
+        plain = (await create_key(store, Caller(label="plain"))).row.caller
+        for name, caller in (("short", short), ("long", long), ("plain", plain), ("nobody", None)):
+            for days in (1, 10, 50, 100):
+                await keep(store, f"{name}-{days}", caller=caller, days=days)
+        pruned = await prune(store, days=30, at=NOW)
+        assert pruned == Pruned(traces=3 + 1 + 2 + 2)
+        left = {"short-1", "long-1", "long-10", "long-50", "plain-1", "plain-10", "nobody-1", "nobody-10"}
+        assert await ids(store) == left
+        assert await prune(store, days=30, at=NOW) == Pruned()
+
+
+async def test_without_days_for_everybody_only_keys_with_their_own_lose_runs(url: str) -> None:
+    async with Store.open(url) as store:
+        short = (await create_key(store, Caller(label="short", retention_days=2))).row.caller
+        await keep(store, "mine", caller=short, days=3)
+        await keep(store, "others", caller=None, days=1000)
+        assert (await prune(store, days=None, at=NOW)).traces == 1
+        assert await ids(store) == {"others"}
+
+
+async def test_what_belongs_to_a_run_goes_with_it(url: str) -> None:
+    old, young = utc_text(ago(40)), utc_text(ago(1))
+    async with Store.open(url) as store:
+        rows = []
+        for at in (old, young):
+            state = {"key_id": "k", "owner": "o", "created_at": at, "updated_at": at, "format": 1, "body": b""}
+            response = {"key_id": "k", "status": "completed", "created_at": at, "updated_at": at, "body": b""}
+            rows += [
+                (run_states, state | {"run_id": f"w{at}", "state": "waiting"}),
+                (run_states, state | {"run_id": f"r{at}", "state": "running"}),
+                (responses, response | {"id": at, "run_id": at}),
+                (feedback, {"run_id": at, "key_id": "k", "score": 1.0, "comment": "", "created_at": at}),
+            ]
+        for name, days in (("new", 0.5), ("old", 1.5)):
+            claim = {"key_id": "k", "name": name, "digest": "d", "owner": "o", "created_at": utc_text(ago(days))}
+            rows.append((idempotency, claim))
+        for table, row in rows:
+            await store.write(lambda c, work: c.execute(insert(work[0]), work[1]), prepare=lambda w=(table, row): w)
+        pruned = await prune(store, days=30, at=NOW)
+        assert pruned == Pruned(responses=1, feedback=1, run_states=1, idempotency=1)
+        running = select(func.count()).select_from(run_states).where(run_states.c.state == "running")
+        assert await store.read(lambda c: c.scalar(running)) == 2, "what is being carried out is not deleted"
+
+
+async def test_the_ledger_stays_and_the_audit_log_tells(url: str) -> None:
+    async with Store.open(url) as store:
+        caller = (await create_key(store, Caller(label="a"))).row.caller
+        await keep(store, "old", caller=caller, days=50)
+        before = await usage(store)
+        await prune(store, days=30, at=NOW)
+        assert await usage(store) == before
+        rows = [row async for row in audit.export(store)]
+        assert [(row.actor, row.action) for row in rows[1:]] == [("retention", "retention.prune")]
+        details = msgspec.json.decode(rows[1].details)
+        assert (details["traces"], details["older_than_days"]) == (1, 30)
+        assert not (await audit.verify(store)).problem
+        await prune(store, days=30, at=NOW)
+        assert len([row async for row in audit.export(store)]) == 2, "nothing deleted, nothing to tell"
+
+
+async def test_many_runs_go_in_small_commits(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 3)
+    async with Store.open(url) as store:
+        for i in range(10):
+            await keep(store, f"run-{i}", caller=None, days=50)
+        commits = store.commits
+        assert (await prune(store, days=30, at=NOW)).traces == 10
+        assert store.commits - commits >= 4
+
+
+@pytest.mark.parametrize("days", [0, -1, 1e9])
+async def test_days_that_make_no_sense_delete_nothing(url: str, days: float) -> None:
+    async with Store.open(url) as store:
+        await keep(store, "run", caller=None, days=50)
+        with pytest.raises(ConfigError, match="days, not"):
+            await prune(store, days=days)
+        assert await ids(store) == {"run"}

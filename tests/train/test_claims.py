@@ -1,0 +1,167 @@
+"""The table of what a conductor must show: each line worked by hand, gaps told, verdicts by the figures."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.plan import Plan, format_plan
+from dirigent.tasks.gym import ROSTER, exact_pool
+from dirigent.train.claims import Claim, Evidence, Run, as_table, claims, missed, over_seeds
+from dirigent.train.controls import Followed, novel_rows, plan_shares, reworded_rows, share
+from dirigent.train.dataset import Row, held_rows
+from dirigent.train.reward import Scored, score
+from dirigent.train.rows import right_plan
+
+ROWS = tuple(row for row in held_rows("test", 150, seed=4) if right_plan(row) is not None)
+RELIABLE = [msgspec.structs.replace(specialist, noise=0.0) for specialist in ROSTER]
+
+
+async def run_right(rows: tuple[Row, ...]) -> Run:
+    """The right plans, carried out by workers that answer exactly."""
+    pool = exact_pool(RELIABLE)
+    workers = {name: pool[name] for name in pool}
+    texts = [format_plan(plan, row.names, dialect="lines") for row in rows if (plan := right_plan(row)) is not None]
+    return Run(rows, tuple(await score(rows, texts, workers)))
+
+
+def all_wrong(run: Run, *, where: set[str]) -> Run:
+    scored = (
+        msgspec.structs.replace(one, correct=False) if row.task.id in where else one
+        for row, one in zip(run.rows, run.scored, strict=True)
+    )
+    return Run(run.rows, tuple(scored))
+
+
+def ids(run: Run, **tags: str) -> set[str]:
+    return {row.task.id for row in run.rows if all(row.task.tags.get(k) == v for k, v in tags.items())}
+
+
+def find(table: list[Claim], name: str) -> Claim:
+    return next(claim for claim in table if claim.name == name)
+
+
+@pytest.fixture(scope="module")
+def ones() -> dict[str, float]:
+    return {row.task.id: 1.0 for row in ROWS}
+
+
+async def test_right_plans_meet_every_line_that_they_can_meet(ones: dict[str, float]) -> None:
+    run = await run_right(ROWS)
+    novel = tuple(row for row in novel_rows(20, seed=1) if right_plan(row) is not None)
+    table = claims(
+        Evidence(
+            test=run,
+            ceiling=ones,
+            oracle=dict.fromkeys(ones, 0.2),
+            reworded=await run_right(tuple(reworded_rows(ROWS, seed=1))),
+            novel=await run_right(novel),
+            before={"greedy": plan_shares(run.rows, run.scored)},
+        )
+    )
+    for name in ("share of the ceiling", "depth 3, share of its ceiling", "reworded cards, over seen ones"):
+        assert find(table, name).value == 1.0
+        assert find(table, name).verdict in ("goal", "met")
+    over = find(table, "depth 2 and more, over the oracle choice of one worker")
+    assert over.value == pytest.approx(5.0)
+    assert over.interval == pytest.approx((5.0, 5.0))
+    assert find(table, "steps over minimal, correct answers").value == 1.0
+    assert find(table, "one-step kinds answered in one step").verdict == "met"
+    assert find(table, "fan-out questions planned in parallel, correct answers").value == 1.0
+    assert find(table, "minimal pairs: order swapped, both right").verdict == "reported"
+    assert find(table, "before RL, greedy: right access").value == 1.0
+    assert missed(table) == []
+
+
+async def test_what_was_not_measured_is_a_line_that_says_so(ones: dict[str, float]) -> None:
+    table = claims(Evidence(test=await run_right(ROWS[:40]), ceiling=ones))
+    gaps = {claim.name for claim in table if claim.verdict == "not measured"}
+    assert "reworded cards, over seen ones" in gaps
+    assert "(e) two cards swapped: routing follows the card" in gaps
+    assert "plan on 2 CPU cores, cold, median" in gaps
+    assert "after RL, pass@16: right decomposition" in gaps
+    assert "| (d) shuffled reward, gain | – | – | – | ≤ +3.0 |  | not measured |" in as_table(table)
+
+
+async def test_a_shortfall_shows_in_its_own_line(ones: dict[str, float]) -> None:
+    run = await run_right(ROWS)
+    short = all_wrong(run, where=ids(run, combination="held_out", shape="chain"))
+    table = claims(Evidence(test=short, ceiling=ones))
+    assert find(table, "held-out combinations of skills, over seen ones").value == 0.0
+    assert "held-out combinations of skills, over seen ones" in missed(table)
+    assert find(table, "depth 1, share of its ceiling").verdict == "goal"
+
+
+async def test_padding_counts_and_a_lucky_shortcut_makes_up_for_nothing(ones: dict[str, float]) -> None:
+    run = await run_right(tuple(row for row in ROWS if row.task.depth == 2 and row.task.tags["shape"] == "chain")[:2])
+    first, second = run.scored
+    assert first.plan is not None
+    assert second.plan is not None
+    padded = msgspec.structs.replace(first, plan=Plan((first.plan.steps[0], *first.plan.steps)))
+    lucky = msgspec.structs.replace(second, plan=Plan(second.plan.steps[1:]))
+    table = claims(Evidence(test=Run(run.rows, (padded, lucky)), ceiling=ones))
+    assert find(table, "steps over minimal, correct answers").value == pytest.approx(5 / 4)
+    assert "steps over minimal, correct answers" in missed(table)
+
+
+async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -> None:
+    run = await run_right(ROWS)
+    half = {task: float(i % 2) for i, task in enumerate(sorted(ones))}
+    start = all_wrong(run, where={task for task, x in half.items() if not x})
+    table = claims(
+        Evidence(
+            test=run,
+            ceiling=ones,
+            warm_start=start,
+            rejection=half,
+            format_only=half,
+            shuffled=ones,
+            local=dict.fromkeys(ones, 0.99),
+            rounds=(half, ones),
+            plan_s=(0.4, 3.5),
+            swapped=Followed(share([1] * 9 + [0]), share([0] * 9 + [1]), share([0] * 10), 0),
+        )
+    )
+    assert find(table, "(c) RL over rejection sampling, equal rollouts: interval above 0").verdict == "met"
+    assert find(table, "(d) format-only reward, gain").value == pytest.approx(0.0)
+    assert find(table, "(d) shuffled reward, gain").verdict == "MISSED"
+    assert find(table, "shipped files on CPU, 4-bit base, over torch").verdict == "met"
+    assert find(table, "two rounds: right turned wrong").value == 0.0
+    assert find(table, "two rounds, over one").verdict == "met"
+    assert find(table, "plan on 2 CPU cores, cards cached, median").verdict == "met"
+    assert find(table, "plan on 2 CPU cores, cold, median").verdict == "MISSED"
+    assert find(table, "(e) two cards swapped: routing follows the card").value == 0.9
+    assert find(table, "warm start: valid plans").verdict == "met"
+
+
+def test_a_gain_that_may_be_nothing_is_missed_and_a_distance_counts_both_ways() -> None:
+    gain = Claim("x", "points", 0.02, (-0.01, 0.05), must=0.0, certain=True)
+    assert gain.verdict == "MISSED"
+    assert msgspec.structs.replace(gain, interval=(0.001, 0.05)).verdict == "met"
+    near = Claim("x", "points", 0.03, must=0.02, within=True)
+    assert near.verdict == "MISSED"
+    assert msgspec.structs.replace(near, value=-0.02).verdict == "met"
+
+
+def test_seeds_are_put_together_as_mean_and_spread() -> None:
+    tables = [[Claim("a", value=v, interval=(v - 0.1, v + 0.1), n=10, must=0.8)] for v in (0.7, 0.9, 0.95)]
+    (line,) = over_seeds(tables)
+    assert line.value == pytest.approx(0.85)
+    assert line.spread == (0.7, 0.95)
+    assert line.interval == pytest.approx((0.6, 1.05))
+    assert "| a | 85.0% (70.0% to 95.0%) |" in as_table([line])
+    assert over_seeds([[Claim("b")], [Claim("b")]]) == [Claim("b")]
+    with pytest.raises(ConfigError, match="same lines in the same order"):
+        over_seeds([[Claim("a")], [Claim("b")]])
+
+
+def test_a_run_needs_a_rollout_for_every_row() -> None:
+    with pytest.raises(ConfigError, match="1 rows, 0 rollouts"):
+        Run(ROWS[:1], ())
+
+
+def test_dropped_rollouts_are_no_evidence(ones: dict[str, float]) -> None:
+    rows = ROWS[:3]
+    run = Run(rows, (Scored(True, True, 1.0), Scored(True, False, None), Scored(True, True, 1.0)))
+    assert find(claims(Evidence(test=run, ceiling=ones)), "share of the ceiling").n == 2
