@@ -7,9 +7,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
+OTHERS := .venv-integrations
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test check fix docs lock clean system-deps integrations reasoning results torture-sandbox
+.PHONY: all demo test check fix docs site lock clean system-deps integrations reasoning results torture torture-ci torture-sandbox
 
 all: check test
 
@@ -33,6 +34,9 @@ fix: $(VENV)/.dev  ## let ruff mend what it can
 docs: $(VENV)/.dev  ## renew the pages that are made from the code
 	@$(BIN)/python docs/generate.py
 
+site: $(OTHERS)/site/.ready  ## the documentation as web pages, in site/; a dead link or anchor fails
+	@NO_MKDOCS_2_WARNING=1 $(OTHERS)/site/bin/mkdocs build --quiet --strict && echo "▸ site             site/index.html"
+
 lock: $(VENV)/.dev  ## resolve every dependency anew into constraints.txt (torch: the release we test, CPU or CUDA)
 	@$(PIP) install --quiet uv
 	@echo 'torch==2.13.0' | $(BIN)/uv pip compile --quiet --upgrade --universal --all-extras --no-emit-index-url \
@@ -45,22 +49,27 @@ system-deps:  ## Debian packages that some tests want (root)
 
 # ---- programs of others on our server: each framework in an environment of its own, since they disagree ----
 
-OTHERS := .venv-integrations
 PROGRAMS := examples/integrations
 FRAMEWORKS := $(patsubst $(PROGRAMS)/requirements-%.txt,%,$(wildcard $(PROGRAMS)/requirements-*.txt))
 
 integrations: $(VENV)/.dev $(FRAMEWORKS:%=$(OTHERS)/%/.ready) $(OTHERS)/node/.ready  ## frameworks and coding clients, against a server
 	@INTEGRATIONS=$(OTHERS) $(BIN)/python -m pytest -m integrations tests/integrations $(PYTEST)
 
-$(OTHERS)/%/.ready: $(PROGRAMS)/requirements-%.txt
+$(OTHERS)/%/.ready: $(PROGRAMS)/requirements-%.txt $(PROGRAMS)/locked/%.txt
 	@mkdir -p $(OTHERS) && echo '*' > $(OTHERS)/.gitignore
 	@echo "▸ integration      $* into $(OTHERS)/$*"
-	@$(PYTHON) -m venv $(OTHERS)/$* && $(OTHERS)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $< && touch $@
+	@$(PYTHON) -m venv $(OTHERS)/$* && $(OTHERS)/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r $< --constraint $(PROGRAMS)/locked/$*.txt && touch $@
 
-$(OTHERS)/node/.ready: $(PROGRAMS)/package.json
+$(OTHERS)/site/.ready: Makefile
+	@mkdir -p $(OTHERS) && echo '*' > $(OTHERS)/.gitignore
+	@$(PYTHON) -m venv $(OTHERS)/site && $(OTHERS)/site/bin/python -m pip install --quiet --disable-pip-version-check \
+		mkdocs==1.6.1 mkdocs-material==9.8.1 && touch $@
+
+$(OTHERS)/node/.ready: $(PROGRAMS)/package.json $(PROGRAMS)/package-lock.json
 	@mkdir -p $(OTHERS)/node && echo '*' > $(OTHERS)/.gitignore
 	@echo "▸ integration      OpenAI's JavaScript client, Codex and Claude Code into $(OTHERS)/node"
-	@cp $< $(OTHERS)/node/ && npm install --prefix $(OTHERS)/node --no-audit --no-fund --loglevel=error && touch $@
+	@cp $^ $(OTHERS)/node/ && npm ci --prefix $(OTHERS)/node --no-audit --no-fund --loglevel=error && touch $@
 
 reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reasoning-gym (250 MB)
 	@$(BIN)/python benchmarks/reasoning.py
@@ -70,6 +79,12 @@ results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run and, w
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
+
+torture: $(VENV)/.dev  ## every row of the goal sheet at its full count: hours; ROWS="L1 F9" for some, RATE=60 for a slower machine
+	@$(BIN)/python -m tests.torture $(ROWS) --full $(if $(RATE),--rate $(RATE))
+
+torture-ci: $(VENV)/.dev  ## the same rows at a tenth to a hundredth of it: minutes
+	@$(BIN)/python -m tests.torture $(ROWS) --ci $(if $(RATE),--rate $(RATE))
 
 torture-sandbox: $(VENV)/.dev  ## every attack 100 times; with DATA=FOLDER, all code graded three times over
 	@$(BIN)/python benchmarks/torture_sandbox.py $(if $(DATA),--data $(DATA))

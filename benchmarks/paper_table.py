@@ -147,8 +147,11 @@ class Answers:
 
     STRENGTH = {"gpt-5": 1.0, "gemini-2.5-pro": 0.8, "claude-sonnet-4-0": 0.75, "qwen/qwen3-32b": 0.55}  # noqa: RUF012
     """How often a model is right; gpt-5 is the best, as in the paper, since the estimate hangs on who that is."""
-    PLAN = "Plan it. | gemini-2.5-pro 0 | -\nWork it out. | claude-sonnet-4 1 | 0\nAnswer it. | gpt-5 2 | 0 1"
+    PLAN = (
+        "model_id = [0, 1, 2]\nsubtasks = ['Plan it.', 'Work it out.', 'Answer it.']\naccess_list = [[], [0], [0, 1]]"
+    )
     """Three steps over the three strongest: the trained conductor's mean, says the paper."""
+    ACCEPT = "model_id = []\nsubtasks = []\naccess_list = []"
 
     def __init__(self, recipe: EvalRecipe, n: int) -> None:
         self.right = {(name, i): reply for name in recipe.tasks for i, (_, reply) in enumerate(published(name, n))}
@@ -156,7 +159,7 @@ class Answers:
     def answer(self, call: StubCall) -> str:
         text = json.dumps(call.body, ensure_ascii=False)
         if call.model == "conductor-7b":
-            return "accept" if '"assistant"' in text else self.PLAN
+            return self.ACCEPT if '"assistant"' in text else self.PLAN
         if "access_list" in text or '"steps"' in text:
             return (
                 "model_id = [0, 2]\nsubtasks = ['Answer.', 'Check the answer and give it.']\naccess_list = [[], 'all']"
@@ -200,7 +203,7 @@ def figures_of(report: Report, estimates: dict[str, Estimate], *, calls: int, se
         f"{planner} {task}": row.n
         for task, rows in report.by_task.items()
         for planner, row in rows.items()
-        if row.n != n[task] or row.failed
+        if row.n != n[task] or row.failed or row.valid < 1  # the stub writes valid plans, in the dialect it is asked in
     }
     return {
         "tasks": len(report.by_task),

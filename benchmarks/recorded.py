@@ -193,6 +193,8 @@ NOTES = """\
 - With three workers, `vote` and `escalate` decide alike when the escalation's pair and best are the vote's three, and
   `weighted-vote` does when nobody else has weight: on MMLU-Pro these three rows are one rule, not three findings.
 - `oracle` picks, with hindsight, the cheapest worker that was right: no router can do better, and part of it is luck.
+- `ceiling` takes, with hindsight, the planner that did best on each kind of question: on a set of one kind, simply the
+  one that did best. Chosen on the questions it is counted on, it flatters.
 - Costs, `cheapest`, `escalate` and the front depend on prices. Those of open models are a host's, and hosts differ by
   several times; six are assumed. o1-mini looks cheap because its hidden reasoning was not recorded: on MATH and
   CRUXEval no cost here is to be trusted where it takes part.

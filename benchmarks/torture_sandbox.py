@@ -1,6 +1,6 @@
 """Attack the sandbox again and again, and grade everything several times over: nothing may get through or change.
 
-    python benchmarks/torture_sandbox.py [--rounds 100] [--data FOLDER --grader-rounds 3] [--json]
+    python benchmarks/torture_sandbox.py [--rounds 100] [--data FOLDER --grader-rounds 3 --limit N] [--json]
 
 Row G1: every attack of `tasks/sandbox/attacks.py`, so many times. Row G3, with FOLDER as `grader.py` wants it:
 all reference solutions pass and all known-wrong programs fail, in every round alike. Prints one line a row, "N of N",
@@ -32,14 +32,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="how often every attack is tried")
     parser.add_argument("--data", type=Path, default=None, help="folder with HumanEval and MBPP, for row G3")
     parser.add_argument("--grader-rounds", type=int, default=3)
+    parser.add_argument("--limit", type=int, default=None, help="rows of each set in row G3; all of them")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     args = parser.parse_args()
-    figures = asyncio.run(torture(args.rounds, data=args.data, grader_rounds=args.grader_rounds, quiet=args.json))
+    figures = asyncio.run(
+        torture(args.rounds, data=args.data, grader_rounds=args.grader_rounds, limit=args.limit, quiet=args.json)
+    )
     print(json.dumps(figures))
     sys.exit(0 if figures["whole"] else 1)
 
 
-async def torture(rounds: int, *, data: Path | None, grader_rounds: int, quiet: bool) -> dict[str, Any]:
+async def torture(
+    rounds: int, *, data: Path | None, grader_rounds: int, limit: int | None = None, quiet: bool
+) -> dict[str, Any]:
     began = time.monotonic()
     through: Counter[str] = Counter()
     async with open_untested() as sandbox:
@@ -59,7 +64,7 @@ async def torture(rounds: int, *, data: Path | None, grader_rounds: int, quiet: 
     if not quiet:
         print(f"G1  {held:,} of {tried:,} attacks contained ({len(ATTACKS)} attacks, {rounds} times)", flush=True)
     if data is not None:
-        graded = await measure(data, limit=None, rounds=grader_rounds, quiet=True)
+        graded = await measure(data, limit=limit, rounds=grader_rounds, quiet=True)
         sets = graded["sets"].values()
         right, of = sum(part["right"] for part in sets), sum(part["of"] for part in sets)
         figures |= {"grader": graded, "whole": figures["whole"] and graded["whole"]}

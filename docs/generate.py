@@ -1,17 +1,20 @@
-"""Write docs/reference/{configuration,cli}.md and the tables of docs/api.md from the code, so that they cannot drift.
+"""Write docs/reference/{configuration,cli}.md, and what stands between the marks of docs/api.md and how-it-learns.md.
 
     python docs/generate.py            writes the pages
     python docs/generate.py --check    exits 1 where a page is not what the code says
 
 Every key, its type and default come from the structs in `dirigent/config.py`; its meaning is the docstring
-below it. The commands are shown by their own `--help`. Of docs/api.md only what stands between its marks is
-written here: the routes and the statuses.
+below it. The commands are shown by their own `--help`. Of docs/api.md the routes and the statuses are written here; of
+docs/how-it-learns.md the figures of trained runs, from docs/results: the table of claims, what it misses, and the
+curves as SVG files. Where nothing was measured yet, the page says so.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import json
 import sys
 import types
 import typing
@@ -28,6 +31,8 @@ from dirigent.workers import http
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
 API_PAGE = Path(__file__).parent / "api.md"
+LEARNING_PAGE = Path(__file__).parent / "how-it-learns.md"
+RESULTS = Path(__file__).parent / "results"
 
 HEAD = """\
 # Configuration
@@ -202,6 +207,7 @@ progress and errors go to standard error.
 """
 
 
+@functools.cache  # the commands of one program do not change, and their help takes a second
 def commands_page() -> str:
     """Every command's help, groups first opened up."""
     from dirigent.cli import app
@@ -235,16 +241,92 @@ def api_page() -> str:
     statuses = ["| status | meaning |", "|---|---|", *(f"| {number} | {said} |" for number, said in STATUSES.items())]
     text = API_PAGE.read_text(encoding="utf-8")
     for name, rows in (("routes", routes), ("statuses", statuses)):
-        before, _, rest = text.partition(f"<!-- {name} -->\n")
-        after = rest.partition(f"<!-- /{name} -->")[2]
-        assert after, f"{API_PAGE} has lost its marks for {name}"
-        text = f"{before}<!-- {name} -->\n" + "\n".join(rows) + f"\n<!-- /{name} -->{after}"
+        text = between_marks(text, name, "\n".join(rows))
     return text
+
+
+def between_marks(text: str, name: str, inside: str) -> str:
+    """The page with this between `<!-- name -->` and `<!-- /name -->`."""
+    before, begin, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    assert end, f"a page has lost its marks for {name}"
+    return f"{before}{begin}{inside}\n{end}{after}"
+
+
+NOT_MEASURED = "*Not measured yet.* `python benchmarks/claims.py --conductor ADAPTER` measures it."
+CURVES = {
+    "what is right about plans": {
+        "valid": "valid",
+        "decomposition": "decomposition",
+        "routing_given_decomposition": "routing, given it",
+        "access_given_decomposition": "access, given it",
+        "accuracy": "answer",
+    },
+    "steps": {"steps": "steps", "steps_needed": "steps needed", "steps_over_minimal": "over minimal, if right"},
+    "variety": {
+        "worker_entropy": "entropy of workers",
+        "position_entropy": "entropy of positions",
+        "zero_variance_groups": "groups that teach nothing",
+    },
+}
+"""Plots of a training run: title -> figure of metrics.jsonl -> what it is called in the legend."""
+
+
+def learning_page(results: Path) -> tuple[str, dict[str, str]]:
+    """The page with what was measured, and the drawings that it shows, by file name."""
+    from dirigent.train.claims import Claim, as_table
+
+    tables = {path.stem: json.loads(path.read_bytes()) for path in sorted(results.glob("claims*.json"))}
+    lines = {name: msgspec.convert(found["table"], list[Claim]) for name, found in tables.items()}
+    drawings = _drawings(results)
+    shown = "\n\n".join(f"{_measured(tables[name])}\n\n{as_table(found).rstrip()}" for name, found in lines.items())
+    images = "\n\n".join(f"![{file.removesuffix('.svg').replace('-', ' ')}](results/{file})" for file in drawings)
+    text = LEARNING_PAGE.read_text(encoding="utf-8")
+    text = between_marks(text, "claims", shown or NOT_MEASURED)
+    text = between_marks(text, "curves", images or "*Not measured yet:* `--metrics` keeps the curves of a run.")
+    short = "\n".join(_shortfalls(tables[name], found) for name, found in lines.items())
+    return between_marks(text, "shortfalls", short or NOT_MEASURED), drawings
+
+
+def _measured(found: dict[str, Any]) -> str:
+    who = "specialists that answer by the tables" if found["workers"] == "exact" else "the trained specialists"
+    seeds = f"mean of {found['seeds']} training seeds, with the spread" if found["seeds"] > 1 else "one training seed"
+    commit = found["commit"] or "unknown"
+    return f"Over {who}; {seeds}; {found['sizes']['test']:,} held-out questions; commit `{commit}`, {found['date']}."
+
+
+def _shortfalls(found: dict[str, Any], lines: list[Any]) -> str:
+    missed = [f"- **{claim.name}**" for claim in lines if claim.verdict == "MISSED"]
+    gaps = [claim.name for claim in lines if claim.verdict == "not measured"]
+    said = [f"Missed with `{found['workers']}` workers: {'' if missed else 'nothing.'}".rstrip()]
+    said += ["", *missed, ""] if missed else [""]
+    return "\n".join([*said, f"Not measured: {'; '.join(gaps) or 'nothing'}.", ""])
+
+
+def _drawings(results: Path) -> dict[str, str]:
+    """The curves of the runs whose metrics lie there, a line a run."""
+    from dirigent.evals.curves import curves
+
+    runs = [
+        [row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()) if row.get("kind") == "train"]
+        for path in sorted(results.glob("*metrics*.jsonl"))
+    ]
+    found = {}
+    for title, figures in CURVES.items():
+        lines = {
+            said: [[(row["step"], row[name]) for row in rows if name in row] for rows in runs]
+            for name, said in figures.items()
+        }
+        if drawn := curves(lines, title=title):
+            found[f"curves-{title.replace(' ', '-')}.svg"] = drawn
+    return found
 
 
 def main(arguments: list[str]) -> int:
     stale = 0
-    for path, text in ((PAGE, page()), (COMMANDS_PAGE, commands_page()), (API_PAGE, api_page())):
+    learning, drawings = learning_page(RESULTS)
+    pages = {PAGE: page(), COMMANDS_PAGE: commands_page(), API_PAGE: api_page(), LEARNING_PAGE: learning}
+    for path, text in (pages | {RESULTS / name: drawn for name, drawn in drawings.items()}).items():
         if "--check" not in arguments:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ async def test_the_worst_case_is_set_aside_and_replaced_by_what_was_used():
     assert hold.cost_usd == pytest.approx(0.9)
     with pytest.raises(CostError, match=r"may cost \$1 and has \$0\.1 left"):
         await budget.reserve(quote(input_usd=0.2))
-    await budget.settle(hold, cost_usd=0.1, output_tokens=7)
+    budget.settle(hold, cost_usd=0.1, output_tokens=7)
     assert (budget.spent_usd, budget.spent_tokens) == (0.1, 7)
     assert (await budget.reserve(quote(input_usd=0.2))).max_output_tokens == 100
 
@@ -46,7 +46,7 @@ async def test_output_tokens_of_a_run_are_a_budget_too():
     assert (await budget.reserve(quote(tokens=60))).max_output_tokens == 40
     with pytest.raises(CostError, match="may write 100 output tokens and has none left for w"):
         await budget.reserve(quote(tokens=1))
-    await budget.settle(hold, cost_usd=0, output_tokens=10)
+    budget.settle(hold, cost_usd=0, output_tokens=10)
     assert (await budget.reserve(quote(tokens=60))).max_output_tokens == 50
 
 
@@ -60,7 +60,7 @@ async def test_settling_twice_counts_once():
     budget = Budget()
     hold = await budget.reserve(quote())
     for _ in range(2):
-        await budget.settle(hold, cost_usd=1.0, output_tokens=1)
+        budget.settle(hold, cost_usd=1.0, output_tokens=1)
     assert (budget.spent_usd, budget.spent_tokens) == (1.0, 1)
 
 
@@ -71,8 +71,8 @@ async def test_a_step_spends_the_runs_money():
     assert hold.max_output_tokens == 40
     other = await run.reserve(quote(token_usd=0.01, tokens=100))
     assert other.max_output_tokens == 50
-    await step.settle(hold, cost_usd=0.2, output_tokens=10)
-    await run.settle(other, cost_usd=0.5, output_tokens=50)
+    step.settle(hold, cost_usd=0.2, output_tokens=10)
+    run.settle(other, cost_usd=0.5, output_tokens=50)
     assert (step.spent_usd, run.spent_usd) == (0.2, 0.7)
 
 
@@ -87,7 +87,7 @@ async def test_the_tighter_of_two_budgets_decides_and_a_refusal_leaves_no_hold()
 
 
 class SlowLedger:
-    """A parent that takes turns of the event loop over everything, as a database does."""
+    """A parent that takes turns of the event loop over a reservation, as a database does."""
 
     def __init__(self, parent: Ledger, rng: random.Random) -> None:
         self.parent = parent
@@ -99,9 +99,8 @@ class SlowLedger:
         await self._dawdle()
         return hold
 
-    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
-        await self._dawdle()
-        await self.parent.settle(hold, cost_usd=cost_usd, output_tokens=output_tokens)
+    def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+        self.parent.settle(hold, cost_usd=cost_usd, output_tokens=output_tokens)
 
     async def _dawdle(self) -> None:
         for _ in range(self.rng.randrange(4)):
@@ -139,7 +138,7 @@ def test_concurrent_calls_never_overspend(
         assert hold.max_output_tokens is not None, "a run with a token cap promises no endless reply"
         await asyncio.sleep(0)
         written = hold.max_output_tokens if rng.random() < 0.7 else rng.randint(0, hold.max_output_tokens)
-        await step.settle(hold, cost_usd=input_usd + written * token_usd, output_tokens=written)
+        step.settle(hold, cost_usd=input_usd + written * token_usd, output_tokens=written)
 
     async def all_at_once() -> None:
         await asyncio.gather(*(call(*each) for each in calls))

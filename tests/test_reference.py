@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,43 @@ def test_every_command_shows_an_example(generate: dict[str, Any]) -> None:
 def test_every_key_says_what_it_means(generate: dict[str, Any], table: type[msgspec.Struct]) -> None:
     said = generate["_docstrings"](table)
     assert [name for name in table.__struct_fields__ if not said.get(name)] == []
+
+
+CLAIMS = [
+    {"name": "share of the ceiling", "value": 0.95, "interval": [0.9, 0.98], "n": 40, "must": 0.9},
+    {"name": "depth 3, share of its ceiling", "value": 0.5, "interval": [0.4, 0.6], "n": 10, "must": 0.8},
+    {"name": "(d) shuffled reward, gain", "unit": "points", "must": 0.03, "at_most": True},
+]
+
+
+def test_the_page_on_learning_is_current(generate: dict[str, Any]) -> None:
+    text, drawings = generate["learning_page"](generate["RESULTS"])
+    assert generate["LEARNING_PAGE"].read_text(encoding="utf-8") == text, "run  python docs/generate.py"
+    for name, drawn in drawings.items():
+        assert (generate["RESULTS"] / name).read_text(encoding="utf-8") == drawn
+
+
+def test_a_page_without_results_says_that_nothing_was_measured(generate: dict[str, Any], tmp_path: Path) -> None:
+    text, drawings = generate["learning_page"](tmp_path)
+    assert text.count("*Not measured yet") == 3
+    assert drawings == {}
+
+
+def test_results_fill_the_page_with_the_table_the_curves_and_what_was_missed(
+    generate: dict[str, Any], tmp_path: Path
+) -> None:
+    made = {"table": CLAIMS, "workers": "exact", "seeds": 3, "commit": "abc", "date": "2026-11-15"}
+    (tmp_path / "claims.json").write_text(json.dumps(made | {"sizes": {"test": 1000}}))
+    steps = [{"kind": "train", "step": i, "valid": 1.0, "steps": 1.5, "worker_entropy": 0.9} for i in (1, 2)]
+    (tmp_path / "claims-metrics-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
+    text, drawings = generate["learning_page"](tmp_path)
+    assert "mean of 3 training seeds, with the spread; 1,000 held-out questions; commit `abc`" in text
+    assert "| share of the ceiling | 95.0% | 90.0% to 98.0% | 40 | ≥ 90.0% |  | met |" in text
+    missed = text.partition("<!-- shortfalls -->")[2]
+    assert "- **depth 3, share of its ceiling**" in missed
+    assert "Not measured: (d) shuffled reward, gain." in missed
+    assert list(drawings) == ["curves-what-is-right-about-plans.svg", "curves-steps.svg", "curves-variety.svg"]
+    assert all(f"](results/{name})" in text for name in drawings)
 
 
 def test_a_stale_page_fails_the_check(

@@ -132,6 +132,28 @@ class _Steps:
         done = [asyncio.Event() for _ in self.plan.steps]
         self._take_up(done)
         todo = [i for i in range(len(self.plan.steps)) if i not in self.records]
+        try:
+            if len(todo) == 1:
+                await self._alone(todo[0], done)
+            else:
+                await self._side_by_side(todo, done)
+        except asyncio.CancelledError:
+            self._end_the_rest()
+            raise
+        self._end_the_rest()
+        return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
+
+    async def _alone(self, index: int, done: list[asyncio.Event]) -> None:
+        """A step with nobody to run beside needs no task of its own, which would cost three turns of the event loop."""
+        try:
+            await self._carry_out(index, done)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # else it was its worker that gave up, and the run was not cancelled
+
+    async def _side_by_side(self, todo: Sequence[int], done: list[asyncio.Event]) -> None:
+        """Carry out every step as a task of its own; all of them have ended when this does, however it does."""
         self.tasks = {i: asyncio.ensure_future(self._carry_out(i, done)) for i in todo}
         try:
             await asyncio.gather(*self.tasks.values(), return_exceptions=True)
@@ -139,13 +161,10 @@ class _Steps:
             for task in self.tasks.values():
                 task.cancel()
             await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-            self._end_the_rest()
             raise
         for task in self.tasks.values():
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
-        self._end_the_rest()
-        return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
 
     def _take_up(self, done: list[asyncio.Event]) -> None:
         """What an earlier execution settled: steps that ended, and steps whose tools nobody has answered yet."""

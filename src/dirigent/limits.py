@@ -80,11 +80,15 @@ class Ledger(Protocol):
     """Every attempt is reserved before its call and settled after it."""
 
     async def reserve(self, quote: Quote) -> Hold:
-        """Set the worst case aside, granting fewer output tokens where less is left; else `CostError`."""
+        """Set the worst case aside, granting fewer output tokens where less is left; else `CostError`.
+
+        A caller that is cancelled meanwhile never sees its hold, so the ledger itself gives it back.
+        """
         ...
 
-    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
-        """Replace the hold by what the call really used."""
+    def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+        """Replace the hold by what the call really used. It does not wait, so no cancellation can come between; a
+        ledger that writes to a disk hands the writing over."""
         ...
 
 
@@ -127,13 +131,13 @@ class Budget:
         self._held[hold.id] = _hold(hold.id, quote, granted.max_output_tokens, parent=granted)
         return self._held[hold.id]
 
-    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+    def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
         if self._held.pop(hold.id, None) is None:
             return
         self.spent_usd += cost_usd
         self.spent_tokens += output_tokens
         if self._parent is not None and hold.parent is not None:
-            await self._parent.settle(hold.parent, cost_usd=cost_usd, output_tokens=output_tokens)
+            self._parent.settle(hold.parent, cost_usd=cost_usd, output_tokens=output_tokens)
 
     def _affordable_tokens(self, quote: Quote) -> int | None:
         tokens = quote.max_output_tokens

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.limits import Hold, Ledger, Quote
+from dirigent.limits import Quote
 from dirigent.messages import (
     Attempt,
     Delta,
@@ -30,8 +29,6 @@ from dirigent.messages import (
 from dirigent.worker import Worker, WorkerInfo, layers
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 IMAGE_TOKENS = 1_500
 
@@ -61,7 +58,7 @@ class Metered:
         request = _narrowed(request, self.info.output_tokens)
         ledger, hold = request.ledger, None
         if ledger is not None:
-            hold = await _reserved(ledger, self._quote(request))
+            hold = await ledger.reserve(self._quote(request))
             request = _narrowed(request, hold.max_output_tokens)
         watched = Watched(observe)
         started = self._clock()
@@ -81,8 +78,7 @@ class Metered:
             raise
         finally:
             if ledger is not None and hold is not None:
-                spent = ledger.settle(hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens)
-                await _to_the_end(spent)
+                ledger.settle(hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens)
         return msgspec.structs.replace(
             reply,
             usage=attempt.usage,
@@ -186,25 +182,3 @@ def _input_tokens(request: Request) -> int:
 
 def _described(error: BaseException) -> str:
     return "cancelled" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"
-
-
-async def _reserved(ledger: Ledger, quote: Quote) -> Hold:
-    """Reserve; if cancelled while the ledger is at it, wait for the hold and give it back."""
-    reserving = asyncio.ensure_future(ledger.reserve(quote))
-    try:
-        return await asyncio.shield(reserving)
-    except asyncio.CancelledError:
-        await asyncio.wait([reserving])
-        if not reserving.cancelled() and reserving.exception() is None:
-            await _to_the_end(ledger.settle(reserving.result(), cost_usd=0.0, output_tokens=0))
-        raise
-
-
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await something that must not be left half done when its caller is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -173,7 +173,9 @@ def trained_planner_messages(
     question: Sequence[Message], infos: Sequence[WorkerInfo], *, limits: Limits
 ) -> tuple[Message, ...]:
     """For a conductor that learned the language of plans: cards, then the question, and no more."""
-    system = f"Plan in at most {limits.max_steps} lines: subtask | worker | reads\n{cards(infos, named=True)}"
+    system = (
+        f"Plan in at most {limits.max_steps} lines: subtask | worker | reads\n{cards(infos, named=True, short=True)}"
+    )
     return (Message("system", system), Message("user", _transcript(question)[0]))
 
 
@@ -222,14 +224,20 @@ def placeholder(kind: str, mark: str) -> str:
     return f"[{kind} {mark}]"
 
 
-def cards(infos: Sequence[WorkerInfo], *, named: bool) -> str:
-    """The pool as numbered lines: id, name unless hidden, what it is good at, price, speed."""
+def cards(infos: Sequence[WorkerInfo], *, named: bool, short: bool = False) -> str:
+    """The pool as numbered lines: id, name unless hidden, what it is good at, price, speed.
+
+    `short` is for a conductor that was trained on it: it knows what the two numbers of a price are, and every word
+    of a card is read for every plan.
+    """
     lines = []
     for i, info in enumerate(infos):
         label = f"{i} {info.name}" if named else f"{i}"
         notes = [info.about.strip() or "no description"]
         if info.price is not None and (info.price.input or info.price.output):
-            notes.append(f"${info.price.input:g} in, ${info.price.output:g} out per million tokens")
+            price = f"${info.price.input:g}/{info.price.output:g}"
+            long = f"${info.price.input:g} in, ${info.price.output:g} out per million tokens"
+            notes.append(price if short else long)
         if info.speed_tps:
             notes.append(f"{info.speed_tps:.0f} tokens/s")
         lines.append(f"{label}: {'; '.join(notes)}")

@@ -129,8 +129,11 @@ def _planner(settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
     if settings.planner == "conductor":
         return LanguagePlanner(
             everybody[settings.planner_worker],
-            dialect="lines",
-            trained=True,
+            # Ours reads bare cards and writes lines. One trained on the prompt of another dialect is asked by that.
+            dialect=settings.dialect or "lines",
+            trained=settings.dialect in (None, "lines"),
+            few_shots=settings.few_shots,
+            show_names=settings.show_names,
             temperature=settings.temperature,
             max_output_tokens=settings.planner_output_tokens,
             name="conductor",

@@ -11,7 +11,8 @@ import pytest
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import Evaluated
 from dirigent.evals.figures import figures, versus
-from dirigent.evals.gym import Gym, GymSettings, check_planners, evaluate_gym, gym_entries
+from dirigent.evals.gym import check_planners, evaluate_gym, gym_entries
+from dirigent.evals.gym_pools import Gym, GymSettings
 from dirigent.evals.gym_workers import adapters_digest, exact_worker, find_adapters, gym_workers
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import Written
@@ -219,8 +220,11 @@ def test_adapters_are_found_by_name_and_told_apart_by_content(tmp_path: Path) ->
     assert adapters_digest(tmp_path) not in ("", first)
 
 
-async def test_adapters_on_a_real_model_answer_and_plan(weights_path: Path, tmp_path: Path) -> None:
+async def test_adapters_on_a_real_model_answer_and_plan(
+    weights_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Untrained ones: what they say is nonsense, that they are asked, counted and priced is not."""
+    monkeypatch.setattr("dirigent.evals.gym_workers.PLAN_TOKENS", 40)  # nonsense under a grammar is slow to write
     for seed, name in enumerate([*(s.name for s in ROSTER), "conductor"]):
         write_adapter(tmp_path / f"{name}.gguf", size=0.001, seed=seed)
     settings = GymSettings(limit=1, seed=1, pool_sizes=(3, 3))

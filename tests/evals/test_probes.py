@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.evals.gym import CALIBRATION_SEED
+from dirigent.evals.gym_pools import CALIBRATION_SEED
 from dirigent.evals.probes import (
     PROBES,
     SECOND_SEED,
@@ -72,7 +72,7 @@ def test_a_right_plan_in_other_words_is_placed_and_wired(shape: str, depth: int)
     task = hand(shape, depth)
     plan = said_otherwise(plan_for(task, RL_ROSTER))
     assert placed(task, plan) == Placed(routing=True, access=True)
-    assert marks_in_other_words(task, plan) == {"placed": True, "wired": True}
+    assert marks_in_other_words(task, plan) == {"placed": True, "wired": True, "parallel": True}
 
 
 def test_independent_steps_may_stand_in_any_order() -> None:

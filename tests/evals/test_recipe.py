@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dirigent.config import load_config
+from dirigent.config import load_config, parse_config
 from dirigent.errors import ConfigError
 from dirigent.evals.planners import FIGURES, NAMES
 from dirigent.evals.recipe import EvalRecipe, changed, checked, load_recipe
+from dirigent.prompt import prompted_planner_messages
+from dirigent.runtime import open_runtime
 from dirigent.tasks.benchmarks import BENCHMARKS
+from dirigent.train.recipe import load_conductor
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("eval-*.toml"))
@@ -34,6 +37,13 @@ def test_the_papers_table_has_seven_tasks_seven_workers_and_every_method() -> No
     methods = {name.partition(":")[0] for name in recipe.planners}
     assert methods >= set(NAMES) - {"single", "warm-start", "panel", "weighted-vote"}
     assert {"each", "oracle"} <= methods
+
+
+def test_the_papers_conductor_is_asked_in_the_dialect_that_it_is_trained_in() -> None:
+    trained = load_conductor(FOLDER / "paper-7b.toml").tasks
+    asked = load_config(FOLDER / "pools" / "seven-workers.toml").config.profile["conductor"]
+    assert (trained.prompt, trained.dialect) == ("prompted", "lists")
+    assert (asked.planner, asked.dialect) == ("conductor", "lists")
 
 
 def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
@@ -84,3 +94,23 @@ def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -
 def test_what_would_only_fail_later_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         changed(EvalRecipe(), **given)
+
+
+async def test_a_conductor_of_another_dialect_is_asked_by_the_prompt_of_that_dialect() -> None:
+    plan = r"model_id = [0]\nsubtasks = ['Add them.']\naccess_list = [[]]"
+    text = (
+        '[[worker]]\nname = "adder"\nkind = "scripted"\nreplies = ["4"]\n'
+        f'[[worker]]\nname = "planner"\nkind = "scripted"\nreplies = ["{plan}"]\n'
+        '[profile.conductor]\nplanner = "conductor"\nplanner_worker = "planner"\ndialect = "lists"\n'
+    )
+    async with open_runtime(parse_config(text, path=Path("dirigent.toml"))) as runtime:
+        conductor = runtime.conductor("conductor")
+        trace = await conductor.run("2+2?")
+    assert conductor.pool.names == ("adder",)
+    assert trace.answer == "4"
+    draft = trace.rounds[0].drafts[0]
+    wanted = prompted_planner_messages(
+        trace.question, conductor.pool.infos, limits=conductor.limits, dialect="lists", secret="s"
+    )
+    assert not draft.error
+    assert draft.messages[0] == wanted[0]

@@ -86,6 +86,16 @@ async def test_best_is_chosen_on_the_other_folds_and_compared_with_the_best_in_h
     assert min(draws) < 0.9
 
 
+async def test_the_ceiling_is_the_best_planner_of_each_kind_and_wins_nothing(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "best", "vote", "ceiling")
+    best = max(report.planners[name].accuracy for name in ("best", "vote"))
+    assert report.planners["ceiling"].accuracy == max(best, 0.9)
+    assert "ceiling" not in report.chosen["hindsight"]["versus"]
+    assert "ceiling" not in report.chosen["pareto"]
+    assert "ceiling" not in report.verdict
+    assert report.complete
+
+
 async def test_a_vote_of_three_is_right_where_two_are(tmp_path: Path) -> None:
     report = await report_of(write(tmp_path, rows()), "best", "vote", "weighted-vote")
     panel = list(WRONG_EVERY.values())[:3]
@@ -168,7 +178,7 @@ async def test_learned_routers_and_the_picker_take_part(tmp_path: Path) -> None:
 
 
 async def test_a_run_is_the_same_again_and_another_seed_draws_other_folds(tmp_path: Path) -> None:
-    file = write(tmp_path, rows())
+    file = write(tmp_path, rows(20))
     first, again = [await report_of(file, "best", "random", "knn", "routerdc", folds=2) for _ in range(2)]
     assert [row.accuracy for row in first.planners.values()] == [row.accuracy for row in again.planners.values()]
     tasks = load_recorded(file).tasks

@@ -29,7 +29,8 @@ from tests.stub_wires import StubCall, StubReply
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "integrations"
-ENVIRONMENTS = Path(os.environ.get("INTEGRATIONS") or ROOT / ".venv-integrations")
+ENVIRONMENTS = Path(os.environ.get("INTEGRATIONS") or ROOT / ".venv-integrations").absolute()
+"""Absolute, since the programs run in folders of their own."""
 
 HELLO = "Hello from the pool."
 """What the stub says where nothing else is asked for."""

@@ -42,6 +42,28 @@ def test_many_tries_at_once_count_before_any_of_them_has_ended() -> None:
     assert [tries.begin("a", f"dg_{n}") > 0 for n in range(4)] == [False, False, True, True]
 
 
+def test_a_key_that_many_requests_bring_at_once_is_one_try_if_it_is_right_and_all_of_them_if_it_is_not() -> None:
+    tries = Tries(most=3)
+    assert [tries.begin("a", "dg_new") for _ in range(10)] == [0.0] * 10
+    for _ in range(10):
+        tries.end("a", "dg_new", right=True)
+    assert [wrong(tries, "a", f"dg_{n}") > 0 for n in range(4)] == [False, False, False, True]
+    assert [tries.begin("b", "dg_guess") for _ in range(10)] == [0.0] * 10
+    for _ in range(10):
+        tries.end("b", "dg_guess", right=False)
+    assert tries.begin("b", "dg_other") > 0
+
+
+def test_a_try_that_the_store_could_not_judge_counts_for_nothing() -> None:
+    tries = Tries(most=2)
+    for _ in range(10):
+        assert [tries.begin("a", "dg_new"), tries.begin("a", "dg_new")] == [0.0, 0.0]
+        for _ in range(2):
+            tries.end("a", "dg_new", right=None)
+    assert tries._trying == {}
+    assert wrong(tries, "a") == 0
+
+
 def test_right_keys_cost_no_try_and_stay_welcome_from_a_blocked_address() -> None:
     tries = Tries(most=2)
     for _ in range(10):

@@ -23,7 +23,7 @@ async def pay(
     ledger = StoreLedger(store, caller=caller, run_id=run_id, clock=lambda: at)
     hold = await ledger.reserve(Quote(worker, 0.1, 0.0, 10))
     if settled:
-        await ledger.settle(hold, cost_usd=0.0123456789, output_tokens=7)
+        ledger.settle(hold, cost_usd=0.0123456789, output_tokens=7)
 
 
 async def test_of_many_verdicts_at_once_one_is_kept(url: str) -> None:

@@ -41,7 +41,7 @@ def ledger(store: Store, caller: Caller, at: datetime = NOON, *, run_id: str = "
 
 async def settle(book: StoreLedger, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
     """Settle, and see it committed."""
-    await book.settle(hold, cost_usd=cost_usd, output_tokens=output_tokens)
+    book.settle(hold, cost_usd=cost_usd, output_tokens=output_tokens)
     await book.settled()
 
 
@@ -183,7 +183,7 @@ async def granted(book: Budget | StoreLedger, quote: Quote) -> int | str | None:
         hold = await book.reserve(quote)
     except CostError:
         return "refused"
-    await book.settle(hold, cost_usd=round(hold.cost_usd / 2, 9), output_tokens=0)
+    book.settle(hold, cost_usd=round(hold.cost_usd / 2, 9), output_tokens=0)
     return hold.max_output_tokens
 
 
@@ -332,7 +332,7 @@ async def call_for_ever(book):
     while True:
         hold = await book.reserve(CENT)
         print("reserved", hold.id, flush=True)
-        await book.settle(hold, cost_usd=0.001, output_tokens=5)
+        book.settle(hold, cost_usd=0.001, output_tokens=5)
         await book.settled()
         print("settled", hold.id, flush=True)
 
@@ -438,7 +438,7 @@ async def test_a_settlement_and_the_trace_after_it_are_one_commit(url: str, budg
         book = ledger(store, Caller("k", budget_day_usd=budget))
         hold = await book.reserve(CENT)
         before = store.commits
-        await book.settle(hold, cost_usd=0.002, output_tokens=7)
+        book.settle(hold, cost_usd=0.002, output_tokens=7)
         await store.save(a_trace())
         assert store.commits == before + 1
         await book.settled()
@@ -450,7 +450,7 @@ async def test_a_settlement_that_fails_is_said_where_it_is_waited_for(url: str) 
         book = ledger(store, Caller("k"))
         hold = await book.reserve(CENT)
         for output_tokens in (7, 10**30, 8):  # no column holds the second
-            await book.settle(hold, cost_usd=0.002, output_tokens=output_tokens)
+            book.settle(hold, cost_usd=0.002, output_tokens=output_tokens)
         await store.save(a_trace())
         with pytest.raises((StoreError, OverflowError)):
             await book.settled()

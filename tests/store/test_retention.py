@@ -35,7 +35,7 @@ async def keep(store: Store, id: str, *, caller: Caller | None, days: float) -> 
     """A run of this age, paid for by this key."""
     if caller is not None:
         ledger = StoreLedger(store, caller=caller, run_id=id, clock=lambda: ago(days))
-        await ledger.settle(await ledger.reserve(Quote("w", 0.01, 0.0, 10)), cost_usd=0.01, output_tokens=1)
+        ledger.settle(await ledger.reserve(Quote("w", 0.01, 0.0, 10)), cost_usd=0.01, output_tokens=1)
     await store.save(a_trace(id, created_at=ago(days).isoformat()))
 
 

@@ -138,7 +138,7 @@ async def test_the_book_tells_which_calls_a_run_made(store: Store) -> None:
     ledger = StoreLedger(store, caller=LOCAL_ADMIN, run_id="r")
     quote = Quote("alpha", 0.5, 0.0, 100)
     hold = await ledger.reserve(quote)
-    await ledger.settle(hold, cost_usd=0.25, output_tokens=7)
+    ledger.settle(hold, cost_usd=0.25, output_tokens=7)
     await ledger.reserve(quote)
     calls = await run_states.paid_calls(store, "r")
     assert [(call.worker, call.cost_nusd, call.output_tokens) for call in calls] == [("alpha", 250_000_000, 7)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 
 import msgspec
 import pytest
 
+from dirigent.plan import Plan, Step, format_plan
 from dirigent.tasks.gym import RL_ROSTER, find_specialist, generate, solvable
 from dirigent.train.dataset import (
     LEAST_GROUPS,
@@ -24,7 +26,9 @@ from dirigent.train.dataset import (
     second_round,
     sift,
 )
-from dirigent.train.reward import Scored
+from dirigent.train.reward import Scored, score
+from dirigent.train.rows import right_plan
+from dirigent.train.workers import ExactWorkers
 
 RIGHT, WRONG, DROPPED = Scored(True, True, 1.0), Scored(True, False, 0.1), Scored(True, False, None)
 
@@ -38,9 +42,27 @@ def test_a_row_shows_its_cards_and_then_its_question() -> None:
     system, user = row.messages
     assert user.text == row.task.question
     assert [line.split(":")[0] for line in system.text.splitlines()[1:]] == [
-        f"{i} {name}" for i, name in enumerate(row.names)
+        f"{i} {name}" for i, name in enumerate(row.shown)
     ]
     assert all(info.about in system.text for info in row.infos)
+
+
+def test_training_rows_hide_who_is_behind_a_card_and_measured_rows_do_not() -> None:
+    rows = RowSource(1).draw(40)
+    assert sum(shown == name for row in rows for shown, name in zip(row.shown, row.names, strict=True)) < 20
+    assert all(row.shown == row.names for row in held_rows("dev", 20, seed=1))
+    for row in rows:
+        plan = Plan(tuple(Step(name, "Do it.", ()) for name in row.names))
+        assert [step.worker for step in row.as_shown(plan).steps] == list(row.shown)
+        assert row.as_meant(row.as_shown(plan)) == plan
+
+
+def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
+    rows = [row for row in RowSource(3).draw(60) if right_plan(row) is not None and row.task.depth == 1]
+    texts = [format_plan(row.as_shown(right_plan(row) or Plan(())), row.shown, dialect="lines") for row in rows]
+    assert any(row.shown != row.names for row in rows)
+    scored = asyncio.run(score(rows, texts, ExactWorkers(RL_ROSTER)))
+    assert all(one.correct for one in scored)
 
 
 def test_the_same_seed_draws_the_same_rows_and_another_seed_others() -> None:

@@ -39,7 +39,7 @@ def test_the_three_recipes_are_there() -> None:
 def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     recipe = load_conductor(FOLDER / "gym-gpu.toml")
     grpo = recipe.grpo
-    assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 4e-4, 0.0)
+    assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 3e-4, 0.0)
     assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("none", 1.0, 16)
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
     assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)
@@ -112,7 +112,7 @@ def test_a_specialist_has_the_common_settings_but_for_what_the_recipe_changes() 
     recipe = load_recipe(FOLDER / "specialists.toml")
     assert isinstance(recipe, SpecialistsRecipe)
     dates = recipe.fit_of("dates")
-    assert (dates.rank, dates.rounds, dates.batch) == (8, 4, recipe.fit.batch)
+    assert (dates.rank, dates.rounds, dates.batch) == (8, 5, recipe.fit.batch)
     assert recipe.fit_of("facts") == recipe.fit
 
 

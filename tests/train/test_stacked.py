@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers", reason="needs the train extra
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.train.adapters import load_adapter, load_adapters  # noqa: E402
 from dirigent.train.decode import DecodeSettings  # noqa: E402
-from dirigent.train.noise import gumbel_noise  # noqa: E402
+from dirigent.train.noise import draw, seed_starts, uniforms  # noqa: E402
 from dirigent.train.stacked import NO_ADAPTER, Stacked, stack, write  # noqa: E402
 
 VOCABULARY, PAD, END = 97, 0, 1
@@ -251,9 +251,18 @@ def test_sampling_follows_the_models_own_distribution(stacked: Stacked) -> None:
     assert (found - expected).abs().sum() / 2 < 0.08
 
 
-def test_noise_differs_between_turns_and_seeds_and_has_the_mean_of_its_law() -> None:
-    noise = gumbel_noise(torch.tensor([1, 2]), 0, 50_000)
-    assert not torch.equal(noise[0], noise[1])
-    assert not torch.equal(noise[0], gumbel_noise(torch.tensor([1]), 1, 50_000)[0])
-    assert noise.mean().item() == pytest.approx(0.5772, abs=0.02)
-    assert noise.std().item() == pytest.approx(1.2825, abs=0.02)
+def test_numbers_differ_between_turns_and_seeds_and_are_even() -> None:
+    starts, _ = seed_starts(list(range(50_000)), "cpu")
+    numbers = uniforms(starts, torch.tensor([0]))
+    assert not torch.equal(numbers, uniforms(starts, torch.tensor([1])))
+    assert numbers.min() > 0.0
+    assert numbers.max() < 1.0
+    assert torch.histc(numbers, bins=10, min=0, max=1) / 50_000 == pytest.approx(torch.full((10,), 0.1), abs=0.01)
+    turns = torch.stack([uniforms(starts[:1], torch.tensor([turn])) for turn in range(5_000)])
+    assert turns.mean().item() == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_draw_never_takes_a_token_that_cannot_be() -> None:
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).expand(5, -1)
+    points = torch.tensor([1e-7, 0.4999, 0.5, 0.5001, 1 - 2**-24])
+    assert draw(probabilities, points).tolist() == [1, 1, 3, 3, 3]

@@ -27,7 +27,11 @@ RecipeArgument = Annotated[
 ]
 TasksOption = Annotated[
     str | None,
-    typer.Option(help="gym (default), or benchmarks: gsm8k, math500, ...; by commas.", show_default=False),
+    typer.Option(
+        help="gym (default), gym:second-seed, gym:novel, gym:handwritten, gym:reasoning, gym:reasoning-new; or "
+        "benchmarks: gsm8k, math500, ...; by commas.",
+        show_default=False,
+    ),
 ]
 PlannersOption = Annotated[
     str | None,
@@ -120,7 +124,7 @@ def _report_file(recipe: EvalRecipe) -> Path:
     from dirigent.errors import ConfigError
 
     named = {
-        "gym": f"gym-{recipe.split}-{recipe.seed}",
+        "gym": f"{'-'.join(_set_words(recipe))}-{recipe.seed}",
         "recorded": f"recorded-{recipe.seed}",
         "live": f"{'-'.join(recipe.tasks)}-{recipe.seed}"[:100],
     }
@@ -128,6 +132,11 @@ def _report_file(recipe: EvalRecipe) -> Path:
     if file.suffix in ENDINGS:
         raise ConfigError(f"--out {file} is where the {file.suffix} beside the report goes; end it in .json")
     return file
+
+
+def _set_words(recipe: EvalRecipe) -> list[str]:
+    """What was asked of the gym, for the name of a file."""
+    return ["gym", *(recipe.split if name == "gym" else name for name in recipe.gym_sets)]
 
 
 def _tell(report: Report, file: Path, *, as_json: bool) -> int:

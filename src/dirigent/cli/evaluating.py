@@ -20,7 +20,8 @@ from dirigent.cli.running import opened
 from dirigent.errors import ConfigError
 from dirigent.evals.commit import source_commit
 from dirigent.evals.evaluate import Keep, PlannerFor
-from dirigent.evals.gym import Gym, GymSettings, check_planners, evaluate_gym, roster_of
+from dirigent.evals.gym import check_planners, evaluate_gym
+from dirigent.evals.gym_pools import Gym, GymSettings, roster_of
 from dirigent.evals.gym_workers import adapters_digest, gym_workers
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
 from dirigent.evals.questions import gather, grading
@@ -92,6 +93,7 @@ async def _gym(made: _Making) -> Report:
     recipe = made.recipe
     planners = list(recipe.planners or GYM_PLANNERS)
     settings = GymSettings(
+        sets=recipe.gym_sets,
         split=recipe.split,
         limit=recipe.limit or 200,
         seed=recipe.seed,

@@ -1,20 +1,20 @@
-"""The gym under evaluation: its questions, a random pool for each, and who can take part, by name.
+"""The gym under evaluation: who can take part in it, by name, and the report that comes of it.
 
     right       the task's own cheapest plan                                   (reference)
     oracle      the best choice of one worker per question, from each alone    (reference)
     ceiling     the best plan per kind, chosen on the development split        (reference)
+    each        every worker alone, on every question: a table of its own, not rows among the planners
     single:NAME this worker answers alone, offered or not
     best, vote, moa, knn, ...    the baselines of `evals/planners.py`, fitted on the training split
     conductor, warm-start, ...   whatever `factories` can plan with
 
-Who the workers are, exact or trained, comes in as a function; so do the planners that are models. Nothing here knows
-torch or llama.cpp.
+The questions and the pool of each are `gym_pools.py`'s part. The planners that are models come in as functions. Nothing
+here knows torch or llama.cpp.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,62 +23,31 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import TRAINED, Baseline, Fitting
 from dirigent.evals.ceiling import WAYS, Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
-from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate, noise_seed
+from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.figures import ORACLE, by_planner, oracle
+from dirigent.evals.gym_pools import SPLIT_SET, Gym
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import NAMES, by_limits, entry_of, examples_of, fit_baselines, rollout_by
 from dirigent.evals.record import Record
 from dirigent.evals.report import BEST, Facts, Report, make_report
 from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
 from dirigent.limits import Budget, Limits
-from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan import Plan
+from dirigent.messages import Observe, ignore
 from dirigent.planner import Planner
 from dirigent.planners.fixed import Fixed
 from dirigent.planners.given import Alone
 from dirigent.pool import Pool
-from dirigent.tasks.gym.compare import compare
-from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool, plan_for, solvable
-from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
-from dirigent.tasks.gym.split import Split, generate
+from dirigent.tasks.gym.pools import plan_for, solvable
+from dirigent.tasks.gym.specialists import ROSTER, Specialist, find_specialist
 from dirigent.tasks.task import Task
 from dirigent.toml import nearest
 from dirigent.version import __version__
-from dirigent.worker import Worker, WorkerInfo
 
-CEILING, RIGHT, RANDOM, SINGLE = "ceiling", "right", "random", "single:"
-PLANNERS = (RIGHT, ORACLE, CEILING, *(name for name in NAMES if name != "single"))
+CEILING, RIGHT, RANDOM, EACH, SINGLE = "ceiling", "right", "random", "each", "single:"
+PLANNERS = (RIGHT, ORACLE, CEILING, EACH, *(name for name in NAMES if name != "single"))
 REFERENCES = (ORACLE, CEILING, RIGHT)
 """They know what no planner can; they are there to compare with and cannot win."""
-
-CALIBRATION_SEED = 10_000
-"""Added to the seed, so that what is chosen on a split was never chosen on the questions evaluated."""
-
-
-class GymSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    split: Split = "test"
-    limit: int = 1000
-    """Questions."""
-    seed: int = 1
-    pool_sizes: tuple[int, int] = (3, 8)
-    """Smallest and largest pool that a question is offered with; ids are permuted each time."""
-    cards: Cards = "train"
-    """`held_out`: cards in words that training never shows."""
-    calibration: int = 300
-    """Questions of the training split that rank the workers, and of the development split that choose the ceiling's
-    plans."""
-    noise_seeds: int = 5
-    """How often the ceiling's plans are carried out."""
-
-    def __post_init__(self) -> None:
-        for name in ("limit", "calibration", "noise_seeds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)}")
-
-
-WorkerFor = Callable[[Specialist, int], Worker]
-"""A specialist as a worker; the number seeds its noise, if it has any."""
 
 
 class Ask(Protocol):
@@ -113,7 +82,7 @@ async def evaluate_gym(
         limits=limits,
         concurrency=concurrency,
         budget=budget,
-        inspect=marks,
+        inspect=gym.marks,
         keep=keep,
         observe=observe,
     )
@@ -129,83 +98,21 @@ async def evaluate_gym(
     facts = _facts(gym, planners, baselines, ways, workers=workers, commit=commit, date=date)
     chosen = {**facts.chosen, **({BEST: fit["ranking"]} if BEST in planners else {})}
     facts = msgspec.structs.replace(facts, fit=fit, chosen=chosen, examples=examples(outcomes, gym.tasks, planners))
-    return make_report(
+    report = make_report(
         [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
-        planners,
+        [name for name in planners if name != EACH],
         facts=facts,
         references=REFERENCES,
         complete=len(outcomes) == expected,
+        task_of=(lambda outcome: set_name(gym.set_of(outcome.task))) if len(gym.settings.sets) > 1 else None,
         equal_cost=EQUAL_COST if EQUAL_COST in planners else "",
     )
+    return _over_all_sets(report)
 
 
-class Gym:
-    """The questions and, for each, the specialists it is offered with: the same for every planner."""
-
-    def __init__(self, settings: GymSettings, worker_for: WorkerFor) -> None:
-        self.settings = settings
-        self.roster = roster_of(settings)
-        self.tasks = generate(settings.split, settings.limit, seed=settings.seed)
-        self._worker_for = worker_for
-
-    @property
-    def everybody(self) -> Pool:
-        """Every worker that may be offered, as it stands on its card."""
-        cards = cards_for(self.roster, random.Random("everybody"))
-        workers = (self._worker_for(specialist, 0) for specialist in self.roster)
-        return Pool(Carded(worker, card) for worker, card in zip(workers, cards, strict=True))
-
-    def calibration(self, split: Split) -> list[Task]:
-        """Questions on which something is chosen before the evaluation begins."""
-        return generate(split, self.settings.calibration, seed=self.settings.seed + CALIBRATION_SEED)
-
-    def offered(self, task: Task) -> tuple[Specialist, ...]:
-        return self._drawn(task)[0]
-
-    def pool_for(self, task: Task, repeat: int) -> Pool:
-        """The pool of a question, with its cards."""
-        specialists, cards = self._drawn(task)
-        seed = noise_seed(self.settings.seed, task, repeat)
-        return Pool(Carded(self._worker_for(s, seed), card) for s, card in zip(specialists, cards, strict=True))
-
-    def only(self, specialist: Specialist) -> PoolFor:
-        """A pool of this worker alone, for every question."""
-
-        def pool_for(task: Task, repeat: int) -> Pool:
-            seed = noise_seed(self.settings.seed, task, repeat)
-            (card,) = cards_for((specialist,), random.Random(f"{task.id}"))
-            return Pool([Carded(self._worker_for(specialist, seed), card)])
-
-        return pool_for
-
-    def _drawn(self, task: Task) -> tuple[tuple[Specialist, ...], tuple[WorkerInfo, ...]]:
-        rng = random.Random(f"pool {self.settings.seed} {task.id}")
-        specialists = draw_pool(task, rng, size=rng.randint(*self.settings.pool_sizes), roster=self.roster)
-        return specialists, cards_for(specialists, rng, wording=self.settings.cards)
-
-
-def roster_of(settings: GymSettings) -> tuple[Specialist, ...]:
-    """Who may be offered: the worker of the held-out skill only where its questions are asked."""
-    return ROSTER if settings.split == "novel" else RL_ROSTER
-
-
-class Carded:
-    """A worker under a card: the wording and the price that a question is offered it with."""
-
-    def __init__(self, worker: Worker, card: WorkerInfo) -> None:
-        self.worker = worker
-        self.info = msgspec.structs.replace(
-            card, kind=worker.info.kind, model=worker.info.model, abilities=worker.info.abilities
-        )
-
-    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        return await self.worker.ask(request, observe=observe)
-
-
-def marks(task: Task, plan: Plan) -> dict[str, bool]:
-    """What is right about a plan."""
-    found = compare(task, plan)
-    return {name: getattr(found, name) for name in ("decomposition", "routing", "access", "minimal", "parallel")}
+def set_name(name: str) -> str:
+    """A set as `--tasks` names it."""
+    return name if name == SPLIT_SET else f"{SPLIT_SET}:{name}"
 
 
 async def fit_gym(
@@ -280,8 +187,9 @@ def gym_entries(
         CEILING: Entry(CEILING, partial(_ceiling, gym, ways or {}), repeats=gym.settings.noise_seeds),
     } | {name: Entry(name, factory) for name, factory in (factories or {}).items()}
     found: dict[str, Entry] = {}
-    if ORACLE in planners:
-        found |= {f"{SINGLE}{s.name}": _single(s, gym, only_offered=True) for s in gym.roster}
+    if ORACLE in planners or EACH in planners:
+        only_offered = EACH not in planners
+        found |= {f"{SINGLE}{s.name}": _single(s, gym, only_offered=only_offered) for s in gym.roster}
     for name in planners:
         if name.startswith(SINGLE):
             found[name] = _single(find_specialist(name.removeprefix(SINGLE)), gym)
@@ -299,7 +207,7 @@ def check_planners(planners: Sequence[str], factories: Mapping[str, PlannerFor])
         raise ConfigError(f"the planner {twice[0]!r} is named twice")
     for name in planners:
         kind = name.partition(":")[0]
-        if name in factories or name in (RIGHT, ORACLE, CEILING):
+        if name in factories or name in (RIGHT, ORACLE, CEILING, EACH):
             continue
         if name.startswith(SINGLE):
             worker, known = name.removeprefix(SINGLE), [s.name for s in ROSTER]
@@ -339,6 +247,23 @@ def _alone(outcomes: Sequence[Outcome], gym: Gym) -> list[Outcome]:
     return [o for o in outcomes if o.planner.startswith(SINGLE) and o.planner[len(SINGLE) :] in offered[o.task]]
 
 
+def _over_all_sets(report: Report) -> Report:
+    """What is right about plans, over several sets, is told only where it can be told of each of them."""
+    if not report.by_task:
+        return report
+
+    def common(planner: str) -> set[str]:
+        return set.intersection(*(set(rows[planner].marks) for rows in report.by_task.values() if rows[planner].marks))
+
+    rows = {
+        planner: msgspec.structs.replace(
+            row, marks={mark: x for mark, x in row.marks.items() if mark in common(planner)} if row.marks else {}
+        )
+        for planner, row in report.planners.items()
+    }
+    return msgspec.structs.replace(report, planners=rows)
+
+
 def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
@@ -361,17 +286,19 @@ def _facts(
     solved = sum(solvable(task, gym.offered(task)) for task in gym.tasks)
     notes = {ORACLE: "one worker per question", CEILING: "best plan per kind", RIGHT: "the task's own plan"}
     notes |= {baseline.name: baseline.note for baseline in baselines if baseline.note}
+    names = [set_name(name) for name in settings.sets]
+    plain = settings.sets == (SPLIT_SET,)
     chosen: dict[str, Any] = {}
     if ways:
         chosen[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(ways.items())}
     return Facts(
-        recipe={"tasks": "gym", "planners": list(planners), "workers": workers, **msgspec.structs.asdict(settings)},
+        recipe={"tasks": names, "planners": list(planners), "workers": workers, **msgspec.structs.asdict(settings)},
         commit=commit,
         seed=settings.seed,
         date=date,
         version=__version__,
         tasks={
-            "name": f"gym {settings.split}",
+            "name": f"gym {settings.split}" if plain else ", ".join(names),
             "n": len(gym.tasks),
             "pool": f"pools of {low}–{high}",
             "solvable": solved / len(gym.tasks),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import PlannerFor
-from dirigent.evals.gym import WorkerFor
+from dirigent.evals.gym_pools import WorkerFor
 from dirigent.gympool import PLAN_TOKENS, REPLY_TOKENS
 from dirigent.planner import LanguagePlanner
 from dirigent.tasks.gym.oracle import ExactSpecialist

@@ -42,7 +42,7 @@ def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: 
     winner = max(
         (name for name in found if name.startswith(SINGLE)), key=lambda name: mean([o.value for o in found[name]])
     )
-    compared = [name for name in planners if name not in (ORACLE, winner) and name in found]
+    compared = [name for name in planners if name not in (ORACLE, CEILING, winner) and name in found]
     return {
         "worker": winner.removeprefix(SINGLE),
         "accuracy": mean([o.value for o in found[winner]]),

@@ -15,13 +15,12 @@ from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import (
     CAPACITY_HEADER,
     HEADER,
-    PLAN_HEADER,
     SPENT_HEADER,
     Report,
     capacity_rows,
     capacity_sentence,
     cells_of,
-    plan_rows,
+    plan_table,
     provenance,
     spent_rows,
     title_of,
@@ -117,7 +116,7 @@ def _plans(report: Report) -> Markup:
         plots.append(stacked_bars(steps, title=f"{name}: steps of its plans, by task", unit=" steps"))
         shares = {task: row.worker_shares for task, row in rows.items()}
         plots.append(stacked_bars(shares, title=f"{name}: share of the steps given to each worker, by task"))
-    return _section("Plans", *plots, table(PLAN_HEADER, plan_rows(report.planners)))
+    return _section("Plans", *plots, table(*plan_table(report.planners)))
 
 
 def _shares(histogram: Mapping[str, int]) -> dict[str, float]:

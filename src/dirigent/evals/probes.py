@@ -19,7 +19,7 @@ from itertools import permutations
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.plan import Plan
+from dirigent.plan import Plan, critical_path
 from dirigent.tasks.gym.compare import LEAST_GUESSES
 from dirigent.tasks.gym.handwritten import handwritten
 from dirigent.tasks.gym.skills import PUZZLE_SKILL
@@ -76,6 +76,9 @@ PROBES: dict[str, Callable[[int, int], list[Task]]] = {
     "reasoning-new": _reasoning_new,
 }
 
+IN_OTHER_WORDS = frozenset({"handwritten", "reasoning", "reasoning-new"})
+"""Sets whose wordings are not the generator's: their plans are judged with the words left aside."""
+
 
 def _some(tasks: Sequence[Task], limit: int, seed: int) -> list[Task]:
     """All of them where they are few enough, else a random part in the same order."""
@@ -116,7 +119,8 @@ def placed(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> 
 def marks_in_other_words(task: Task, plan: Plan) -> dict[str, bool]:
     """What is right about a plan, its words aside: for reports on questions that are not the generator's."""
     found = placed(task, plan)
-    return {"placed": found.routing, "wired": found.access}
+    waits = task.sketch is not None and critical_path(plan) <= task.sketch.depth
+    return {"placed": found.routing, "wired": found.access, "parallel": waits}
 
 
 def _wired(plan: Plan, wanted: Sequence[SketchStep], order: Sequence[int]) -> bool:

@@ -19,11 +19,12 @@ import msgspec
 
 from dirigent import toml
 from dirigent.errors import ConfigError
+from dirigent.evals.gym_pools import check_sets
 from dirigent.tasks.benchmarks import BENCHMARKS
 from dirigent.tasks.gym.pools import Cards
 from dirigent.toml import nearest
 
-GYM = "gym"
+GYM, GYM_SET = "gym", "gym:"
 RECORDED = "recorded:"
 
 
@@ -31,7 +32,8 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     about: str = ""
     tasks: tuple[str, ...] = (GYM,)
-    """`gym`, or benchmarks by name; with a recorded pool also the tasks of its file."""
+    """`gym` and its further sets (`gym:handwritten`), or benchmarks by name; with a recorded pool also the tasks of its
+    file."""
     planners: tuple[str, ...] = ()
     pool: str = ""
     """A dirigent.toml whose workers are asked, or `recorded:FILE`."""
@@ -74,7 +76,12 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> Literal["gym", "recorded", "live"]:
         if self.pool.startswith(RECORDED):
             return "recorded"
-        return "gym" if self.tasks == (GYM,) else "live"
+        return "gym" if all(name.partition(":")[0] == GYM for name in self.tasks) else "live"
+
+    @property
+    def gym_sets(self) -> tuple[str, ...]:
+        """The gym's sets among the tasks, without what they are called by here."""
+        return tuple(name.removeprefix(GYM_SET) for name in self.tasks)
 
 
 def load_recipe(path: Path) -> EvalRecipe:
@@ -107,10 +114,11 @@ def checked(recipe: EvalRecipe) -> EvalRecipe:
     if recipe.kind == "gym":
         if recipe.pool:
             raise ConfigError(f"the gym brings its own workers; leave out  --pool {recipe.pool}, or name a benchmark")
+        check_sets(recipe.gym_sets)
         return recipe
     if recipe.kind == "live":
         for name in recipe.tasks:
-            if name == GYM:
+            if name.partition(":")[0] == GYM:
                 raise ConfigError("the gym and public benchmarks are evaluated apart: two reports")
             if name not in BENCHMARKS:
                 raise ConfigError(f'no family of tasks is called "{name}"{nearest(name, (GYM, *BENCHMARKS))}')

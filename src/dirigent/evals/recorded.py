@@ -10,6 +10,7 @@
     knn, routerdc   the worker that a router fitted on the training folds chooses
     smoothie        all of them; the answer most like the others, without labels
     oracle          the best choice of one worker per question                          (reference)
+    ceiling         the best planner of each kind of question, chosen with hindsight    (reference)
 
 Questions fall into folds; what is chosen for one fold was fitted on the others, so no question helps to choose its own
 worker. Each run is a `Conductor.run` like any other; only the answers come from a file. A model answered once, so there
@@ -31,7 +32,7 @@ from dirigent.errors import ConfigError
 from dirigent.evals.baselines import Baseline, Fitting, escalating
 from dirigent.evals.evaluate import Entry, Keep, evaluate
 from dirigent.evals.figures import ORACLE, by_planner, oracle
-from dirigent.evals.hindsight import SINGLE, in_hindsight, pareto
+from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import Alone, examples_of, fit_baselines
 from dirigent.evals.record import Record
@@ -53,8 +54,11 @@ from dirigent.workers.recorded import Recorded
 
 EACH, VOTE, ESCALATE = "each", "vote", "escalate"
 NEED_ANSWERS = (VOTE, "weighted-vote", ESCALATE, "smoothie")
-DEFAULT = (BEST, "cheapest", "random", VOTE, "weighted-vote", ESCALATE, "knn", "routerdc", "smoothie", ORACLE)
+DEFAULT = (BEST, "cheapest", "random", VOTE, "weighted-vote", ESCALATE, "knn", "routerdc", "smoothie", ORACLE, CEILING)
+REFERENCES = (ORACLE, CEILING)
 PLANNERS = (EACH, *DEFAULT)
+
+REFERENCE_NOTES = {ORACLE: "one worker per question", CEILING: "best planner per kind, with hindsight"}
 
 DRAWS = 20
 """Draws of the folds that show how much `best` owes to one of them."""
@@ -126,13 +130,14 @@ async def evaluate_recorded(
     folds = [await fit_fold(planners, questions, singles, fold_of, fold, settings) for fold in range(settings.folds)]
     entries = _entries(folds, questions, fold_of)
     chosen = await ask(entries) if entries else []
-    outcomes = [*singles, *chosen, *(oracle(singles) if ORACLE in planners else ())]
+    outcomes = [*singles, *chosen]
+    outcomes += [*(oracle(singles) if ORACLE in planners else ()), *(ceiling(outcomes) if CEILING in planners else ())]
     expected = (len(questions.workers) + len(entries)) * len(questions.tasks)
     report = make_report(
         outcomes,
         planners,
         facts=_facts(questions, planners, folds, settings=settings, commit=commit, date=date, outcomes=outcomes),
-        references=(ORACLE, *(name for name in planners if name.startswith(SINGLE))),
+        references=(*REFERENCES, *(name for name in planners if name.startswith(SINGLE))),
         complete=len(singles) + len(chosen) == expected,
     )
     found = {
@@ -246,7 +251,7 @@ async def fit_fold(
     """Everybody fitted on the questions outside the fold."""
     examples = examples_of([task for task in questions.tasks if fold_of[task.id] != fold], singles)
     fitting = Fitting(examples, questions.pool, seed=settings.seed, neighbours=settings.neighbours)
-    own = [name for name in planners if name != ORACLE and not name.startswith(SINGLE)]
+    own = [name for name in planners if name not in REFERENCES and not name.startswith(SINGLE)]
     # A vote over recorded answers is one of several workers: each answered once.
     asked = [f"panel:{settings.panel}" if name == VOTE else name for name in own]
     return Fold(examples, dict(zip(own, await fit_baselines(asked, fitting), strict=True)))
@@ -327,5 +332,5 @@ def _facts(
         workers="",
         prices={name: worker.info.price or Price() for name, worker in questions.workers.items()},
         chosen=chosen,
-        notes=notes | ({ORACLE: "one worker per question"} if ORACLE in planners else {}),
+        notes=notes | {name: said for name, said in REFERENCE_NOTES.items() if name in planners},
     )

@@ -180,7 +180,10 @@ def as_markdown(report: Report) -> str:
     for task, pool in report.capacity.items():
         title = "## Each worker alone" + ("" if task == "all" else f": {task}")
         parts += [title, _markdown_table(CAPACITY_HEADER, capacity_rows(pool)), capacity_sentence(pool)]
-    parts += ["## Plans", _markdown_table(PLAN_HEADER, plan_rows(report.planners))]
+    parts += ["## Plans", _markdown_table(*plan_table(report.planners))]
+    for task, rows in report.by_task.items():
+        if any(row.marks for row in rows.values()):
+            parts += [f"## Plans: {task}", _markdown_table(*plan_table(rows))]
     parts += ["## What a question takes", _markdown_table(SPENT_HEADER, spent_rows(report.planners))]
     parts.append(provenance(report))
     return "\n\n".join(parts) + "\n"
@@ -252,32 +255,25 @@ def _spent_cells(row: Figures) -> tuple[str, ...]:
     )
 
 
-PLAN_HEADER = (
-    "planner",
-    "valid",
-    "right if valid",
-    "steps / minimal",
-    "one step in one",
-    "fans in parallel",
-    "decomposition",
-    "routing",
-    "access",
-    "most asked",
-)
+PLAN_HEADER = ("planner", "valid", "right if valid", "steps / minimal", "one step in one", "fans in parallel")
+IN_WORDS = ("decomposition", "routing", "access")
+"""What is right about a plan whose subtasks can be read."""
+WORDS_ASIDE = ("placed", "wired")
+"""And where they cannot, because the question is in other words: who is asked, and who reads what."""
 
 
-def plan_rows(rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
-    return [(name, *_plan_cells(row)) for name, row in rows.items()]
+def plan_table(rows: Mapping[str, Figures]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What plans were like: header and cells. What nobody could tell of any plan is no column."""
+    aside = any(mark in row.marks for row in rows.values() for mark in WORDS_ASIDE)
+    inside = not aside or any(mark in row.marks for row in rows.values() for mark in IN_WORDS)
+    marks = (*(IN_WORDS if inside else ()), *(WORDS_ASIDE if aside else ()))
+    return (*PLAN_HEADER, *marks, "most asked"), [(name, *_plan_cells(row, marks)) for name, row in rows.items()]
 
 
-def _plan_cells(row: Figures) -> tuple[str, ...]:
+def _plan_cells(row: Figures, marks: Sequence[str]) -> tuple[str, ...]:
     asked = ", ".join(f"{name} {share:.0%}" for name, share in list(row.worker_shares.items())[:3])
     over = "–" if row.steps_over_minimal is None else f"{row.steps_over_minimal:.2f}"
-    shares = (
-        row.one_step_in_one,
-        row.parallel_fans,
-        *(row.marks.get(m) for m in ("decomposition", "routing", "access")),
-    )
+    shares = (row.one_step_in_one, row.parallel_fans, *(row.marks.get(mark) for mark in marks))
     return (_percent(row.valid), _percent(row.accuracy_given_valid), over, *map(_percent, shares), asked or "–")
 
 

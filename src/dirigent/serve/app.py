@@ -22,6 +22,7 @@ from dirigent.errors import DirigentError, StoreError
 from dirigent.serve.chat import chat
 from dirigent.serve.feedback import FeedbackKept, FeedbackRequest, feedback
 from dirigent.serve.gate import App, Gate, Receive, Scope, Send
+from dirigent.serve.hops import Hops
 from dirigent.serve.idempotency import idempotent
 from dirigent.serve.messages import count_tokens, create_message
 from dirigent.serve.messages_errors import MessagesErrors
@@ -74,7 +75,7 @@ def build_app(service: Service) -> App:
     )
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
-    return MessagesErrors(Gate(_Direct(starlette), service))
+    return MessagesErrors(Gate(Hops(_Direct(starlette)), service))
 
 
 class _Direct:

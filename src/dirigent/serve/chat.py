@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -54,11 +54,11 @@ async def _answered(
         ask = await resumed(service, ask)
     if streamed:
         return EventStream(service, ask, place)
-    task: asyncio.Future[DryRun] | asyncio.Future[Trace]
-    task = service.own(drafted(service, ask)) if ask.extension.dry_run else service.own(conducted(service, ask))
-    done = await unless_gone(task, request.receive)
+    work: Coroutine[Any, Any, DryRun | Trace]
+    work = drafted(service, ask) if ask.extension.dry_run else conducted(service, ask)
+    found: DryRun | Trace | None = await unless_gone(service, work, request.receive)
     place.leave()
-    return _response(ask, task.result()) if done else CLIENT_GONE
+    return CLIENT_GONE if found is None else _response(ask, found)
 
 
 def _response(ask: Ask, found: Trace | DryRun) -> Response:

@@ -154,7 +154,8 @@ async def _conducted(service: Service, ask: Ask, observe: Observe, *, stream: bo
         for last in ended:
             seconds = time.monotonic() - ask.began
             service.metrics.count_run(last, model=ask.chat.model, seconds=seconds, before=ask.before)
-            await to_the_end(_keep(service, ask, last, paused))
+            # Not `to_the_end`, which costs a task: what was handed to the store is written whoever waits for it.
+            await _keep(service, ask, last, paused)
         if ask.waiting is not None and not ended:
             await to_the_end(run_states.give_back(service.store, ask.run_id))
     if trace.status not in ("done", "waiting"):

@@ -81,9 +81,13 @@ class Gate:
         if text and (wait_s := self._tries.begin(address, text)) > 0:
             said = f"too many wrong keys came from your address; try again in {wait_s:.0f} s"
             raise Problem(429, said, code="failed_tries", retry_after_s=wait_s)
-        caller = await authenticate(self._service.store, text) if text else None
-        if text:
-            self._tries.end(address, text, right=caller is not None)
+        caller, right = None, None
+        try:
+            caller = await authenticate(self._service.store, text) if text else None
+            right = caller is not None
+        finally:
+            if text:
+                self._tries.end(address, text, right=right)
         if caller is None:
             raise Problem(
                 401,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dirigent.serve.gate import Receive
@@ -14,6 +15,8 @@ from dirigent.serve.reading import MAX_BODY_BYTES
 from dirigent.serve.service import Service
 from dirigent.store.admission import Place, Refusal
 from dirigent.store.keys import Caller
+
+T = TypeVar("T")
 
 CLIENT_GONE = Response(status_code=499)
 """Nobody reads it; the number is what proxies log for it."""
@@ -24,16 +27,26 @@ async def read_body(request: Request, *, timeout_s: float) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"the content type is {kind[:60]!r}; send application/json", code="content_type")
-    body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MAX_BODY_BYTES:
-                    raise Problem(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes", code="too_large")
+            return await _whole_body(request.receive)
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {timeout_s:g} s", code="slow_body") from None
-    return bytes(body)
+
+
+async def _whole_body(receive: Receive) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > MAX_BODY_BYTES:
+            raise Problem(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes", code="too_large")
+        if not message.get("more_body", False):
+            return b"".join(pieces)
 
 
 def admitted(service: Service, caller: Caller) -> Place:
@@ -45,16 +58,32 @@ def admitted(service: Service, caller: Caller) -> Place:
     return place
 
 
-async def unless_gone(task: asyncio.Future[Any], receive: Receive) -> bool:
-    """Wait for the task; a client that goes away first cancels it. Whether it was done."""
+async def unless_gone(service: Service, work: Coroutine[Any, Any, T], receive: Receive) -> T | None:
+    """Do the work; a client that goes away first cancels it, and there is None.
+
+    The work is done in the request's own task: one more would cost five turns of the event loop on its way in and out.
+    """
+    task = asyncio.current_task()
+    assert task is not None
     gone = asyncio.ensure_future(disconnected(receive))
+    working = True
+
+    def give_up(_: object) -> None:
+        if working:
+            task.cancel()
+
+    gone.add_done_callback(give_up)
+    service.running.add(task)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        return task.done()
+        return await work
+    except asyncio.CancelledError:
+        if gone.done() and not task.uncancel():
+            return None
+        raise
     finally:
-        for each in (gone, task):
-            each.cancel()
-        await asyncio.gather(gone, task, return_exceptions=True)
+        working = False
+        service.running.discard(task)
+        gone.cancel()
 
 
 async def disconnected(receive: Receive) -> None:

@@ -6,7 +6,6 @@ trace.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from typing import Any
@@ -97,11 +96,10 @@ async def _answered(service: Service, request: Request, wanted: MessagesRequest,
             raise Problem(400, "a dry run has nothing to stream", param="dirigent.dry_run")
         events = MessagesEvents(ask, id=id, request_id=request.scope["request_id"])
         return EventStream(service, ask, place, events=events)
-    task: asyncio.Future[Response]
-    task = service.own(_drafted(service, ask) if ask.extension.dry_run else _whole(service, ask, id))
-    done = await unless_gone(task, request.receive)
+    work = _drafted(service, ask) if ask.extension.dry_run else _whole(service, ask, id)
+    response = await unless_gone(service, work, request.receive)
     place.leave()
-    return task.result() if done else CLIENT_GONE
+    return CLIENT_GONE if response is None else response
 
 
 async def _whole(service: Service, ask: Ask, id: str) -> Response:

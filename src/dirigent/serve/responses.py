@@ -7,7 +7,6 @@ its last byte goes out; and with `background` nobody waits for it (`responses_ba
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from typing import Any
@@ -171,11 +170,10 @@ async def _answered(service: Service, request: Request, wanted: Wanted, *, ask: 
     if streamed:
         events = ResponseEvents(ask, wanted.response, keep=_keeper(service, wanted, ask))
         return EventStream(service, ask, place, events=events)
-    task: asyncio.Future[Response]
-    task = service.own(_drafted(service, ask) if ask.extension.dry_run else _whole(service, wanted, ask))
-    done = await unless_gone(task, request.receive)
+    work = _drafted(service, ask) if ask.extension.dry_run else _whole(service, wanted, ask)
+    response = await unless_gone(service, work, request.receive)
     place.leave()
-    return task.result() if done else CLIENT_GONE
+    return CLIENT_GONE if response is None else response
 
 
 async def _whole(service: Service, wanted: Wanted, ask: Ask) -> Response:

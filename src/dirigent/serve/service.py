@@ -64,20 +64,21 @@ class Service:
         """The background runs that this process carries out, by run."""
         self.resuming: set[str] = set()
         """Runs that had waited for tools and that a request goes on with now."""
-        self._runs: set[asyncio.Task[Any]] = set()
+        self.running: set[asyncio.Task[Any]] = set()
+        """Tasks that carry out runs of this server: they are waited for before the store is closed."""
 
     def own(self, run: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a run of this server's: it is waited for before the store is closed."""
+        """Start a run in a task of its own."""
         task = asyncio.ensure_future(run)
-        self._runs.add(task)
-        task.add_done_callback(self._runs.discard)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
         return task
 
     async def close(self) -> None:
         """Cancel what is left when the server has stopped, and wait until it is kept."""
-        for task in self._runs:
+        for task in self.running:
             task.cancel()
-        await asyncio.gather(*self._runs, return_exceptions=True)
+        await asyncio.gather(*self.running, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -86,6 +87,8 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
 
     `settings` are those of the configuration unless given.
     """
+    import aiohttp  # noqa: F401  # which on first use would hold up the event loop, and everybody on it, for 0.3 s
+
     from dirigent.store.ledger import reconcile
 
     async with open_runtime(loaded) as runtime, open_store(loaded.config) as store:

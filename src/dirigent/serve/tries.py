@@ -29,28 +29,40 @@ class Tries:
         self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Address: the tries on its account, and as of when."""
         self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._trying: dict[tuple[str, bytes], int] = {}
+        """Keys that are being looked up, and for how many requests."""
 
     def begin(self, address: str, key: str) -> float:
         """Take a try; else the seconds until there is one. It counts as wrong until `end` says otherwise, so that
-        many at once are no way around."""
-        if _fingerprint(key) in self._right:
+        many at once are no way around. The same key many times at once is one try until it is known to be wrong:
+        so a program begins that has just been given a key."""
+        mark = _fingerprint(key)
+        if mark in self._right:
             return 0.0
         address = _group(address)
-        count = self._count(address)
-        if count + 1 > self._most:
-            return (count + 1 - self._most) * 60 / self._most
-        self._set(address, count + 1)
+        if (address, mark) not in self._trying:
+            count = self._count(address)
+            if count + 1 > self._most:
+                return (count + 1 - self._most) * 60 / self._most
+            self._set(address, count + 1)
+        self._trying[address, mark] = self._trying.get((address, mark), 0) + 1
         return 0.0
 
-    def end(self, address: str, key: str, *, right: bool) -> None:
-        """How the try ended."""
-        mark = _fingerprint(key)
-        if not right:
+    def end(self, address: str, key: str, *, right: bool | None) -> None:
+        """How the try ended; None: nobody could say, and it counts for nothing."""
+        mark, address = _fingerprint(key), _group(address)
+        under_way = self._trying.pop((address, mark), 0)
+        if under_way > 1:
+            self._trying[address, mark] = under_way - 1
+        if right is None:
+            self._set(address, self._count(address) - (under_way == 1))
+        elif not right:
             self._right.pop(mark, None)
+            self._set(address, self._count(address) + (under_way > 1))  # one was counted when they began
         elif mark not in self._right:
             self._right[mark] = None
             _bound(self._right)
-            self._set(_group(address), self._count(_group(address)) - 1)
+            self._set(address, self._count(address) - 1)
 
     def _count(self, address: str) -> float:
         count, at = self._wrong.get(address, (0.0, 0.0))

@@ -5,6 +5,9 @@ that no other process can come between; settling replaces it by what the call us
 share a commit, and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which
 a call was reserved pays for it, however late it ends.
 
+A store that fails for a while keeps a settlement from being written: it is written when the store answers again
+(`mending.py`), and so is the end of a reservation that failed so late that its row may be there all the same.
+
 A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the
 call may have left, and what was not heard of is billed all the same. Should its process live after all, its
 settlement still comes through and puts the true sum in its place.
@@ -18,7 +21,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -35,16 +38,19 @@ from sqlalchemy import (
     update,
 )
 
-from dirigent.errors import CostError
+from dirigent.errors import CostError, StoreError
 from dirigent.limits import Hold, Quote, affordable_tokens
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
 from dirigent.store.engine import one_at_a_time
 from dirigent.store.keys import Caller, Period
+from dirigent.store.mending import mend, mended
 from dirigent.store.moments import now, utc_text
 from dirigent.store.process import is_dead, own_name
 from dirigent.store.statement import Statement
 from dirigent.store.tables import attempts, spending
+
+P = TypeVar("P")
 
 NUSD = 1_000_000_000
 """Billionths in a dollar."""
@@ -87,21 +93,33 @@ class StoreLedger:
         self._settling: list[asyncio.Future[None]] = []
 
     async def reserve(self, quote: Quote) -> Hold:
-        """Committed when it returns. `CostError` where a budget of the key does not allow the call."""
+        """Committed when it returns. `CostError` where a budget of the key does not allow the call. What a cancelled
+        caller did not wait for is ended after it."""
         wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()))
-        if not self._budgeted:
-            return await self._reserve_freely(wanted)
-        outcome = await self._store.write(_reserve, prepare=lambda: wanted)
+        try:
+            if not self._budgeted:
+                return await self._reserve_freely(wanted)
+            outcome = await self._store.write(_reserve, prepare=lambda: wanted)
+        except StoreError:
+            mend(self._store, _withdraw, prepare=lambda: wanted)
+            raise
+        except asyncio.CancelledError:
+            self._hand_over(_withdraw, wanted)
+            raise
         if isinstance(outcome, CostError):
             raise outcome
         return outcome
 
-    async def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
+    def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
         """Handed over when it returns, and committed before anything that is written later: the next reservation,
         the trace. `settled` waits for it. Settling twice counts once."""
-        used = _Used(hold.id, to_nusd(cost_usd), output_tokens, utc_text(self._clock()))
-        work = _settle if self._budgeted else _SETTLE_FREELY
-        self._settling.append(self._store.write_soon(work, prepare=lambda: msgspec.structs.asdict(used)))
+        used = {
+            "attempt": hold.id,
+            "cost_nusd": to_nusd(cost_usd),
+            "output_tokens": output_tokens,
+            "settled_at": utc_text(self._clock()),
+        }
+        self._hand_over(_settle if self._budgeted else _SETTLE_FREELY, used)
 
     async def settled(self) -> None:
         """Returns when all that was settled is committed; raises what kept it from that."""
@@ -119,6 +137,12 @@ class StoreLedger:
         row = _row(wanted, day=wanted.at[:10], nusd=nusd)
         number: int = await self._store.write(_RESERVE_FREELY, prepare=lambda: row)
         return Hold(number, nusd / NUSD, quote.max_output_tokens)
+
+    def _hand_over(self, work: Callable[[Connection, P], None] | Statement, prepared: P) -> None:
+        """Have it written with whatever comes next, and after all that came before."""
+        settling: asyncio.Future[None] = self._store.write_soon(work, prepare=lambda: prepared)
+        mended(settling, self._store, work, prepare=lambda: prepared)
+        self._settling.append(settling)
 
 
 async def usage(
@@ -155,13 +179,6 @@ class _Wanted(msgspec.Struct, frozen=True):
     caller: Caller
     run_id: str
     at: str
-
-
-class _Used(msgspec.Struct, frozen=True):
-    attempt: int
-    cost_nusd: int
-    output_tokens: int
-    settled_at: str
 
 
 class _Book(msgspec.Struct, frozen=True):
@@ -281,6 +298,19 @@ def _settle(connection: Connection, used: dict[str, Any]) -> None:
         "charged_month": charged_day[:7],
     }
     connection.execute(_AMEND_BOOK, change)
+
+
+def _withdraw(connection: Connection, wanted: _Wanted) -> None:
+    """End a reservation whose commit nobody heard of: its call was not made, so it cost nothing."""
+    this = (
+        attempts.c.run_id == wanted.run_id,
+        attempts.c.worker == wanted.quote.worker,
+        attempts.c.owner == own_name(),
+        attempts.c.reserved_at == wanted.at,
+        attempts.c.state == "open",
+    )
+    for number in connection.scalars(select(attempts.c.id).where(*this)).all():
+        _settle(connection, {"attempt": number, "cost_nusd": 0, "output_tokens": 0, "settled_at": wanted.at})
 
 
 def _reconcile(connection: Connection, when: tuple[str, str]) -> int:

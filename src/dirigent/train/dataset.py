@@ -20,8 +20,9 @@ import msgspec
 
 from dirigent.limits import Limits
 from dirigent.messages import Message, conversation
+from dirigent.plan import Plan
 from dirigent.prompt import next_round_messages, trained_planner_messages
-from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool
+from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool, renamed
 from dirigent.tasks.gym.specialists import RL_ROSTER, Specialist
 from dirigent.tasks.gym.split import Split, generate
 from dirigent.tasks.task import Task
@@ -38,13 +39,31 @@ class Row(msgspec.Struct, frozen=True):
     """The same for the rollouts of one group, different for every other row."""
     task: Task
     infos: tuple[WorkerInfo, ...]
-    """The cards, in the order of their ids."""
+    """The cards as shown, in the order of their ids."""
     names: tuple[str, ...]
+    """Who is behind each card; the name on it may be another."""
     messages: tuple[Message, ...]
     kind: str
     """Shape and skills: what the running estimates are kept by."""
     earlier_answer: str | None = None
     """In a second round: the answer that may be accepted with an empty plan."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names on the cards."""
+        return tuple(info.name for info in self.infos)
+
+    def as_meant(self, plan: Plan) -> Plan:
+        """A plan in the names on the cards, in those of the workers behind them."""
+        return _renamed(plan, dict(zip(self.shown, self.names, strict=True)))
+
+    def as_shown(self, plan: Plan) -> Plan:
+        """The other way about."""
+        return _renamed(plan, dict(zip(self.names, self.shown, strict=True)))
+
+
+def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
+    return Plan(tuple(msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps))
 
 
 class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +74,9 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
     first_stage: int = 0
     """0: depths 1 and 2. 1: depth 3 as well. 2: large pools as well."""
+    rename: bool = True
+    """Show workers under names that say nothing, so that their cards must be read. Training only: what is measured
+    has the workers' own names."""
     candidates: int = 4
     """Questions drawn for each one kept."""
     kind_floor: float = 0.2
@@ -125,7 +147,14 @@ class RowSource:
         size = settings.small_pool if state.stage < 2 else settings.large_pool
         chosen = _weighted_sample(rng, tasks, weights, n)
         return [
-            make_row(task, rng, size=rng.randint(*size), max_steps=settings.max_steps, roster=self._roster)
+            make_row(
+                task,
+                rng,
+                size=rng.randint(*size),
+                max_steps=settings.max_steps,
+                roster=self._roster,
+                rename=settings.rename,
+            )
             for task in chosen
         ]
 
@@ -189,14 +218,18 @@ def make_row(
     max_steps: int = 5,
     wording: Cards = "train",
     roster: Sequence[Specialist] = RL_ROSTER,
+    rename: bool = False,
 ) -> Row:
     """A question with a pool drawn for it, as a conductor is shown it."""
     infos = cards_for(draw_pool(task, rng, size=size, roster=roster), rng, wording=wording)
+    names = tuple(info.name for info in infos)
+    if rename:
+        infos = renamed(infos, rng)
     return Row(
         id=f"{task.id}/{rng.getrandbits(40):010x}",
         task=task,
         infos=infos,
-        names=tuple(info.name for info in infos),
+        names=names,
         messages=trained_planner_messages(conversation(task.question), infos, limits=Limits(max_steps=max_steps)),
         kind=kind_of(task),
     )

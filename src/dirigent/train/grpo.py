@@ -31,6 +31,7 @@ from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
 from dirigent.train.secondround import Stock
 from dirigent.train.sft import plain_inputs
+from dirigent.train.shared_prompts import log_probs_and_entropies
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
 
@@ -216,7 +217,20 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
-    trainer = GRPOTrainer(
+    class SharingPrompts(GRPOTrainer):  # type: ignore[misc]
+        """TRL's trainer, but that a group's prompt is read once."""
+
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **options: Any
+        ) -> tuple[Any, Any, Any]:
+            with self.accelerator.autocast():
+                logps, entropies = log_probs_and_entropies(
+                    model, input_ids, attention_mask, completion_tokens=logits_to_keep
+                )
+            return logps, entropies, None
+
+    shares = recipe.grpo.share_prompts and policy.model.config._attn_implementation == "sdpa"
+    trainer = (SharingPrompts if shares else GRPOTrainer)(
         model=policy.model,
         reward_funcs=[rollouts.plan_reward],
         args=trainer_arguments(recipe, out=out),

@@ -8,7 +8,8 @@ Knows the model and its tokenizer; not rewards, nor the optimiser.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dirigent.train.metrics import step_metrics
 from dirigent.train.noise import group_seeds
 from dirigent.train.recipe import BaseSettings, Recipe
 from dirigent.train.scorer import Scorer
-from dirigent.train.sft import SftSettings, save_adapter
+from dirigent.train.sft import SftSettings, plain_inputs, save_adapter
 
 ADAPTER = "default"
 """PEFT's name for the adapter that is trained; TRL knows it by no other."""
@@ -47,23 +48,21 @@ class Policy:
         self.max_completion_tokens = max_completion_tokens
         self._cache = cache
         self._graphs = Graphs()
+        self._halved = Halved()
 
     def write(self, rows: Sequence[Row], *, group: int, seed: int | None, temperature: float = 1.0) -> Written:
         """`group` plans for each row, sampled; greedy where there is no seed."""
         prompts = self.prompts(rows)
-        samples = decode(
-            self.model,
-            prompts,
-            seeds_PG=group_seeds(seed, prompts=len(prompts), group=group),
-            settings=DecodeSettings(
-                self.max_completion_tokens,
-                pad=self.tokenizer.pad_token_id,
-                end=self.tokenizer.eos_token_id,
-                temperature=temperature,
-                cache=self._cache,
-            ),
-            graphs=self._graphs,
+        settings = DecodeSettings(
+            self.max_completion_tokens,
+            pad=self.tokenizer.pad_token_id,
+            end=self.tokenizer.eos_token_id,
+            temperature=temperature,
+            cache=self._cache,
         )
+        seeds = group_seeds(seed, prompts=len(prompts), group=group)
+        with plain_inputs(self.model), self._halved.weights(self.model):
+            samples = decode(self.model, prompts, seeds_PG=seeds, settings=settings, graphs=self._graphs)
         return self.decoded(prompts, samples)
 
     def prompts(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -73,6 +72,38 @@ class Policy:
         flat = self.tokenizer.batch_decode([s.ids for group in samples_PG for s in group], skip_special_tokens=True)
         texts = iter(flat)
         return Written(prompts, samples_PG, [[next(texts) for _ in group] for group in samples_PG])
+
+
+class Halved:
+    """Full-precision weights in half precision while a GPU writes with them.
+
+    Autocast would halve them again for every token; and as the copies stay where they are, captured graphs stay good.
+    """
+
+    def __init__(self) -> None:
+        self._copies: list[torch.Tensor] = []
+
+    @contextmanager
+    def weights(self, model: Any) -> Iterator[None]:
+        full = [p for p in model.parameters() if p.dtype == torch.float32 and p.device.type == "cuda"]
+        if not full:
+            yield
+            return
+        if not self._copies:
+            self._copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in full]
+        with torch.no_grad():
+            torch._foreach_copy_(self._copies, full)
+        originals = [p.data for p in full]
+        _exchange(full, self._copies)
+        try:
+            yield
+        finally:
+            _exchange(full, originals)
+
+
+def _exchange(parameters: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        parameter.data = tensor
 
 
 def measure(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | None = None) -> dict[str, float]:

@@ -100,9 +100,9 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Fitting the adapter to the language of plans, before RL."""
 
     lessons: Lessons = "warm_start"
-    n: int = 20_000
-    steps: int = 300
-    batch: int = 128
+    n: int = 12_000
+    steps: int = 400
+    batch: int = 64
     learning_rate: float = 1e-3
     measure: int = 1000
     """Plans written, greedily and sampled, to measure validity and how evenly workers are chosen."""
@@ -114,9 +114,11 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Questions a step, over all processes."""
     rollouts: int = 16
     """Plans sampled for each question: a group."""
-    minibatch_rows: int = 256
+    minibatch_rows: int = 1024
     """Rows of one forward and backward pass on one process; gradients add up over a whole step."""
-    learning_rate: float = 4e-4
+    share_prompts: bool = True
+    """Read a prompt once for all rows of a pass that have it; whole groups want `minibatch_rows` of a whole step."""
+    learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     warmup: float = 0.0
     """Share of the steps in which the rate rises."""
@@ -125,7 +127,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beta: float = 0.0
     """Weight of the KL term against the start."""
     temperature: float = 1.0
-    max_completion_tokens: int = 96
+    max_completion_tokens: int = 128
     loss: Loss = "dapo"
     scale: Scale = "none"
     """What advantages are divided by. `group` cancels the weight of cost: see docs/how-it-learns.md."""

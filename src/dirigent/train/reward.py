@@ -239,7 +239,8 @@ def grouped(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Scored]]
 def _parsed(text: str, row: Row, settings: ScoreSettings) -> Plan | Scored:
     limits = Limits(max_steps=settings.max_steps)
     try:
-        return parse_plan(text, row.names, limits, dialect=settings.dialect, may_accept=row.earlier_answer is not None)
+        plan = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=row.earlier_answer is not None)
+        return row.as_meant(plan)
     except PlanError as error:
         return Scored(False, False, settings.rewards.invalid, error=str(error))
 

@@ -71,7 +71,7 @@ def ceiling(scorer: Scorer, rows: Sequence[Row]) -> float | None:
         return None
     plans = [(row, plan) for row in rows if (plan := right_plan(row)) is not None]
     dialect = scorer.settings.dialect
-    texts = [format_plan(plan, row.names, dialect=dialect) for row, plan in plans]
+    texts = [format_plan(row.as_shown(plan), row.shown, dialect=dialect) for row, plan in plans]
     scored = scorer.score([row for row, _ in plans], texts)
     return sum(one.correct for one in scored) / len(rows)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dirigent.train.noise import gumbel_noise
+from dirigent.train.noise import draw, uniforms
 
 if TYPE_CHECKING:
     from dirigent.train.decode import DecodeSettings
@@ -120,10 +120,10 @@ class Turns:
         """A token for every row, from the logits at hand."""
         scores_BV = self.logits_BV / self.settings.temperature
         logprobs_BV = torch.log_softmax(scores_BV, dim=-1)
-        if self.noisy:
-            noise_BV = gumbel_noise(self.starts_B, self.turn, scores_BV.shape[1]).to(scores_BV)
-            scores_BV = torch.where(self.sampled_B[:, None], scores_BV + noise_BV, scores_BV)
         token_B = scores_BV.argmax(-1)
+        if self.noisy:
+            drawn_B = draw(logprobs_BV.exp(), uniforms(self.starts_B, self.turn))
+            token_B = torch.where(self.sampled_B, drawn_B, token_B)
         token_B = torch.where(self.done_B, self.settings.pad, token_B)
         self.tokens_BT.index_copy_(1, self.turn, token_B[:, None])
         self.logprobs_BT.index_copy_(1, self.turn, logprobs_BV.gather(1, token_B[:, None]))

@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dirigent.errors import ConfigError, Fault, WorkerError
+from dirigent.errors import RETRYABLE, ConfigError, Fault, WorkerError
 from dirigent.messages import Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.worker import WorkerInfo
+from dirigent.workers.hops import hop_headers
 from dirigent.workers.secret import MASK, Secret, redact
 from dirigent.workers.sse import EventParser
 from dirigent.workers.wire import HttpCall, Wire, error_text, quote, unreadable
@@ -161,7 +162,7 @@ class HttpWorker:
             return await self._client.session().post(
                 call.url,
                 data=call.body,
-                headers={"Content-Type": "application/json", **call.headers, **key_headers},
+                headers={"Content-Type": "application/json", **hop_headers(), **call.headers, **key_headers},
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
             )
@@ -317,13 +318,21 @@ async def _refused(response: aiohttp.ClientResponse, body: _Body) -> WorkerError
         hint = " (check the key)"
     elif status == 404:
         hint = " (check base_url and model)"
+    fault = fault_of(status)
+    if fault in RETRYABLE and _is_final(response):
+        fault = "failed"
     text = error_text(await body.beginning(MAX_ERROR_BYTES))
     return WorkerError(
         f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {text}" if text else ""),
-        fault=fault_of(status),
+        fault=fault,
         status=status,
         retry_after_s=retry_after_s(response.headers, now_s=time.time()),
     )
+
+
+def _is_final(response: aiohttp.ClientResponse) -> bool:
+    """Whether the provider says that trying again is of no use, in the header that OpenAI's clients heed as well."""
+    return response.headers.get("x-should-retry", "").strip().lower() == "false"
 
 
 def fault_of(status: int) -> Fault:

@@ -24,11 +24,6 @@ from dirigent.tasks.gym.warmstart import warm_start
 
 
 @pytest.fixture(scope="module")
-def train() -> list[Task]:
-    return generate("train", 2_000, seed=1)
-
-
-@pytest.fixture(scope="module")
 def test_set() -> list[Task]:
     return generate("test", 1_000, seed=1)
 

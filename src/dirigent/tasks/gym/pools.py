@@ -10,6 +10,8 @@ import random
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from dirigent.errors import ConfigError
 from dirigent.plan import Plan, Step
 from dirigent.tasks.gym.specialists import RL_ROSTER, Specialist, able
@@ -19,6 +21,13 @@ from dirigent.worker import WorkerInfo
 SOLVABLE_SHARE = 0.94
 
 Cards = Literal["train", "held_out"]
+
+ALIASES = (
+    *("alfa", "bravo", "delta", "echo", "foxtrot", "golf", "hotel", "kilo", "lima", "mike", "oscar", "papa"),
+    *("romeo", "sierra", "tango", "victor", "yankee", "zulu", "oak", "pine", "elm", "birch", "cedar", "maple"),
+    *("gpt", "claude", "gemini", "qwen", "llama", "mistral", "phi", "gemma"),
+)
+"""Names that say nothing of what a worker can do."""
 
 
 def draw_pool(
@@ -62,6 +71,15 @@ def cards_for(pool: Sequence[Specialist], rng: random.Random, *, wording: Cards 
         )
         for specialist in pool
     )
+
+
+def renamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo, ...]:
+    """The same cards under names that say nothing: aliases, and specialists' names dealt out at random.
+
+    Under their own names workers could be told apart without reading what their cards say.
+    """
+    names = rng.sample((*ALIASES, *(specialist.name for specialist in RL_ROSTER)), len(cards))
+    return tuple(msgspec.structs.replace(card, name=name) for card, name in zip(cards, names, strict=True))
 
 
 def _sketch(task: Task) -> Sketch:

@@ -20,14 +20,14 @@ from dirigent.plan import Plan, Step
 from dirigent.tasks.gym.compose import Blueprint, draw_blueprint, sketch_of
 from dirigent.tasks.gym.frames import Writer, tell
 from dirigent.tasks.gym.operation import Key, Operation
-from dirigent.tasks.gym.pools import cards_for, draw_pool, plan_for, solvable
+from dirigent.tasks.gym.pools import cards_for, draw_pool, plan_for, renamed, solvable
 from dirigent.tasks.gym.skills import WARM_OPERATIONS
 from dirigent.tasks.gym.specialists import RL_ROSTER
 from dirigent.tasks.gym.split import generate
 from dirigent.worker import WorkerInfo
 
 MAX_STEPS = 4
-POOL_SIZES = (3, 8)
+POOL_SIZES = (3, 11)
 
 
 class Lesson(msgspec.Struct, frozen=True):
@@ -69,7 +69,11 @@ def right_plans(n: int, *, seed: int) -> list[Lesson]:
         pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
         while not solvable(task, pool):
             pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
-        lessons.append(Lesson(cards_for(pool, rng), task.question, plan_for(task, pool)))
+        cards = renamed(cards_for(pool, rng), rng)
+        name_of = {specialist.name: card.name for specialist, card in zip(pool, cards, strict=True)}
+        plan = plan_for(task, pool)
+        steps = [msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps]
+        lessons.append(Lesson(cards, task.question, Plan(tuple(steps))))
     return lessons
 
 
@@ -105,7 +109,7 @@ def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
 
 
 def _random_cards(rng: random.Random) -> tuple[WorkerInfo, ...]:
-    return cards_for(rng.sample(RL_ROSTER, rng.randint(*POOL_SIZES)), rng)
+    return renamed(cards_for(rng.sample(RL_ROSTER, rng.randint(*POOL_SIZES)), rng), rng)
 
 
 def _random_plan(rng: random.Random, subtasks: Sequence[str], cards: Sequence[WorkerInfo]) -> Plan:

@@ -1,0 +1,98 @@
+"""What the shipped files do through llama.cpp on this CPU: plans under the grammar, and how long one takes.
+
+The same questions, pools and prompts as in torch, so that the two can be compared question by question. The base is the
+4-bit file that users run. With workers that are adapters, they too answer through llama.cpp. Needs the extra `local`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from benchmarks import plan_latency
+
+from dirigent.grammar import plan_grammar
+from dirigent.gympool import CONDUCTOR, PLAN_TOKENS, REPLY_TOKENS
+from dirigent.limits import Limits
+from dirigent.messages import Request
+from dirigent.tasks.gym.specialists import RL_ROSTER, Specialist
+from dirigent.train.adapters import find_adapters
+from dirigent.train.claims import Run
+from dirigent.train.dataset import Row
+from dirigent.train.export import default_base, export_adapter, read_base
+from dirigent.train.recipe import Recipe
+from dirigent.train.reward import ScoreSettings, score
+from dirigent.train.workers import ExactWorkers
+from dirigent.worker import Worker
+from dirigent.workers.defaults import Defaults
+from dirigent.workers.local import Local, LocalModel
+
+
+class LocalRun(msgspec.Struct, frozen=True):
+    run: Run
+    seconds: float
+    """Writing all plans, one after the other."""
+
+
+@contextmanager
+def as_gguf(adapter: Path) -> Iterator[Path]:
+    """The adapter as llama.cpp reads it: the file itself, or a PEFT folder exported for as long as it is needed."""
+    if adapter.suffix == ".gguf":
+        yield adapter
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield export_adapter(adapter, Path(folder) / "conductor.gguf", base=read_base(default_base())).path
+
+
+async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe, workers: str) -> LocalRun:
+    """One plan a row, written by the file under the grammar and carried out."""
+    with tempfile.TemporaryDirectory() as folder:
+        adapters = {CONDUCTOR: conductor}
+        if workers == "local":
+            adapters |= specialist_files(recipe, Path(folder))
+        async with LocalModel(recipe.base.weights, adapters=adapters) as model:
+            writer = Local(model, name=CONDUCTOR, adapter=CONDUCTOR)
+            began = time.monotonic()
+            texts = [await _plan(writer, row, recipe=recipe) for row in rows]
+            seconds = time.monotonic() - began
+            hands: Mapping[str, Worker] = ExactWorkers(RL_ROSTER)
+            if workers == "local":
+                hands = {s.name: _specialist(model, s) for s in RL_ROSTER}
+            settings = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps, concurrency=8)
+            scored = await score(rows, texts, hands, settings)
+    return LocalRun(Run(tuple(rows), tuple(scored)), seconds)
+
+
+async def plan_seconds(conductor: Path, *, questions: int) -> tuple[float, float]:
+    """Median seconds of a plan, its cards cached and cold."""
+    args = argparse.Namespace(adapter=str(conductor), questions=questions, threads=2, seed=1)
+    figures = await plan_latency.measure(args)
+    return figures["cached"]["p50_s"], figures["cold"]["p50_s"]
+
+
+async def _plan(writer: Worker, row: Row, *, recipe: Recipe) -> str:
+    limits = Limits(max_steps=recipe.rows.max_steps)
+    grammar = plan_grammar(row.names, limits, dialect=recipe.tasks.dialect)
+    request = Request(row.messages, grammar=grammar, temperature=0.0, max_output_tokens=PLAN_TOKENS)
+    return (await writer.ask(request)).text
+
+
+def specialist_files(recipe: Recipe, folder: Path) -> dict[str, Path]:
+    """The recipe's specialists as GGUF files; those that are PEFT folders are exported into `folder`."""
+    names = [specialist.name for specialist in RL_ROSTER]
+    base = read_base(default_base())
+    found = {}
+    for name, path in zip(names, find_adapters(recipe.workers.adapters, names), strict=True):
+        found[name] = path if path.suffix == ".gguf" else export_adapter(path, folder / f"{name}.gguf", base=base).path
+    return found
+
+
+def _specialist(model: LocalModel, specialist: Specialist) -> Worker:
+    """As `dirigent eval --workers local` has it: greedy, but for the one that is meant to be unreliable."""
+    local = Local(model, name=specialist.name, adapter=specialist.name, skills=specialist.skills, subtask_only=True)
+    return Defaults(local, temperature=1.0 if specialist.noise else 0.0, max_output_tokens=REPLY_TOKENS)

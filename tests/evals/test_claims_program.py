@@ -1,0 +1,160 @@
+"""The program behind the table of claims: a conductor that always writes the right plan gets the marks of one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from benchmarks import claims as program
+from benchmarks.claims_evidence import Bench, Sizes, gather
+
+from dirigent.errors import ConfigError
+from dirigent.plan import format_plan
+from dirigent.tasks.gym.specialists import ROSTER
+from dirigent.train.claims import Claim, claims
+from dirigent.train.dataset import Row
+from dirigent.train.recipe import load_conductor
+from dirigent.train.rows import right_plan
+from dirigent.train.scorer import open_scorer
+from dirigent.train.workers import ExactWorkers
+
+RECIPE = load_conductor(Path(__file__).parents[2] / "recipes" / "gym-gpu.toml")
+SIZES = Sizes(test=40, sampled=6, choosing=30, noise_seeds=2, novel=8, rounds=6, probes=8)
+
+
+class Scholar(Bench):
+    """Writes every row's right plan, accepts every second round, and as warm start writes nonsense."""
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        return ("conductor", "warm-start", "shuffled", "direct")
+
+    def write(
+        self, adapter: str, rows: Sequence[Row], *, group: int = 1, seed: int | None = None
+    ) -> tuple[list[Row], list[str]]:
+        many = [row for row in rows for _ in range(group)]
+        return many, [self._plan(adapter, row) for row in many]
+
+    def texts(
+        self, adapter: str, conversations: Sequence[Any], *, group: int = 1, seed: int | None = None
+    ) -> list[str]:
+        return ["42" for _ in conversations]
+
+    def _plan(self, adapter: str, row: Row) -> str:
+        plan = right_plan(row)
+        if adapter != "conductor":
+            return "I would ask around."
+        if row.earlier_answer is not None:
+            return "accept"
+        return format_plan(plan, row.names, dialect="lines") if plan else "nobody can"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with open_scorer(RECIPE, workers=ExactWorkers(ROSTER)) as scorer:
+        yield Scholar(None, None, scorer, RECIPE)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def lines(bench: Bench) -> dict[str, Claim]:
+    return {claim.name: claim for claim in claims(gather(bench, SIZES, say=lambda text: None))}
+
+
+def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[str, Claim]) -> None:
+    assert lines["share of the ceiling"].value == pytest.approx(1.0, abs=0.12)  # the guesser's luck
+    assert lines["depth 1, share of its ceiling"].value == 1.0
+    assert lines["depth 2 and more, over the oracle choice of one worker"].verdict == "met"
+    assert lines["steps over minimal, correct answers"].value == 1.0
+    assert lines["reworded cards, over seen ones"].value == pytest.approx(1.0, abs=0.1)
+    assert lines["a skill and a worker never seen in RL"].n == 8
+    assert lines["(e) and follows the name instead"].value == 1.0  # it knows everybody by name and reads no card
+    assert lines["questions written by hand, in other words"].value == pytest.approx(1.0, abs=0.3)
+
+
+def test_controls_and_the_warm_start_are_measured_where_they_are_given(lines: dict[str, Claim]) -> None:
+    assert lines["(d) shuffled reward, gain"].value == 0.0
+    assert lines["(d) format-only reward, gain"].verdict == "not measured"
+    assert lines["(a) conductor over one adapter, question to answer"].value > 0.5  # type: ignore[operator]
+    assert lines["(f) conductor over an equal-cost vote of the best worker"].value > 0.5  # type: ignore[operator]
+    assert lines["warm start: valid plans"].value == 0.0
+    assert lines["before RL, pass@16: right answer"].value == 0.0
+    assert lines["after RL, pass@16: right decomposition"].n == 6
+
+
+def test_a_second_round_that_accepts_changes_nothing(lines: dict[str, Claim]) -> None:
+    assert lines["two rounds, over one"].value == 0.0
+    assert lines["two rounds, over one"].n == 6
+
+
+def test_what_llama_cpp_would_tell_is_open_without_it(lines: dict[str, Claim]) -> None:
+    assert lines["shipped files on CPU, 4-bit base, over torch"].verdict == "not measured"
+    assert lines["plan on 2 CPU cores, cold, median"].verdict == "not measured"
+
+
+def test_a_limit_holds_for_every_figure() -> None:
+    small = Sizes().at_most(7)
+    assert (small.test, small.sampled, small.choosing, small.novel, small.rounds, small.probes) == (7,) * 6
+    assert small.noise_seeds == Sizes().noise_seeds
+
+
+def named(**given: str) -> argparse.Namespace:
+    return argparse.Namespace(**{role.replace("-", "_"): "" for role in program.ROLES} | given)
+
+
+def test_a_run_brings_its_warm_start_and_a_package_its_adapters_by_name(tmp_path: Path) -> None:
+    for folder in ("adapter", "warm-start/policy"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "adapter_config.json").write_text("{}")
+    found = program.found_adapters(named(conductor=str(tmp_path), direct="facts"))
+    assert found["conductor"] == tmp_path / "adapter"
+    assert found["warm-start"] == tmp_path / "warm-start" / "policy"
+    assert found["direct"].name == "facts.gguf"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "say which conductor"),
+        ({"conductor": "nowhere"}, "--conductor nowhere: no PEFT folder, no GGUF file"),
+    ],
+)
+def test_an_adapter_that_is_none_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        program.found_adapters(named(**given))
+
+
+TABLE = program.Table(
+    [Claim("share of the ceiling", value=0.8, interval=(0.7, 0.9), n=10, must=0.9)],
+    workers="exact",
+    adapters={"conductor": "ab"},
+    commit="abc",
+    date="2026-11-15",
+    seconds=1.0,
+    sizes={"test": 10},
+    device="cpu",
+)
+
+
+def test_tables_of_several_seeds_become_one_with_its_spread(tmp_path: Path) -> None:
+    better = msgspec.structs.replace(TABLE, table=[msgspec.structs.replace(TABLE.table[0], value=1.0)])
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for file, table in zip(files, (TABLE, better), strict=True):
+        file.write_bytes(msgspec.json.encode(table))
+    found = program.joined(files)
+    assert (found.seeds, found.table[0].value, found.table[0].spread) == (2, pytest.approx(0.9), (0.8, 1.0))
+    assert found.adapters == {"conductor 1": "ab", "conductor 2": "ab"}
+    assert program.as_page(found).startswith("Mean of 2 training seeds, over specialists that answer by the tables")
+    files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(better, workers="local")))
+    with pytest.raises(ConfigError, match="different workers or sizes"):
+        program.joined(files)
+
+
+def test_a_runs_metrics_are_kept_as_far_as_they_are_drawn() -> None:
+    rows = [{"kind": "train", "step": 1, "valid": 0.123456, "loss": 3.0}, {"kind": "dev", "step": 1, "valid": 1.0}]
+    kept = program.thinned("".join(json.dumps(row) + "\n" for row in rows))
+    assert kept == '{"kind": "train", "step": 1, "valid": 0.1235}\n'

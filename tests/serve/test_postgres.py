@@ -1,0 +1,160 @@
+"""One server over a real PostgreSQL: what is kept, counted, replayed and deleted is as it is over SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dirigent.store.audit import verify
+from dirigent.store.keys import Caller, create_key
+from dirigent.store.ledger import usage
+from dirigent.store.moments import now
+from tests.serve.conftest import CONFIG, Answer, Server, started
+from tests.store import conftest as stores
+from tests.store.samples import a_trace
+from tests.stub_provider import StubProvider
+
+pytestmark = pytest.mark.system
+
+postgresql = stores.postgresql
+
+Start = Callable[..., Awaitable[Server]]
+
+
+async def eventually(true: Callable[[], Awaitable[bool]], *, within_s: float = 20.0) -> None:
+    """Ask until it is so; fails loudly where it is not in time."""
+    end = time.monotonic() + within_s
+    while not await true():
+        assert time.monotonic() < end, f"did not come true within {within_s:g} s"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def database(postgresql: stores.PostgreSQL) -> str:
+    return postgresql.new_schema()
+
+
+@pytest.fixture
+async def start(database: str, tmp_path: Path, stub: StubProvider) -> AsyncIterator[Start]:
+    """Start a server over the database; several may run side by side."""
+    config = CONFIG.replace("{store}", database)
+    async with AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> Server:
+            return await stack.enter_async_context(started(tmp_path, stub, config=config, **settings))
+
+        yield start
+
+
+@pytest.fixture
+async def server(start: Start) -> Server:
+    return await start()
+
+
+async def test_an_answer_is_there_with_its_trace_and_its_bill(server: Server) -> None:
+    answer = await server.chat("Who are you?", model="ultra")
+    assert answer.object["choices"][0]["message"]["content"] == "beta says hello there"
+    trace = (await server.get(f"/v1/traces/{answer.headers['X-Dirigent-Trace-Id']}")).object
+    assert (trace["status"], [step["worker"] for step in trace["rounds"][0]["steps"]]) == ("done", ["alpha", "beta"])
+    spent = await usage(server.service.store)
+    assert (spent.calls, spent.held_usd) == (3, 0)
+    assert spent.cost_usd == pytest.approx(float(answer.headers["X-Dirigent-Cost-USD"]), abs=1e-9)
+
+
+async def test_a_stream_is_kept_before_its_last_byte(server: Server) -> None:
+    answer = await server.chat(model="ultra", stream=True, stream_options={"include_usage": True})
+    assert (answer.streamed_text, answer.events[-1]) == ("beta says hello there", "[DONE]")
+    (row,) = await server.service.store.list()
+    assert (row.id, row.status) == (answer.headers["X-Dirigent-Trace-Id"], "done")
+
+
+async def test_a_nul_which_no_text_column_takes_is_kept_all_the_same(server: Server) -> None:
+    server.stub.answer = lambda call: "nul \x00 in the reply"
+    answer = await server.chat("a\x00b", metadata={"note": "x\x00y"})
+    assert answer.status == 200, answer.text
+    trace = (await server.get(f"/v1/traces/{answer.headers['X-Dirigent-Trace-Id']}")).object
+    assert trace["answer"] == "nul \x00 in the reply"
+    feedback = {"trace_id": trace["id"], "thumb": "up", "comment": "nul \x00 again"}
+    assert (await server.request("POST", "/v1/feedback", json=feedback)).status == 200
+    assert [row["id"] for row in (await server.get("/v1/traces?search=nul%20%00")).object["data"]] == [trace["id"]]
+
+
+async def test_a_response_goes_on_from_one_that_was_kept(server: Server) -> None:
+    async def respond(**body: Any) -> Answer:
+        return await server.request("POST", "/v1/responses", json={"model": "worker/alpha"} | body)
+
+    first = (await respond(input="hi")).object
+    second = (await respond(input="and now?", previous_response_id=first["id"])).object
+    assert second["status"] == "completed"
+    roles = [message["role"] for message in server.stub.calls[-1].body["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    items = (await server.get(f"/v1/responses/{second['id']}/input_items?order=asc")).object["data"]
+    assert len(items) == 3
+    assert (await server.request("DELETE", f"/v1/responses/{first['id']}")).status == 200
+    assert (await server.get(f"/v1/responses/{first['id']}")).status == 404
+
+
+async def test_of_many_at_once_with_one_idempotency_key_one_is_carried_out(server: Server) -> None:
+    server.stub.delay_s = 0.1
+    answers = await asyncio.gather(*(server.chat(headers={"Idempotency-Key": "one"}) for _ in range(20)))
+    assert sorted(answer.status for answer in answers) == [200] + [409] * 19
+    later = await server.chat(headers={"Idempotency-Key": "one"})
+    assert later.headers["Idempotent-Replayed"] == "true"
+    assert later.text == next(answer.text for answer in answers if answer.status == 200)
+    assert len(server.stub.calls) == 1
+
+
+async def test_feedback_is_given_once_also_when_two_come_at_once(server: Server) -> None:
+    id = (await server.chat()).object["dirigent"]["trace_id"]
+    given = {"trace_id": id, "score": 0.5}
+    answers = await asyncio.gather(*(server.request("POST", "/v1/feedback", json=given) for _ in range(4)))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409, 409]
+
+
+async def test_usage_adds_up_to_the_ledger_however_it_is_grouped(server: Server) -> None:
+    for model in ("worker/alpha", "ultra", "worker/beta"):
+        assert (await server.chat(model=model)).status == 200
+    ledger = await usage(server.service.store)
+    for group_by in ("day", "model", "worker", "key", "day,model,worker,key"):
+        report = (await server.get(f"/v1/usage?group_by={group_by}")).object
+        assert sum(row["cost_nusd"] for row in report["data"]) == report["total"]["cost_nusd"]
+        assert report["total"]["cost_nusd"] == round(ledger.cost_usd * 1e9)
+        assert report["total"]["calls"] == ledger.calls == 5
+    csv = (await server.get("/v1/usage?group_by=worker&format=csv")).text
+    assert [line.split(",")[0] for line in csv.splitlines()] == ["worker", "alpha", "beta", "boss"]
+
+
+async def test_old_runs_go_when_a_server_starts_and_the_ledger_and_the_audit_log_stay(start: Start) -> None:
+    first = await start()
+    old = (now() - timedelta(days=31)).isoformat()
+    await first.service.store.save(a_trace("old", created_at=old))
+    await first.chat()
+    before = await usage(first.service.store)
+    store = (await start(retention_days=30)).service.store
+
+    async def gone_and_noted() -> bool:
+        return len(await store.list(limit=None)) == 1 and (await verify(store)).head.number == 1
+
+    await eventually(gone_and_noted)
+    assert [row.profile for row in await store.list()] == ["worker/alpha"]
+    assert await usage(store) == before
+    assert (await verify(store)).problem == ""
+
+
+async def test_a_key_opens_what_it_may_and_another_keys_run_does_not_exist(start: Start) -> None:
+    server = await start(keys_required=True)
+    mine, other = [
+        {"Authorization": f"Bearer {(await create_key(server.service.store, Caller(label=label))).text}"}
+        for label in ("mine", "other")
+    ]
+    assert (await server.chat()).status == 401
+    id = (await server.chat(headers=mine)).headers["X-Dirigent-Trace-Id"]
+    assert (await server.get(f"/v1/traces/{id}", headers=mine)).status == 200
+    assert (await server.get(f"/v1/traces/{id}", headers=other)).status == 404

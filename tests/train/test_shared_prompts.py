@@ -1,0 +1,99 @@
+"""Reading a prompt once for its group changes nothing but the time it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from trl.trainer.utils import add_fused_lm_head  # noqa: E402
+
+from dirigent.train.shared_prompts import (  # noqa: E402
+    Branch,
+    Shared,
+    like_lengths,
+    log_probs_and_entropies,
+    sequences,
+)
+
+PAD = 0
+PROMPTS = ([5, 6, 7], [8, 9, 10, 11, 12, 13], [5, 6])
+COMPLETIONS = ([20, 21, 22, 1], [23, 1], [24, 25, 26, 27, 28], [29])
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    add_fused_lm_head(model, temperature=0.7, outputs=("log_probs", "entropy"))
+    return model
+
+
+def batch() -> tuple[Any, Any, int]:
+    """Every completion after every prompt, in an order that scatters the groups, padded as TRL pads."""
+    rows = [(prompt, completion) for completion in COMPLETIONS for prompt in PROMPTS]
+    longest, most = max(map(len, PROMPTS)), max(map(len, COMPLETIONS))
+    ids = [[PAD] * (longest - len(p)) + p + c + [PAD] * (most - len(c)) for p, c in rows]
+    mask = [[0] * (longest - len(p)) + [1] * (len(p) + len(c)) + [0] * (most - len(c)) for p, c in rows]
+    return torch.tensor(ids), torch.tensor(mask), most
+
+
+def plainly(model: Any, ids: Any, mask: Any, most: int) -> tuple[Any, Any]:
+    """The way TRL does it."""
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :-most] = -100
+    outputs = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    return outputs.log_probs[:, -most:], outputs.entropy[:, -most:]
+
+
+def test_log_probs_and_entropies_are_those_of_the_plain_way(model: Any) -> None:
+    ids, mask, most = batch()
+    expected, expected_entropy = plainly(model, ids, mask, most)
+    found, entropy = log_probs_and_entropies(model, ids, mask, completion_tokens=most)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(entropy, expected_entropy, atol=1e-5)
+    assert bool((found[mask[:, -most:] == 0] == 0).all())
+
+
+def test_gradients_are_those_of_the_plain_way(model: Any) -> None:
+    ids, mask, most = batch()
+    weights = torch.arange(len(ids)).float()[:, None] - 5
+
+    def gradient(logps: Any) -> Any:
+        model.zero_grad()
+        (logps * weights).sum().backward()
+        return model.model.layers[0].self_attn.k_proj.weight.grad.clone()
+
+    expected = gradient(plainly(model, ids, mask, most)[0])
+    found = gradient(log_probs_and_entropies(model, ids, mask, completion_tokens=most)[0])
+    assert expected.abs().max() > 1e-3
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_rows_with_one_prompt_become_one_sequence() -> None:
+    ids, mask, most = batch()
+    found = sequences(ids, mask, completion_tokens=most)
+    assert [one.prompt for one in found] == list(PROMPTS)
+    assert [branch.row for branch in found[1].branches] == [1, 4, 7, 10]
+    assert [branch.completion for branch in found[1].branches] == list(COMPLETIONS)
+
+
+def test_an_empty_completion_takes_no_place(model: Any) -> None:
+    ids, mask = torch.tensor([[5, 6, 7, PAD], [5, 6, 7, 8]]), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    logps, _ = log_probs_and_entropies(model, ids, mask, completion_tokens=1)
+    assert logps[0].tolist() == [0.0]
+    assert logps[1, 0] < 0
+
+
+def test_sequences_of_like_length_go_together_within_the_bound() -> None:
+    def of(tokens: int) -> Shared:
+        return Shared([1], [Branch(0, [2] * tokens)])
+
+    batches = list(like_lengths([of(9), of(2), of(3), of(50), of(3)], most_tokens=10))
+    assert [[one.tokens for one in batch] for batch in batches] == [[2, 3, 3], [9], [50]]
