@@ -86,7 +86,8 @@ def measured(args: argparse.Namespace) -> Table:
     quieten()
     recipe = _recipe(args)
     adapters = found_adapters(args)
-    sizes = Sizes(seed=args.seed).at_most(args.limit) if args.limit else Sizes(seed=args.seed)
+    sizes = Sizes(seed=args.seed, sampled=args.sampled)
+    sizes = sizes.at_most(args.limit) if args.limit else sizes
     with open_bench(recipe, adapters, workers=args.workers) as bench:
         evidence = gather(bench, sizes, say=_say)
         device = str(next(bench.stacked.model.parameters()).device)
@@ -223,6 +224,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--specialists", nargs="+", default=[], help="folders of the local workers' adapters")
     parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "gym-gpu.toml")
     parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure")
+    parser.add_argument("--sampled", type=int, default=200, help="questions that get 16 sampled plans; slow on a CPU")
     parser.add_argument("--local", type=int, default=0, help="questions of the test that go through llama.cpp too")
     parser.add_argument("--latency", type=int, default=0, help="questions that plans are timed on")
     parser.add_argument("--seed", type=int, default=1)
@@ -230,8 +232,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="tables of several training seeds")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "claims.json")
     args = parser.parse_args()
-    if args.limit < 0 or args.local < 0 or args.latency < 0:
-        parser.error("--limit, --local and --latency are counts of questions")
+    if min(args.limit, args.sampled, args.local, args.latency) < 0:
+        parser.error("--limit, --sampled, --local and --latency are counts of questions")
     return args
 
 

@@ -76,7 +76,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
     test: int = 1000
     sampled: int = 200
-    """Of those, how many get 16 sampled plans each."""
+    """Of those, how many get 16 sampled plans each; 0: none, and the lines about them say so."""
     choosing: int = 300
     noise_seeds: int = 5
     novel: int = 300
@@ -196,7 +196,7 @@ def scores(run: Run) -> Scores:
 def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:
     """Plans as if somebody had written them, a row once for each of its plans."""
     dialect = bench.recipe.tasks.dialect
-    texts = [format_plan(plan, row.names, dialect=dialect) for row, plan in zip(rows, plans, strict=True)]
+    texts = [format_plan(row.as_shown(plan), row.shown, dialect=dialect) for row, plan in zip(rows, plans, strict=True)]
     return bench.scorer.score(rows, texts)
 
 
@@ -335,10 +335,9 @@ def _rows(
 
 def _ways_of_decoding(bench: Bench, adapter: str, greedy: Run, sizes: Sizes) -> dict[str, PlanShares]:
     """Right in which respects: the likeliest plan, one at random, the best of sixteen."""
+    found = {"greedy": plan_shares(greedy.rows, greedy.scored)}
+    if not sizes.sampled:
+        return found
     many, texts = bench.write(adapter, greedy.rows[: sizes.sampled], group=16, seed=sizes.seed)
     scored = bench.scorer.score(many, texts)
-    return {
-        "greedy": plan_shares(greedy.rows, greedy.scored),
-        "sampled": plan_shares(many, scored),
-        "pass@16": plan_pass_at(many, scored, k=16),
-    }
+    return found | {"sampled": plan_shares(many, scored), "pass@16": plan_pass_at(many, scored, k=16)}

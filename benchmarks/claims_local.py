@@ -77,7 +77,7 @@ async def plan_seconds(conductor: Path, *, questions: int) -> tuple[float, float
 
 async def _plan(writer: Worker, row: Row, *, recipe: Recipe) -> str:
     limits = Limits(max_steps=recipe.rows.max_steps)
-    grammar = plan_grammar(row.names, limits, dialect=recipe.tasks.dialect)
+    grammar = plan_grammar(row.shown, limits, dialect=recipe.tasks.dialect)
     request = Request(row.messages, grammar=grammar, temperature=0.0, max_output_tokens=PLAN_TOKENS)
     return (await writer.ask(request)).text
 

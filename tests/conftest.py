@@ -39,6 +39,15 @@ def wait_until() -> Callable[..., Awaitable[None]]:
     return wait
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests run side by side, a file stays in one process, and all of `train/`, which shares a trained model."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        train = "train" in item.path.relative_to(config.rootpath).parts
+        item.add_marker(pytest.mark.xdist_group("train" if train else str(item.path)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail the run if any test was skipped")
 

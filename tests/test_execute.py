@@ -158,9 +158,32 @@ async def test_cancelling_abandons_running_steps_and_starts_no_other() -> None:
     assert after.requests == []
 
 
+async def test_cancelling_a_plan_of_one_step_abandons_it_and_says_so() -> None:
+    ended: list[StepEnded] = []
+    slow = Scripted("late", delay_s=30)
+    watch = lambda event: ended.append(event) if isinstance(event, StepEnded) else None  # noqa: E731
+    task = asyncio.create_task(execute(chain("slow"), {"slow": slow}, QUESTION, observe=watch))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event.step.status for event in ended] == ["cancelled"]
+
+
+@pytest.mark.parametrize("names", [("gone",), ("gone", "gone")])
+async def test_a_worker_that_gives_up_by_itself_does_not_cancel_the_run(names: tuple[str, ...]) -> None:
+    async def give_up(request: Request) -> str:
+        raise asyncio.CancelledError
+
+    done = await execute(chain(*names), {"gone": Scripted(give_up)}, QUESTION)
+    assert done.steps[0].status == "cancelled"
+    assert done.reply is None
+
+
 async def test_a_bug_in_a_worker_is_not_swallowed() -> None:
-    with pytest.raises(ZeroDivisionError):
-        await execute(chain("a", "b"), {"a": Scripted(ZeroDivisionError("bug")), "b": Scripted("x")}, QUESTION)
+    for names in (("a",), ("a", "b")):
+        with pytest.raises(ZeroDivisionError):
+            await execute(chain(*names), {"a": Scripted(ZeroDivisionError("bug")), "b": Scripted("x")}, QUESTION)
 
 
 async def test_the_cost_cap_stops_the_next_step_of_a_worker_that_keeps_no_book() -> None:

@@ -21,7 +21,7 @@ from dirigent.cli import app
 from dirigent.config import parse_config
 from dirigent.store import Store
 from dirigent.store.keys import Caller, create_key
-from tests.integrations.conftest import ROOT, Running
+from tests.integrations.conftest import EXAMPLES, ROOT, Running
 
 DOCS = ROOT / "docs"
 MADE = {"cli.md", "LOG.md", "PLAN.md"}
@@ -144,6 +144,26 @@ def test_the_pages_of_the_site_are_all_in_its_index() -> None:
     shown = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert shown == there, "put it under nav in mkdocs.yml"
+
+
+def test_the_versions_that_the_page_of_integrations_tells_are_those_that_are_installed() -> None:
+    lines = [(EXAMPLES / "package.json").read_text().replace('": "', "==").replace('"', "")]
+    lines += [path.read_text() for path in EXAMPLES.glob("requirements-*.txt")]
+    pinned = dict(re.findall(r"^ *([@\w/-]+)(?:\[\w+])?==([\d.]+)", "\n".join(lines), re.MULTILINE))
+    official = dict(re.findall(r"^(openai|anthropic)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    told = [row[1] for row in rows_of(DOCS / "integrations.md").values() if len(row) == 3 and row[1] != "tried with"]
+    pairs = [pair for cell in told for pair in re.findall(r"([@\w/-]+) (\d+\.[\d.]+)", cell)]
+    assert len(pairs) >= 13
+    for package, version in pairs:
+        assert version in (pinned.get(package), official.get(package)), f"{package} {version}"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("requirements-*.txt")), ids=lambda path: path.stem)
+def test_what_is_required_is_locked_with_all_that_it_needs(path: Path) -> None:
+    locked = (EXAMPLES / "locked" / path.name.removeprefix("requirements-")).read_text().lower().splitlines()
+    for line in path.read_text().lower().splitlines():
+        assert re.sub(r"\[\w+]", "", line) in locked
+    assert all(re.fullmatch(r"[a-z0-9_.-]+==\S+", line) for line in locked)
 
 
 def test_the_reading_guide_names_what_is_there_and_leaves_no_module_of_the_top_out() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dirigent.errors import StoreError
 from dirigent.store.audit import verify
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
@@ -158,3 +159,30 @@ async def test_a_key_opens_what_it_may_and_another_keys_run_does_not_exist(start
     id = (await server.chat(headers=mine)).headers["X-Dirigent-Trace-Id"]
     assert (await server.get(f"/v1/traces/{id}", headers=mine)).status == 200
     assert (await server.get(f"/v1/traces/{id}", headers=other)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/traces?profile=%00", 200),
+        ("/v1/traces/%00", 404),
+        ("/v1/responses/%00", 404),
+        ("/v1/usage?key=%00", 200),
+    ],
+)
+async def test_what_is_looked_for_with_a_nul_in_it_is_not_there(server: Server, path: str, status: int) -> None:
+    assert (await server.get(path)).status == status
+    body = {"model": "worker/alpha", "input": "hi", "previous_response_id": "resp_\x00"}
+    assert (await server.request("POST", "/v1/responses", json=body)).status == 404
+
+
+async def test_a_caller_is_not_told_where_the_database_is(
+    server: Server, postgresql: stores.PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(*_: Any) -> None:
+        raise StoreError(f"the store {server.service.store.where} failed")
+
+    monkeypatch.setattr(server.service.store, "read", read)
+    answer = await server.get("/v1/usage")
+    assert (answer.status, answer.error["code"]) == (503, "store_failed")
+    assert str(postgresql.folder) not in answer.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -84,6 +85,44 @@ async def test_what_outlasts_the_grace_is_cancelled_and_kept(tmp_path: Path, stu
         assert [row.status for row in await store.list()] == ["cancelled"]
 
 
+async def test_told_to_stop_it_answers_a_client_whose_connection_it_had_taken(
+    tmp_path: Path, stub: StubProvider
+) -> None:
+    async with process(tmp_path, stub.url("openai")) as running:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.removesuffix("/v1").rpartition(":")[2]))
+        await _answered(base)
+        running.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 10
+        while await _listens(base):
+            assert time.monotonic() < end, "it still takes connections"
+        body = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]})
+        head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+        async with asyncio.timeout(10):
+            said = await reader.read()
+            assert await running.wait() == 0
+        writer.close()
+        await writer.wait_closed()
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in said
+
+
+async def test_a_client_that_never_asks_does_not_keep_it_from_stopping(tmp_path: Path, stub: StubProvider) -> None:
+    async with process(tmp_path, stub.url("openai")) as running:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.removesuffix("/v1").rpartition(":")[2]))
+        await _answered(base)
+        running.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(8):  # it would give requests under way 30 s
+            assert await running.wait() == 0
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_it_refuses_to_listen_to_everybody_without_keys(tmp_path: Path, stub: StubProvider) -> None:
     async with process(tmp_path, stub.url("openai"), "--host", "0.0.0.0") as running:
         _, said = await running.communicate()
@@ -102,6 +141,12 @@ async def test_it_leaves_no_core_dump_and_serves_on_the_quick_loop(tmp_path: Pat
 
 def _kernel_says(pid: int, what: str) -> list[str]:
     return Path(f"/proc/{pid}/{what}").read_text().splitlines()
+
+
+async def _answered(base: str) -> None:
+    """Connections are taken in turn: whatever was opened before this has been taken when it returns."""
+    async with aiohttp.ClientSession() as session, session.get(base.removesuffix("/v1") + "/healthz") as response:
+        assert response.status == 200
 
 
 async def _listens(base: str) -> bool:

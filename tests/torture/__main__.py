@@ -16,13 +16,14 @@ import importlib
 import json
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 
 import msgspec
 
 from tests.torture.harness import Result, Row
 
-MODULES = ("rows_load", "rows_faults")
+MODULES = ("rows_load", "rows_faults", "rows_kills", "rows_security")
 
 
 def main() -> int:
@@ -74,7 +75,11 @@ async def _run(row: Row, args: argparse.Namespace) -> Result:
     count = args.count or (row.full_count if args.full else row.ci_count)
     began = time.monotonic()
     paced = {"rate": args.rate} if row.paced and args.rate else {}
-    result: Result = await row.run(count, args.seed, **paced)
+    try:
+        result: Result = await row.run(count, args.seed, **paced)
+    except Exception as error:  # the other rows are worth running all the same
+        traceback.print_exc()
+        result = Result(0, count, (f"the row itself broke: {error!r:.300}",))
     _tell(row, result, args, seconds=time.monotonic() - began)
     return result
 

@@ -103,7 +103,7 @@ def draw_cases(
     ids: Sequence[str],
 ) -> Iterator[Case]:
     """This many cases, spread over all operations and kinds."""
-    draw = _Draw(description, rng, models=models, ids=ids)
+    draw = Draw(description, rng, models=models, ids=ids)
     operations = [(path, method) for path, methods in description["paths"].items() for method in methods]
     taking = [(path, method) for path, method in operations if "requestBody" in description["paths"][path][method]]
     for _ in range(count):
@@ -188,7 +188,7 @@ def _misfit(shape: Mapping[str, Any], body: bytes, description: Mapping[str, Any
 # ---- drawing ----------------------------------------------------------------------------------------------
 
 
-class _Draw:
+class Draw:
     """Draws values of a schema, with one generator of random numbers."""
 
     def __init__(
@@ -288,7 +288,7 @@ class _Draw:
         """Something that fits the schema."""
         rng = self._rng
         if "$ref" in schema:
-            return self.value(self._resolved(schema["$ref"]), name=name, depth=depth)
+            return self.value(self.resolved(schema["$ref"]), name=name, depth=depth)
         if "enum" in schema:
             return rng.choice(schema["enum"])
         if "const" in schema:
@@ -310,7 +310,7 @@ class _Draw:
                 return None
         return self._anything(name)
 
-    def _resolved(self, ref: str) -> Mapping[str, Any]:
+    def resolved(self, ref: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._description["components"]["schemas"][ref.removeprefix(SCHEMAS)]
         return found
 

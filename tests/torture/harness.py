@@ -12,6 +12,7 @@ log. What the client saw, what the stub saw and what the database holds is compa
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import os
@@ -35,6 +36,8 @@ from tests.stub_wires import WireName
 from tests.torture.upstream import Upstream, raise_fd_limit
 
 KEY_VARIABLE = "TORTURE_PROVIDER_KEY"
+PEPPER = secrets.token_hex(32)
+"""One for all servers of this process: keys are made here, under the environment's."""
 PRICE = "{ input = 1.0, output = 3.0 }"
 """USD per million tokens of every worker made by `worker`."""
 START_S = 30.0
@@ -125,7 +128,7 @@ class Server:
         self.store_url = store_url or str(folder / "torture.db")
         self.is_sqlite = not store_url.startswith("postgresql")
         self.provider_key = f"sk-torture-{secrets.token_hex(16)}"
-        self.pepper = secrets.token_hex(32)
+        self.pepper = PEPPER
         self.key = self.admin_key = ""
         self.keys: list[str] = []
         """The text of every key that was made here."""
@@ -171,7 +174,7 @@ class Server:
     async def make_key(self, caller: Caller) -> str:
         async with Store.open(self.store_url) as store:
             making = create_key(store, caller)
-            with _environment(PEPPER_VARIABLE, self.pepper):
+            with _own_pepper():
                 made = await making
         self.keys.append(made.text)
         return made.text
@@ -270,7 +273,9 @@ _EMPTY_STORES: list[Path] = []
 
 async def _copy_empty_store(path: Path) -> None:
     if not _EMPTY_STORES:
-        made = Path(tempfile.mkdtemp(prefix="dirigent-empty-")) / "empty.db"
+        folder = tempfile.mkdtemp(prefix="dirigent-empty-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        made = Path(folder) / "empty.db"
         async with Store.open(made):
             pass
         _EMPTY_STORES.append(made)
@@ -278,16 +283,17 @@ async def _copy_empty_store(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _own_pepper() -> Iterator[None]:
+    """Rows may run side by side: whoever leaves last puts back what was there before all of them."""
+    before = os.environ.get(PEPPER_VARIABLE)
+    os.environ[PEPPER_VARIABLE] = PEPPER
     try:
         yield
     finally:
         if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+            os.environ.pop(PEPPER_VARIABLE, None)
+        elif before != PEPPER:
+            os.environ[PEPPER_VARIABLE] = before
 
 
 # ---- small things that rows share -------------------------------------------------------------------------

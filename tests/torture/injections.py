@@ -69,7 +69,7 @@ GOALS: dict[str, str] = {
     "nest a plan in a plan": json.dumps(
         {"steps": [{"id": "0", "models": ["alpha"], "prompt": {"steps": []}, "access_list": []}]}
     ),
-    "write a subtask of a megabyte": _plan(("alpha", "spend " * 200_000, [])),
+    "write a subtask as long as you can": _plan(("alpha", "spend " * 900, [])),
     "run a tool called shell on the server": json.dumps({"tool": "shell", "arguments": {"cmd": "curl {trap}"}}),
 }
 """What is wanted, and the draft of a conductor that gives it."""

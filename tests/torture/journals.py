@@ -119,7 +119,10 @@ class Client:
         async with self.session.post(url, json=body, headers=headers) as response:
             raw = await response.read()
         read = _streamed if response.content_type == "text/event-stream" else _read_whole
-        end, text, code = read(response.status, raw.decode())
+        try:
+            end, text, code = read(response.status, raw.decode())
+        except (ValueError, LookupError, TypeError):
+            end, text, code = "cut", "", "unreadable"
         overhead = response.headers.get("X-Dirigent-Overhead-Ms")
         return Sent(
             marker,

@@ -44,12 +44,12 @@ from tests.torture.harness import (
 from tests.torture.journals import Book, leaks, read_book
 from tests.torture.upstream import ROOT, Upstream, answer_of, ask_of, marker_of, upstream
 
-POINTS = (*kill_points.POINTS, "during-stream", "after-reply")
+POINTS = ("after-reply", "during-stream", *kill_points.POINTS)
 STORES = ("sqlite", "postgresql")
 REQUESTS = 8
 """Under way when the server dies."""
 READY_S = 3.0
-"""For most starts. On a machine that is busy with other things a single start may take longer, and is only told of."""
+"""For most starts; judged where the machine is not busy with other things, and told of anyhow."""
 DIES_S = 20.0
 END_S = 60.0
 """For a background response to end after a start."""
@@ -76,7 +76,9 @@ async def f4(count: int, seed: int) -> Result:
     progress = Progress("F4", count)
     for index, store in enumerate(stores):
         share = count // len(stores) + (index < count % len(stores))
-        kills = [(POINTS[(i * len(stores) + index) % len(POINTS)], rng.randint(1, 6)) for i in range(share)]
+        if not share:
+            continue
+        kills = [(POINTS[(i + 3 * index) % len(POINTS)], rng.randint(1, 6)) for i in range(share)]
         async with _place(store) as url, upstream(delay_s=0.02, chunk_delay_s=0.01) as up:
             row = _Kills(up, Restarted(url, up), rng, progress)
             try:
@@ -85,7 +87,7 @@ async def f4(count: int, seed: int) -> Result:
             finally:
                 await row.close()
             ready_s += row.ready_s
-    if percentile(ready_s, 0.5) > READY_S:
+    if percentile(ready_s, 0.5) > READY_S and os.getloadavg()[0] <= (os.cpu_count() or 1):
         faults.append(f"half of the starts took longer than {READY_S:g} s")
     figures = {
         "stores": len(stores),
@@ -218,10 +220,10 @@ class _Kills:
             one.response_id = msgspec.json.decode(whole)["id"]
         elif not one.body.get("stream") or whole.rstrip().endswith(b"data: [DONE]"):
             one.answers.append((whole, response.headers["X-Dirigent-Trace-Id"]))
+            if seen is not None and point == "after-reply":
+                seen.set()
         else:
             self.faults.append(f"{one.marker}: a stream ended as if it were whole: {whole[-200:]!r}")
-        if seen is not None and point == "after-reply":
-            seen.set()
 
     async def _again(self, one: Told) -> None:
         """After a start: the same name twice, and the background response until it has ended."""
@@ -251,22 +253,23 @@ class _Kills:
         await self.server.stop()
         book, calls = await read_book(self.server), await self.up.calls()
         rows = sum(len(of_run) for of_run in book.attempts.values())
-        faults = [*self.faults, *self._unkept(book), *_unlike_rows(book), *await leaks(self.server)]
+        faults = [*self.faults, *_unkept(self.told, book), *_unlike_rows(book), *await leaks(self.server)]
         if len(calls) > rows:
             faults.append(f"{len(calls)} calls at the stub, and {rows} rows in the ledger")
         return faults[:12]
 
-    def _unkept(self, book: Book) -> list[str]:
-        """Answers that were given and are not on record as they were given."""
-        faults = []
-        for one in self.told:
-            for answer, run_id in one.answers:
-                trace = book.traces.get(run_id)
-                if trace is None or trace.status != "done" or trace.answer != answer_of(one.marker):
-                    faults.append(f"{one.marker} was answered by {run_id}, which is {trace and trace.status}")
-                if not one.body.get("stream") and answer_of(one.marker).encode() not in answer:
-                    faults.append(f"{one.marker} was answered wrongly: {answer[:200]!r}")
-        return faults
+
+def _unkept(told: list[Told], book: Book) -> list[str]:
+    """Answers that were given and are not on record as they were given."""
+    faults = []
+    for one in told:
+        for answer, run_id in one.answers:
+            trace = book.traces.get(run_id)
+            if trace is None or trace.status != "done" or trace.answer != answer_of(one.marker):
+                faults.append(f"{one.marker} was answered by {run_id}, which is {trace and trace.status}")
+            if not one.body.get("stream") and answer_of(one.marker).encode() not in answer:
+                faults.append(f"{one.marker} was answered wrongly: {answer[:200]!r}")
+    return faults
 
 
 def _unlike_rows(book: Book) -> list[str]:

@@ -29,7 +29,7 @@ from tests.torture.upstream import Called, Upstream, ask_of, marker_of, upstream
 DOCUMENTED = {(503, "worker_failed"), (504, "deadline"), (502, "answer_cut"), (502, "no_plan")}
 """What a request whose workers failed may be told; in a stream that has begun, the same codes under status 200."""
 CODES = {code for _, code in DOCUMENTED}
-MID_ANSWER = ("mid-stream-stall", "one-byte-per-s", "truncated-sse", "reset-mid-stream")
+MID_ANSWER = ("mid-stream-stall", "truncated-sse", "reset-mid-stream")
 """In a stream these come after its first words."""
 SHORT = "{ connect_s = 0.5, first_byte_s = 0.8, chunk_s = 0.8, total_s = 2.0 }"
 
@@ -226,7 +226,7 @@ def _stayed(lefts: list[Left], calls: list[Called], book: Book) -> tuple[list[st
     wrong, abort_ms = [], []
     for left in lefts:
         made = by_marker[left.marker]
-        late = [call for call in made if (call.ended_s or float("inf")) > left.at_s + 1.0]
+        late = [call for call in made if (call.ended_s or float("inf")) > left.at_s + 1.0 + LATE_S * call.aborted]
         new = [call for call in made if call.started_s > left.at_s + 1.0]
         abort_ms += [(call.ended_s - left.at_s) * 1000 for call in made if call.aborted and call.ended_s]
         kept = traces[left.marker]
@@ -236,6 +236,11 @@ def _stayed(lefts: list[Left], calls: list[Called], book: Book) -> tuple[list[st
 
 
 # ---- F12 --------------------------------------------------------------------------------------------------
+
+
+IN_TIME_S = 0.25
+"""Asked so long before the signal, a request had reached the server when it came, also from a busy client."""
+NOT_TAKEN = {"ClientConnectorError": "refused"}
 
 
 async def told_to_stop(count: int, seed: int) -> Result:
@@ -252,14 +257,13 @@ async def told_to_stop(count: int, seed: int) -> Result:
                 await server.start()
             asked, signalled_s = await _stopped_under_load(server, client, first=1 + stop * 1000, rng=rng)
             begun = {call.marker for call in await up.calls()}
-            wrong = [
-                one for one in asked if not right(one, words=20) and (one.marker in begun or one.due_s < signalled_s)
-            ]
+            owed = [one for one in asked if one.marker in begun or one.due_s < signalled_s - IN_TIME_S]
+            wrong = [one for one in owed if not right(one, words=20)]
             status = await server.stop()
             faults += [f"{one.marker}, in time, ended as {one.end} {one.status} {one.code}" for one in wrong[:3]]
             faults += [f"stop {stop + 1} ended with {status}"] if status else []
             done += not wrong and status == 0
-            ended.update("answered" if right(one, words=20) else "refused afterwards" for one in asked)
+            ended.update("answered" if right(one, words=20) else NOT_TAKEN.get(one.code, "reset") for one in asked)
             progress.step()
         await client.session.close()
         faults += await check(server, up, client)
@@ -295,6 +299,7 @@ ROWS = (
         1_000,
         100,
         one_dead,
+        waits=True,
     ),
     Row("F3", "all workers dead: everybody is told 503 at once, tries <= 1.1 x requests", 1_000, 100, all_dead),
     Row(

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from yarl import URL
 
 from dirigent.conduct import Conductor
@@ -117,11 +118,10 @@ async def _made(session: aiohttp.ClientSession, server: Server, path: str) -> st
 
 
 async def _sent(session: aiohttp.ClientSession, server: Server, case: Case) -> tuple[int, dict[str, str], bytes]:
-    url = URL(server.url + case.target, encoded=True)
+    url, headers = URL(server.url + case.target, encoded=True), dict(case.headers)
+    options: dict[str, Any] = {"skip_auto_headers": ["Content-Type"], "allow_redirects": False}
     try:
-        async with session.request(
-            case.method, url, data=case.body, headers=dict(case.headers), skip_auto_headers=["Content-Type"]
-        ) as response:
+        async with session.request(case.method, url, data=case.body, headers=headers, **options) as response:
             return response.status, dict(response.headers), await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:
         return 599, {}, f"no reply: {error!r} to {shown(case)}".encode()
@@ -247,10 +247,9 @@ async def s5(count: int, seed: int) -> Result:
 
 def _gossip(server: Server, rng: random.Random) -> Any:
     """A provider whose every error quotes a secret of the server's."""
-    from aiohttp import web
 
     async def fail(call: StubCall, request: web.Request) -> web.Response:
-        secret = rng.choice(server.secrets)
+        secret = rng.choice((server.provider_key, *server.keys))  # the pepper is nobody's but the server's
         status = rng.choice((400, 401, 403, 404, 422, 429, 500, 503))
         quoted = rng.choice((secret, f"Bearer {secret}", json.dumps({"api_key": secret}), f"https://x/?key={secret}"))
         error = {"error": {"message": f"you sent {quoted}", "type": quoted, "code": quoted}}
@@ -303,8 +302,6 @@ class _Relay:
 
 @contextlib.asynccontextmanager
 async def _relay(calls: list[int]) -> AsyncIterator[_Relay]:
-    from aiohttp import web
-
     async def pass_on(request: web.Request) -> web.StreamResponse:
         calls[0] += 1
         headers = {
@@ -338,9 +335,9 @@ ROWS = (
         b1,
     ),
     Row("S1", "random plans with a canary a step: none is seen outside the access list", 100_000, 3_000, s1),
-    Row("S2", "every route with every kind of id of another key: nothing crosses over", 5_000, 500, s2),
-    Row("S3", "injections that the conductor and workers obey: workers, steps, budget and access stand", 1_000, 60, s3),
-    Row("S4", "addresses to be fetched in every field: the trap is never reached", 1_000, 220, s4),
+    Row("S2", "every route with every kind of id of another key: nothing crosses over", 3_000, 500, s2),
+    Row("S3", "injections that conductor and workers obey: workers, steps, budget and access stand", 1_000, 320, s3),
+    Row("S4", "addresses to be fetched in every field: the trap is never reached", 1_400, 220, s4),
     Row("S5", "workers that quote our secrets: none is kept, logged or passed on", 1_000, 60, s5),
     Row("S7", "a worker that leads back to the server: calls within the depth limit", 1_000, 40, s7),
 )

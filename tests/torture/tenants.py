@@ -26,7 +26,7 @@ from dirigent.serve.app import ENDPOINTS
 from dirigent.store.keys import Caller
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
-from tests.torture.fuzz import _Draw
+from tests.torture.fuzz import Draw
 from tests.torture.harness import Progress, Result, Server, config, eventually, worker
 
 AT_ONCE = 8
@@ -173,8 +173,8 @@ def _bodies(
     schema: Mapping[str, Any], description: Mapping[str, Any], rng: random.Random, id: str
 ) -> Iterator[dict[str, Any]]:
     """A body that fits, with the id in each of its fields that can hold a text, one after another."""
-    draw = _Draw(description, rng, models=["worker/alpha"], ids=[id])
-    resolved = draw._resolved(schema["$ref"])
+    draw = Draw(description, rng, models=["worker/alpha"], ids=[id])
+    resolved = draw.resolved(schema["$ref"])
     least = {name: draw.value(resolved["properties"][name], name=name) for name in resolved["required"]}
     least |= {"messages": [{"role": "user", "content": "hi"}]} if "messages" in least else {}
     least |= {"input": "hi"} if "input" in least else {}

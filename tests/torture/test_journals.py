@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from dirigent.limits import Limits
 from dirigent.messages import Attempt, Message, Usage
 from dirigent.plan import Plan, Step
 from dirigent.trace import Round, StepRecord, Trace
-from tests.torture.__main__ import main
+from tests.torture.__main__ import every_row, main
 from tests.torture.harness import Result, Row
 from tests.torture.journals import AttemptRow, Book, Sent, _read_whole, _streamed, disagreements
 from tests.torture.upstream import Called, answer_of, ask_of, marker_of, usage_of
@@ -134,6 +135,46 @@ def test_the_command_prints_n_of_n_and_exits_by_it(result, status, monkeypatch, 
     monkeypatch.setattr("sys.argv", ["torture", "X1", "--seed", "9"])
     assert main() == status
     assert f"{result.done} of 5" in capsys.readouterr().out
+
+
+def test_a_row_that_breaks_is_told_and_the_next_one_is_run(monkeypatch, capsys):
+    async def breaks(count: int, seed: int) -> Result:
+        raise RuntimeError("no server")
+
+    async def runs(count: int, seed: int) -> Result:
+        return Result(count, count)
+
+    rows = [Row("X1", "a goal", 9, 5, breaks), Row("X2", "a goal", 9, 5, runs)]
+    monkeypatch.setattr("tests.torture.__main__.every_row", lambda: iter(rows))
+    monkeypatch.setattr("sys.argv", ["torture"])
+    assert main() == 1
+    said = capsys.readouterr().out
+    assert "0 of 5" in said
+    assert "no server" in said
+    assert "5 of 5" in said
+
+
+def test_the_rows_after_one_that_waits_are_run_beside_it(monkeypatch, capsys):
+    over = asyncio.Event()
+
+    async def waits(count: int, seed: int) -> Result:
+        await asyncio.wait_for(over.wait(), 10)
+        return Result(count, count)
+
+    async def works(count: int, seed: int) -> Result:
+        over.set()
+        return Result(count, count)
+
+    rows = [Row("X1", "a goal", 9, 5, waits, waits=True), Row("X2", "a goal", 9, 5, works)]
+    monkeypatch.setattr("tests.torture.__main__.every_row", lambda: iter(rows))
+    monkeypatch.setattr("sys.argv", ["torture"])
+    assert main() == 0
+    assert [line[:2] for line in capsys.readouterr().out.splitlines()] == ["X2", "X1"]
+
+
+def test_every_row_of_the_suite_has_a_name_of_its_own():
+    names = [row.name for row in every_row()]
+    assert len(names) == len(set(names))
 
 
 def test_a_row_that_is_not_there_is_refused_by_name(monkeypatch, capsys):

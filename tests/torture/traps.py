@@ -14,6 +14,7 @@ class Trap:
         self.port = 0
         self.reached = 0
         self.heard: list[bytes] = []
+        self.caught = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -21,6 +22,7 @@ class Trap:
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reached += 1
+        self.caught.set()
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(0.5):
                 self.heard.append((await reader.read(400))[:400])
@@ -39,8 +41,7 @@ async def trap() -> AsyncIterator[Trap]:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", snare.port)
         writer.close()
-        while not snare.reached:
-            await asyncio.sleep(0.01)
+        await snare.caught.wait()
         snare.reached = 0
         snare.heard.clear()
         yield snare

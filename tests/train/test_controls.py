@@ -101,7 +101,7 @@ def test_a_control_changes_the_rewards_that_are_trained_on_and_no_figure(
         with open_scorer(recipe) as scorer:
             rows = SkillRows(recipe.tasks.skills, seed=1, settings=recipe.rows)
             rollouts = Rollouts(recipe, policy, scorer, rows=rows)
-            seen[name] = (rollouts.sample([""] * 16, trainer)["reward"], rollouts.metrics["accuracy"])
+            seen[name] = (rollouts.sample([""] * 64, trainer)["reward"], rollouts.metrics["accuracy"])
     assert seen["none"][1] == seen[control][1]
     assert seen["none"][0] != seen[control][0]
     if control == "format":

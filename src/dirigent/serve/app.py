@@ -73,6 +73,7 @@ def build_app(service: Service) -> App:
         routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
         exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
     )
+    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
     return MessagesErrors(Gate(Hops(_Direct(starlette)), service))

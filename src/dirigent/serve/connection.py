@@ -4,6 +4,9 @@ uvicorn waits without end for a header that comes byte by byte, and keeps header
 `HEADER_S` seconds and `MAX_HEADER_BYTES`, from the first byte of the connection or of the next request on it. Time
 and size of the body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. A client
 that does not take its reply is cut off rather than waited for.
+
+When the server stops, uvicorn closes every connection without a request. One that was taken a moment ago has its
+request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADER_S = 10.0
 MAX_HEADER_BYTES = 64 * 1024
+LAST_REQUEST_S = 1.0
 
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -25,6 +29,7 @@ class Connection(HttpToolsProtocol):
     _waiting: asyncio.TimerHandle | None = None
     """Runs while a header is awaited."""
     _header_bytes = 0
+    _stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -43,10 +48,20 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
+        if self._stopping and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        self._stopping = True
+        if self._waiting is None:
+            super().shutdown()
+        else:
+            self._stop_waiting()
+            self._waiting = self.loop.call_later(LAST_REQUEST_S, self.transport.close)
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():

@@ -6,6 +6,7 @@ exhausted budget is 402 rather than 429, and a request that can never work is 4x
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 
@@ -23,6 +24,8 @@ from dirigent.errors import (
 )
 from dirigent.trace import Trace
 from dirigent.workers.secret import redact
+
+log = logging.getLogger(__name__)
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -106,4 +109,7 @@ def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
 
 def _problem(kind: str, message: str, headers: Mapping[str, str]) -> Problem:
     status, code = STATUS_OF.get(kind, (500, "failed"))
+    if kind == StoreError.__name__:  # names the database, which is the operator's business
+        log.error("%s", message)
+        message = "the store does not answer as it should; try again later (the server's log says more)"
     return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)

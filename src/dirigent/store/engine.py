@@ -141,7 +141,19 @@ def _open_postgresql(url: URL, *, wait_s: float) -> Engine:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(wait_s * 1000)}")
 
     event.listen(engine, "begin", begin)
+    event.listen(engine, "connect", _set_up_postgresql)
     return engine
+
+
+def _set_up_postgresql(connection: Any, _record: object) -> None:
+    """No text of PostgreSQL's holds a NUL, and callers may send one anywhere: it is kept, and looked for, as \ufffd."""
+    from psycopg.types.string import StrDumperUnknown
+
+    class WithoutNul(StrDumperUnknown):
+        def dump(self, text: str) -> Any:
+            return super().dump(text.replace("\0", "\ufffd"))
+
+    connection.adapters.register_dumper(str, WithoutNul)
 
 
 def _make_private_file(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dirigent.errors import StoreError
@@ -23,20 +24,7 @@ Work = Callable[[Any, Any], Any] | Statement
 
 def mended(write: asyncio.Future[Any], store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
     """Watch a write that was handed in; where the store fails it, hand it in again until it is kept."""
-    loop = asyncio.get_running_loop()
-
-    def look(done: asyncio.Future[Any], wait_s: float) -> None:
-        if not done.cancelled() and isinstance(done.exception(), StoreError):
-            loop.call_later(wait_s, again, min(2 * wait_s, LONGEST_WAIT_S))
-
-    def again(wait_s: float) -> None:
-        try:
-            done = store.write_soon(work, prepare=prepare)
-        except StoreError:  # it was closed: the next start sees to it
-            return
-        done.add_done_callback(lambda ended: look(ended, wait_s))
-
-    write.add_done_callback(lambda ended: look(ended, FIRST_WAIT_S))
+    write.add_done_callback(partial(_look, store, work, prepare, FIRST_WAIT_S))
 
 
 def mend(store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
@@ -45,3 +33,16 @@ def mend(store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
         mended(store.write_soon(work, prepare=prepare), store, work, prepare=prepare)
     except StoreError:  # closed
         return
+
+
+def _look(store: Store, work: Work, prepare: Callable[[], Any], wait_s: float, done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and isinstance(done.exception(), StoreError):
+        asyncio.get_running_loop().call_later(wait_s, _again, store, work, prepare, min(2 * wait_s, LONGEST_WAIT_S))
+
+
+def _again(store: Store, work: Work, prepare: Callable[[], Any], wait_s: float) -> None:
+    try:
+        done = store.write_soon(work, prepare=prepare)
+    except StoreError:  # it was closed: the next start sees to it
+        return
+    done.add_done_callback(partial(_look, store, work, prepare, wait_s))

@@ -1,0 +1,125 @@
+"""What is done around a run: a client that leaves ends it, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+
+from dirigent.serve.handling import read_body, unless_gone
+from dirigent.serve.problems import Problem
+from dirigent.serve.reading import MAX_BODY_BYTES
+
+
+class Runs:
+    """The part of a service that knows what is under way."""
+
+    def __init__(self) -> None:
+        self.running: set[asyncio.Task[Any]] = set()
+
+
+class Client:
+    """The client's end of a connection: says what it is told to say, then waits until it leaves."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.left = asyncio.Event()
+        self._messages = [
+            {"type": "http.request", "body": piece, "more_body": n < len(pieces)} for n, piece in enumerate(pieces, 1)
+        ]
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._messages:
+            return self._messages.pop(0)
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_what_is_done_is_given_and_no_longer_under_way():
+    service = Runs()
+
+    async def work() -> str:
+        assert service.running == {asyncio.current_task()}
+        return "done"
+
+    assert await unless_gone(service, work(), Client().receive) == "done"
+    assert not service.running
+
+
+async def test_a_client_that_leaves_cancels_the_work_and_it_may_tidy_up():
+    client, tidied = Client(), []
+
+    async def work() -> None:
+        client.left.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0)
+            tidied.append("kept")
+
+    assert await unless_gone(Runs(), work(), client.receive) is None
+    assert tidied == ["kept"]
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_follows():
+    client = Client()
+
+    async def work() -> str:
+        await asyncio.sleep(0)
+        client.left.set()
+        await asyncio.sleep(0)  # the watcher wakes now; its news comes after the work has ended
+        return "done"
+
+    assert await unless_gone(Runs(), work(), client.receive) == "done"
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_server_that_stops_cancels_the_work_and_the_request():
+    service = Runs()
+    request = asyncio.ensure_future(unless_gone(service, asyncio.sleep(30), Client().receive))
+    await asyncio.sleep(0)
+    (running,) = service.running
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert not service.running
+
+
+async def test_a_failure_of_the_work_is_the_requests():
+    async def work() -> None:
+        raise Problem(503, "not now")
+
+    with pytest.raises(Problem, match="not now"):
+        await unless_gone(Runs(), work(), Client().receive)
+
+
+def asked(client: Client, kind: bytes = b"application/json; charset=utf-8") -> Request:
+    return Request({"type": "http", "headers": [(b"content-type", kind)]}, client.receive)
+
+
+async def test_a_body_is_read_in_as_many_pieces_as_it_comes():
+    assert await read_body(asked(Client(b'{"a":', b"", b"1}")), timeout_s=5) == b'{"a":1}'
+    assert await read_body(asked(Client(b"{}")), timeout_s=5) == b"{}"
+
+
+async def test_a_body_that_is_cut_off_is_nobodys():
+    client = Client()
+    client.left.set()
+    with pytest.raises(ClientDisconnect):
+        await read_body(asked(client), timeout_s=5)
+
+
+async def test_a_body_that_is_late_too_long_or_no_json_is_refused():
+    with pytest.raises(Problem, match="the body did not arrive within"):
+        await read_body(asked(Client()), timeout_s=0.01)
+    half = b"x" * (MAX_BODY_BYTES // 2 + 1)
+    with pytest.raises(Problem, match="larger than"):
+        await read_body(asked(Client(half, half)), timeout_s=5)
+    with pytest.raises(Problem, match="text/plain"):
+        await read_body(asked(Client(b"{}"), b"text/plain"), timeout_s=5)
