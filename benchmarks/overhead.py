@@ -141,10 +141,10 @@ async def _listen(app: web.Application) -> None:
 
 
 @contextlib.contextmanager
-def _process(*command: str, home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _process(*command: str, home: Path, under: tuple[str, ...] = ()) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server and its address, which it says in its first line."""
     env = os.environ | {"DIRIGENT_HOME": str(home)}
-    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=env) as running:
+    with subprocess.Popen([*under, sys.executable, *command], stderr=subprocess.PIPE, text=True, env=env) as running:
         assert running.stderr is not None
         line = running.stderr.readline()
         if "http://" not in line:

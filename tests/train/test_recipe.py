@@ -14,11 +14,13 @@ from dirigent.train.recipe import (
     GrpoSettings,
     Recipe,
     SpecialistsRecipe,
+    WorkerSettings,
     batching,
     load_conductor,
     load_recipe,
     parse_recipe,
 )
+from dirigent.train.scorer import open_scorer
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
@@ -74,6 +76,7 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ("[grpo]\nsteps = 0", "steps must be 1 or more, not 0"),
         ("[grpo]\nrefills = -1", "refills must be 0 or more"),
         ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
+        ('[workers]\nprofile = "ultra"', '"profile" chooses among the workers of "config"'),
         ('[tasks]\nfile = "a.jsonl"', "belong together"),
         ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),
         ("[policy]\nrank = 0", "trains the base itself"),
@@ -147,3 +150,33 @@ def test_the_direct_control_has_an_adapter_of_the_conductors_size() -> None:
     direct = load_recipe(FOLDER / "control-direct.toml")
     assert isinstance(direct, DirectRecipe)
     assert direct.policy == load_conductor(FOLDER / "gym-gpu.toml").policy
+
+
+POOL = """
+[[worker]]
+name = "one"
+kind = "scripted"
+replies = ["1"]
+[[worker]]
+name = "two"
+kind = "scripted"
+replies = ["2"]
+[profile.conductor]
+planner = "language"
+planner_worker = "two"
+"""
+
+
+def test_a_policy_is_not_offered_the_worker_that_plans(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(POOL)
+    for profile, offered in (("", ["one", "two"]), ("conductor", ["one"])):
+        settings = WorkerSettings("config", config=str(file), profile=profile)
+        with open_scorer(Recipe("mine", workers=settings)) as scorer:
+            assert [info.name for info in scorer.pool] == offered
+    settings = WorkerSettings("config", config=str(file), profile="ultra")
+    with (
+        pytest.raises(ConfigError, match="has no profile 'ultra'; it has: conductor"),
+        open_scorer(Recipe("mine", workers=settings)),
+    ):
+        pass

@@ -64,10 +64,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     those that ship."""
     config: str = ""
     """A dirigent.toml whose workers are the pool."""
+    profile: str = ""
+    """Only the workers of this profile of that file: those it names, and never the one that plans for it."""
 
     def __post_init__(self) -> None:
         if (self.kind == "config") != bool(self.config):
             raise ValueError('"config" names the pool\'s file where kind is "config", and only there')
+        if self.profile and not self.config:
+            raise ValueError('"profile" chooses among the workers of "config"; name that file too')
 
 
 class TaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -97,7 +97,15 @@ async def _workers(recipe: Recipe, base: tuple[Any, Any] | None, stack: AsyncExi
     from dirigent.config import load_config
     from dirigent.runtime import open_runtime
 
-    runtime = await stack.enter_async_context(open_runtime(load_config(Path(settings.config))))
+    loaded = load_config(Path(settings.config))
+    runtime = await stack.enter_async_context(open_runtime(loaded))
     for problem in runtime.problems.values():
         raise ConfigError(problem)
-    return runtime.pool
+    if not settings.profile:
+        return runtime.pool
+    profile = loaded.config.profile.get(settings.profile)
+    if profile is None:
+        known = ", ".join(loaded.config.profile) or "none"
+        raise ConfigError(f"{settings.config} has no profile {settings.profile!r}; it has: {known}")
+    names = profile.workers or runtime.pool.names
+    return runtime.pool.subset([name for name in names if name != profile.planner_worker])

@@ -1,0 +1,83 @@
+"""How much work a request is, counted rather than timed: instructions of a bare proxy and of `worker/NAME`.
+
+    python benchmarks/instructions.py [--requests 300] [--concurrency 16]
+
+Each server runs under valgrind's callgrind, which counts what is carried out in user space, all threads together. A
+busy machine changes the count by a hundredth, where it changes CPU times (`overhead.py`) by half: so this tells
+whether a change in the code helped. It leaves out the kernel's part, of which a bare proxy has the larger share, so
+its ratio is above that of the CPU. The counts by function stay in `callgrind.NAME.*` beside you, for
+`callgrind_annotate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import overhead
+
+WARM_UP = 150
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--concurrency", type=int, default=16)
+    args = parser.parse_args()
+    if shutil.which("callgrind_control") is None:
+        raise SystemExit("callgrind_control is missing: install valgrind")
+    counts = asyncio.run(_count_all(args.concurrency, args.requests))
+    for name, count in counts.items():
+        print(f"{name:<8}{count / 1000:>9,.0f} thousand instructions a request{count / counts['bare']:>7.2f}x")
+
+
+async def _count_all(level: int, requests: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        with overhead._upstream(home) as (upstream, serve):
+            bare = (overhead.__file__, "--role", "bare", "--upstream", upstream)
+            return {
+                "bare": await _count("bare", bare, "x", home, level, requests),
+                "worker": await _count("worker", serve, "worker/stub", home, level, requests),
+                "plan": await _count("plan", serve, "plan", home, level, requests),
+            }
+
+
+async def _count(name: str, command: tuple[str, ...], model: str, home: Path, level: int, requests: int) -> float:
+    for old in Path().glob(f"callgrind.{name}*"):
+        old.unlink()
+    patient = aiohttp.ClientTimeout(total=600)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patient) as session:
+        with _counted(name, *command, home=home) as (pid, url):
+            await overhead._load(session, url, model, level, WARM_UP)
+            await asyncio.to_thread(_control, "--instr=on", pid)
+            await overhead._load(session, url, model, level, requests)
+            await asyncio.to_thread(_control, "--dump", pid)
+    found = re.search(r"^totals: (\d+)", Path(f"callgrind.{name}.1").read_text(errors="replace"), re.MULTILINE)
+    assert found is not None, "a dump without its sum"
+    return int(found[1]) / requests
+
+
+@contextlib.contextmanager
+def _counted(name: str, *command: str, home: Path) -> Iterator[tuple[int, str]]:
+    """A server under callgrind that does not count yet."""
+    into = Path(f"callgrind.{name}").absolute()
+    under = ("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={into}")
+    with overhead._process(*command, home=home, under=under) as (process, url):
+        yield process.pid, url
+
+
+def _control(what: str, pid: int) -> None:
+    subprocess.run(["callgrind_control", what, str(pid)], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main()
