@@ -52,8 +52,7 @@ async def _count_all(level: int, requests: int) -> dict[str, float]:
 
 
 async def _count(name: str, command: tuple[str, ...], model: str, home: Path, level: int, requests: int) -> float:
-    for old in Path().glob(f"callgrind.{name}*"):
-        old.unlink()
+    _forget(name)
     patient = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patient) as session:
         with _counted(name, *command, home=home) as (pid, url):
@@ -61,9 +60,18 @@ async def _count(name: str, command: tuple[str, ...], model: str, home: Path, le
             await asyncio.to_thread(_control, "--instr=on", pid)
             await overhead._load(session, url, model, level, requests)
             await asyncio.to_thread(_control, "--dump", pid)
+    return _sum(name) / requests
+
+
+def _forget(name: str) -> None:
+    for old in Path().glob(f"callgrind.{name}*"):
+        old.unlink()
+
+
+def _sum(name: str) -> int:
     found = re.search(r"^totals: (\d+)", Path(f"callgrind.{name}.1").read_text(errors="replace"), re.MULTILINE)
     assert found is not None, "a dump without its sum"
-    return int(found[1]) / requests
+    return int(found[1])
 
 
 @contextlib.contextmanager

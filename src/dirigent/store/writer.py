@@ -160,6 +160,7 @@ class Writer:
         dialect = self._engine.dialect
         if dialect.name == "sqlite" and all(isinstance(job.work, Statement) for job in jobs):
             return self._without_sqlalchemy(jobs)
+        self._return_lent()  # a writer has one connection at a time
         with self._engine.begin() as connection:
             cursor = cast(Cursor, connection.connection.cursor())
             return [
