@@ -17,8 +17,8 @@ all: check test
 demo: $(VENV)/.demo  ## answer a few questions with the local model, then yours
 	@$(BIN)/dirigent demo
 
-test: $(VENV)/.dev  ## all tests, on all cores; the last line counts what was skipped
-	@$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
+test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST)
 
 check: $(VENV)/.dev  ## ruff, mypy strict on src, import contracts, generated docs
 	@$(BIN)/ruff check .

@@ -39,6 +39,7 @@ def wait_until() -> Callable[..., Awaitable[None]]:
     return wait
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where tests run side by side, a file stays in one process, and all of `train/`, which shares a trained model."""
     if not config.pluginmanager.hasplugin("xdist"):
