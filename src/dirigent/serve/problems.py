@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -62,6 +62,18 @@ class Problem(Exception):
         self.headers = dict(headers or {})
         if retry_after_s is not None:
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+
+    def in_words(self, words: Mapping[str, str], place: Callable[[int, str], str]) -> Problem:
+        """The same of a route that speaks of chat's fields in other words; `place` names what a message was there."""
+        param = self.param
+        head, bracket, rest = param.partition("[")
+        if head == "messages" and bracket:
+            number, _, tail = rest.partition("]")
+            param = place(int(number), tail)
+        for chat_word, word in words.items():
+            param = param.replace(chat_word, word)
+        message = str(self).replace(self.param, param) if self.param else str(self)
+        return Problem(self.status, message, code=self.code, param=param, headers=self.headers)
 
     def body(self) -> bytes:
         """Redacted here, the last door before the caller."""

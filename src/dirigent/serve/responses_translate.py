@@ -116,15 +116,11 @@ def chat_of(request: ResponseRequest, conversation: Told) -> ChatRequest:
 
 def renamed(problem: Problem, places: Sequence[str]) -> Problem:
     """A problem of the chat request, with the field in this route's words."""
-    param = problem.param
-    head, bracket, rest = param.partition("[")
-    if head == "messages" and bracket:
-        number, _, tail = rest.partition("]")
-        param = places[int(number)] + (tail if places[int(number)].startswith("input[") else "")
-    for chat_word, word in RENAMED.items():
-        param = param.replace(chat_word, word)
-    message = str(problem).replace(problem.param, param) if problem.param else str(problem)
-    return Problem(problem.status, message, code=problem.code, param=param, headers=problem.headers)
+
+    def place(number: int, tail: str) -> str:
+        return places[number] + (tail if places[number].startswith("input[") else "")
+
+    return problem.in_words(RENAMED, place)
 
 
 RENAMED = {
