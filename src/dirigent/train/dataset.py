@@ -74,12 +74,13 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
     first_stage: int = 0
     """0: depths 1 and 2. 1: depth 3 as well. 2: large pools as well."""
-    rename: bool = True
-    """Show workers under names that say nothing, so that their cards must be read. Training only: what is measured
-    has the workers' own names."""
+    rename: float = 0.3
+    """Share of rows that show workers under names that say nothing, so that their cards must be read. Not in the first
+    stage, where a policy that knows neither names nor cards would find nothing to go by. Training only: what is
+    measured has the workers' own names."""
     candidates: int = 4
     """Questions drawn for each one kept."""
-    kind_floor: float = 0.2
+    kind_floor: float = 0.4
     """Weight of a kind that is always right or always wrong; one that is right half of the time has 1."""
     memory: float = 0.97
     """What a kind's earlier results still count after one more group of it."""
@@ -153,7 +154,7 @@ class RowSource:
                 size=rng.randint(*size),
                 max_steps=settings.max_steps,
                 roster=self._roster,
-                rename=settings.rename,
+                rename=state.stage > 0 and rng.random() < settings.rename,
             )
             for task in chosen
         ]

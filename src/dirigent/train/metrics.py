@@ -118,7 +118,16 @@ def _plan_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:
         "right_plan": _mean(c is not None and c.routing and c.access for c in compared),
         "routed_steps": _mean(c.routed_share for c in compared if c is not None),
         "fans_in_parallel": _mean(c.parallel for c in fans),
+        **_decomposition_by_depth(kept, compared),
     }
+
+
+def _decomposition_by_depth(kept: Sequence[Rollout], compared: Sequence[Comparison | None]) -> dict[str, float | None]:
+    found: dict[str, list[bool]] = {}
+    for (row, _), comparison in zip(kept, compared, strict=True):
+        whole = comparison is not None and comparison.decomposition
+        found.setdefault(f"decomposition_depth_{row.task.depth}", []).append(whole)
+    return {name: _mean(hits) for name, hits in sorted(found.items())}
 
 
 def _step_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:

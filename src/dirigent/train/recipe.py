@@ -104,9 +104,9 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Fitting the adapter to the language of plans, before RL."""
 
     lessons: Lessons = "warm_start"
-    n: int = 12_000
-    steps: int = 400
-    batch: int = 64
+    n: int = 20_000
+    steps: int = 450
+    batch: int = 128
     learning_rate: float = 1e-3
     measure: int = 1000
     """Plans written, greedily and sampled, to measure validity and how evenly workers are chosen."""

@@ -114,11 +114,12 @@ def test_right_plans_are_right() -> None:
             assert (skills_of(step.subtask) | {CHECK_SKILL}) & skills_behind(lesson, step.worker)
 
 
-def test_names_on_cards_say_nothing_about_who_is_behind_them(lessons: list[Lesson]) -> None:
-    named = [card for lesson in lessons for card in lesson.cards if card.name in {s.name for s in RL_ROSTER}]
-    own = sum(find_specialist(card.name).skills == card.skills for card in named)
-    assert len(named) > 1_000
-    assert own / len(named) == pytest.approx(1 / len(RL_ROSTER), abs=0.05)
+def test_every_second_lesson_names_workers_in_a_way_that_says_nothing(lessons: list[Lesson]) -> None:
+    own = {specialist.name for specialist in RL_ROSTER}
+    aliased = [lesson for lesson in lessons if not own & {card.name for card in lesson.cards}]
+    assert len(aliased) / len(lessons) == pytest.approx(0.5, abs=0.05)
+    named = [card for lesson in lessons if lesson not in aliased for card in lesson.cards]
+    assert all(find_specialist(card.name).skills == card.skills for card in named)
 
 
 def test_the_probe_guesses_plans_from_words_and_fails_on_swapped_order() -> None:

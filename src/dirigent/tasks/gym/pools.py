@@ -74,11 +74,8 @@ def cards_for(pool: Sequence[Specialist], rng: random.Random, *, wording: Cards 
 
 
 def renamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo, ...]:
-    """The same cards under names that say nothing: aliases, and specialists' names dealt out at random.
-
-    Under their own names workers could be told apart without reading what their cards say.
-    """
-    names = rng.sample((*ALIASES, *(specialist.name for specialist in RL_ROSTER)), len(cards))
+    """The same cards under names that say nothing, so that only what they say tells the workers apart."""
+    names = rng.sample(ALIASES, len(cards))
     return tuple(msgspec.structs.replace(card, name=name) for card, name in zip(cards, names, strict=True))
 
 

@@ -69,7 +69,7 @@ def right_plans(n: int, *, seed: int) -> list[Lesson]:
         pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
         while not solvable(task, pool):
             pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
-        cards = renamed(cards_for(pool, rng), rng)
+        cards = _named(cards_for(pool, rng), rng)
         name_of = {specialist.name: card.name for specialist, card in zip(pool, cards, strict=True)}
         plan = plan_for(task, pool)
         steps = [msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps]
@@ -109,7 +109,12 @@ def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
 
 
 def _random_cards(rng: random.Random) -> tuple[WorkerInfo, ...]:
-    return renamed(cards_for(rng.sample(RL_ROSTER, rng.randint(*POOL_SIZES)), rng), rng)
+    return _named(cards_for(rng.sample(RL_ROSTER, rng.randint(*POOL_SIZES)), rng), rng)
+
+
+def _named(cards: tuple[WorkerInfo, ...], rng: random.Random) -> tuple[WorkerInfo, ...]:
+    """Under their own names or others, as often the one as the other."""
+    return renamed(cards, rng) if rng.random() < 0.5 else cards
 
 
 def _random_plan(rng: random.Random, subtasks: Sequence[str], cards: Sequence[WorkerInfo]) -> Plan:
