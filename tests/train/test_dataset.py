@@ -143,13 +143,28 @@ def test_a_kind_right_half_of_the_time_weighs_most_and_no_kind_less_than_the_flo
 
 
 def test_what_is_always_right_is_asked_less_but_still_asked() -> None:
-    source = RowSource(9)
+    source = RowSource(9, RowSettings(kind_floor=0.2))
     before = sum(row.task.depth == 1 for row in source.draw(400))
     for _ in range(4):
         rows = source.draw(100)
         source.update(rows, [RIGHT if row.task.depth == 1 else (RIGHT, WRONG)[i % 2] for i, row in enumerate(rows)])
     after = sum(row.task.depth == 1 for row in source.draw(400))
     assert 0 < after < 0.6 * before
+
+
+def test_questions_of_a_depth_are_drawn_as_often_as_their_weight_says() -> None:
+    def shallow(**weights: float) -> float:
+        rows = RowSource(4, RowSettings(depth_weights={name[1:]: weight for name, weight in weights.items()})).draw(400)
+        return sum(row.task.depth == 1 for row in rows) / len(rows)
+
+    assert shallow(d1=0.2) < 0.6 * shallow() < shallow() < shallow(d2=0.2)
+
+
+def test_a_depth_that_is_none_and_a_weight_that_draws_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="two = 1.0; write a depth"):
+        RowSettings(depth_weights={"two": 1.0})
+    with pytest.raises(ValueError, match="2 = 0.0; write a depth and a number above 0"):
+        RowSettings(depth_weights={"2": 0.0})
 
 
 def test_an_estimate_is_its_own_groups_filled_up_with_those_of_its_depth() -> None:

@@ -18,7 +18,7 @@ from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 from dirigent.train.checkpoint import latest
-from dirigent.train.grpo import load_state
+from dirigent.train.grpo import load_state, trainer_arguments
 from dirigent.train.metrics import Collapse
 from dirigent.train.policy import Policy
 from dirigent.train.progress import Progress, duration, progress_line
@@ -133,6 +133,16 @@ def test_every_draw_of_a_run_has_a_seed_of_its_own() -> None:
 
 
 @pytest.mark.timeout(600)
+def test_entropy_is_rewarded_only_where_a_recipe_sets_a_target(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    grpo = msgspec.structs.replace(tiny_recipe.grpo, entropy_target=0.1, entropy_step=0.001, entropy_most=0.02)
+    wanted = trainer_arguments(msgspec.structs.replace(tiny_recipe, grpo=grpo), out=tmp_path, processes=1)
+    assert wanted.use_adaptive_entropy
+    assert (wanted.entropy_target, wanted.entropy_coef_delta, wanted.entropy_coef_max) == (0.1, 0.001, 0.02)
+    unwanted = trainer_arguments(tiny_recipe, out=tmp_path, processes=1)
+    assert not unwanted.use_adaptive_entropy
+    assert unwanted.entropy_coef == 0.0
+
+
 def test_the_tiny_run_learns_to_route_held_out_questions(tiny_run: Result) -> None:
     assert tiny_run.finished
     assert not tiny_run.stopped

@@ -61,7 +61,8 @@ def test_log_probs_and_entropies_are_those_of_the_plain_way(model: Any) -> None:
     assert bool((found[mask[:, -most:] == 0] == 0).all())
 
 
-def test_gradients_are_those_of_the_plain_way(model: Any) -> None:
+@pytest.mark.parametrize("of", [0, 1], ids=["log-probabilities", "entropies"])
+def test_gradients_are_those_of_the_plain_way(model: Any, of: int) -> None:
     ids, mask, most = batch()
     weights = torch.arange(len(ids)).float()[:, None] - 5
 
@@ -70,8 +71,8 @@ def test_gradients_are_those_of_the_plain_way(model: Any) -> None:
         (logps * weights).sum().backward()
         return model.model.layers[0].self_attn.k_proj.weight.grad.clone()
 
-    expected = gradient(plainly(model, ids, mask, most)[0])
-    found = gradient(log_probs_and_entropies(model, ids, mask, completion_tokens=most)[0])
+    expected = gradient(plainly(model, ids, mask, most)[of])
+    found = gradient(log_probs_and_entropies(model, ids, mask, completion_tokens=most)[of])
     assert expected.abs().max() > 1e-3
     assert torch.allclose(found, expected, atol=1e-4)
 

@@ -80,6 +80,9 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured has the workers' own names."""
     candidates: int = 4
     """Questions drawn for each one kept."""
+    depth_weights: dict[str, float] = {}
+    """How much likelier than in the gym's own mix questions of a depth are drawn: `{1 = 0.3}`. At first, one step pays
+    far more often than two; asked as often, questions of one step teach a policy to write one step everywhere."""
     kind_floor: float = 0.4
     """Weight of a kind that is always right or always wrong; one that is right half of the time has 1."""
     memory: float = 0.97
@@ -87,6 +90,11 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prior_groups: float = 2.0
     """How many groups of its own a kind needs before they outweigh what its depth suggests."""
     max_steps: int = 5
+
+    def __post_init__(self) -> None:
+        for depth, weight in self.depth_weights.items():
+            if not depth.isdecimal() or weight <= 0:
+                raise ValueError(f"depth_weights has {depth} = {weight}; write a depth and a number above 0")
 
 
 DEFAULT_ROWS = RowSettings()
@@ -144,7 +152,7 @@ class RowSource:
         rng = random.Random(f"rows {self.seed} {state.draws}")
         depths = (1, 2) if state.stage == 0 else (1, 2, 3)
         tasks = generate("train", n * max(1, settings.candidates), seed=rng.getrandbits(48), depths=depths)
-        weights = [kind_weight(self.estimate(kind_of(task), task.depth), floor=settings.kind_floor) for task in tasks]
+        weights = [self._weight(task) for task in tasks]
         size = settings.small_pool if state.stage < 2 else settings.large_pool
         chosen = _weighted_sample(rng, tasks, weights, n)
         return [
@@ -183,6 +191,10 @@ class RowSource:
         """How often the policy is thought to be right on a kind: its own results, filled up by its depth's."""
         by_depth = self.state.depths.get(depth, Estimate()).share(0.5, 1.0)
         return self.state.kinds.get(kind, Estimate()).share(by_depth, self.settings.prior_groups)
+
+    def _weight(self, task: Task) -> float:
+        by_kind = kind_weight(self.estimate(kind_of(task), task.depth), floor=self.settings.kind_floor)
+        return by_kind * self.settings.depth_weights.get(str(task.depth), 1.0)
 
     def _pass_on(self, accuracy_by_depth: Mapping[int, float]) -> None:
         stage = next_stage(self.state.stage, accuracy_by_depth, at=self.settings.next_stage_at)

@@ -130,6 +130,11 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: float = 0.2
     beta: float = 0.0
     """Weight of the KL term against the start."""
+    entropy_target: float = 0.0
+    """Nats a token, on average, below which entropy is rewarded, so that a policy does not settle on what pays first.
+    The weight grows by `entropy_step` an update while entropy is below, up to `entropy_most`. 0: never."""
+    entropy_step: float = 0.002
+    entropy_most: float = 0.03
     temperature: float = 1.0
     max_completion_tokens: int = 128
     loss: Loss = "dapo"
