@@ -33,6 +33,7 @@ from dirigent.train.controls import (
     Followed,
     PlanShares,
     Share,
+    aliased_rows,
     followed,
     novel_rows,
     plan_pass_at,
@@ -176,8 +177,9 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
     found["oracle"] = _best_of_any(bench, rows, alone)
     found["vote"] = _vote(bench, rows, test, sizes)
     say("other cards, other questions, two rounds")
-    reworded = reworded_rows(rows, seed=sizes.seed, max_steps=bench.recipe.rows.max_steps)
-    found |= {"reworded": bench.run(CONDUCTOR, reworded), "swapped": _swapped(bench, rows, sizes.seed)}
+    for name, changed in (("reworded", reworded_rows), ("aliased", aliased_rows)):
+        found[name] = bench.run(CONDUCTOR, changed(rows, seed=sizes.seed, max_steps=bench.recipe.rows.max_steps))
+    found["swapped"] = _swapped(bench, rows, sizes.seed)
     found["novel"] = bench.run(CONDUCTOR, novel_rows(sizes.novel, seed=sizes.seed, settings=bench.recipe.rows))
     found["rounds"] = _two_rounds(bench, sizes)
     others = {PROBE_SETS[name]: known for name in PROBE_SETS if (known := _probed(bench, name, sizes))}

@@ -9,7 +9,7 @@ from dirigent.errors import ConfigError
 from dirigent.plan import Plan, format_plan
 from dirigent.tasks.gym import ROSTER, exact_pool
 from dirigent.train.claims import Claim, Evidence, Run, as_table, claims, missed, over_seeds
-from dirigent.train.controls import Followed, novel_rows, plan_shares, reworded_rows, share
+from dirigent.train.controls import Followed, aliased_rows, novel_rows, plan_shares, reworded_rows, share
 from dirigent.train.dataset import Row, held_rows
 from dirigent.train.reward import Scored, score
 from dirigent.train.rows import right_plan
@@ -22,7 +22,8 @@ async def run_right(rows: tuple[Row, ...]) -> Run:
     """The right plans, carried out by workers that answer exactly."""
     pool = exact_pool(RELIABLE)
     workers = {name: pool[name] for name in pool}
-    texts = [format_plan(plan, row.names, dialect="lines") for row in rows if (plan := right_plan(row)) is not None]
+    plans = [(row, plan) for row in rows if (plan := right_plan(row)) is not None]
+    texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in plans]
     return Run(rows, tuple(await score(rows, texts, workers)))
 
 
@@ -56,6 +57,7 @@ async def test_right_plans_meet_every_line_that_they_can_meet(ones: dict[str, fl
             ceiling=ones,
             oracle=dict.fromkeys(ones, 0.2),
             reworded=await run_right(tuple(reworded_rows(ROWS, seed=1))),
+            aliased=await run_right(tuple(aliased_rows(ROWS, seed=1))),
             novel=await run_right(novel),
             before={"greedy": plan_shares(run.rows, run.scored)},
         )
@@ -63,6 +65,7 @@ async def test_right_plans_meet_every_line_that_they_can_meet(ones: dict[str, fl
     for name in ("share of the ceiling", "depth 3, share of its ceiling", "reworded cards, over seen ones"):
         assert find(table, name).value == 1.0
         assert find(table, name).verdict in ("goal", "met")
+    assert find(table, "names that say nothing, over the workers' own").value == 1.0
     over = find(table, "depth 2 and more, over the oracle choice of one worker")
     assert over.value == pytest.approx(5.0)
     assert over.interval == pytest.approx((5.0, 5.0))

@@ -12,6 +12,7 @@ from dirigent.tasks.task import Task
 from dirigent.train.controls import (
     Share,
     Swapped,
+    aliased_rows,
     followed,
     novel_rows,
     pairs_right,
@@ -101,6 +102,19 @@ def test_routing_by_card_by_name_and_by_neither_are_told_apart() -> None:
     assert mixed.card == Share(0.5, mixed.card.interval if mixed.card else (0, 1), 2)
     assert mixed.undecided == len(chosen) - 2
     assert followed(chosen[:1], [DROPPED]).card is None
+
+
+def test_aliased_rows_keep_question_pool_and_wording_and_show_no_workers_own_name() -> None:
+    rows = aliased_rows(ROWS, seed=1)
+    own = {specialist.name for specialist in ROSTER}
+    for before, after in zip(ROWS, rows, strict=True):
+        assert after.task == before.task
+        assert after.names == before.names
+        assert [info.about for info in after.infos] == [info.about for info in before.infos]
+        assert not own & set(after.shown)
+        assert after.id != before.id
+    assert aliased_rows(ROWS, seed=1) == rows
+    assert aliased_rows(ROWS, seed=2) != rows
 
 
 def test_reworded_rows_keep_question_and_pool_and_show_only_held_out_wordings() -> None:

@@ -161,9 +161,9 @@ def test_questions_of_a_depth_are_drawn_as_often_as_their_weight_says() -> None:
 
 
 def test_a_depth_that_is_none_and_a_weight_that_draws_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="two = 1.0; write a depth"):
+    with pytest.raises(ValueError, match=r"two = 1\.0; write a depth"):
         RowSettings(depth_weights={"two": 1.0})
-    with pytest.raises(ValueError, match="2 = 0.0; write a depth and a number above 0"):
+    with pytest.raises(ValueError, match=r"2 = 0\.0; write a depth and a number above 0"):
         RowSettings(depth_weights={"2": 0.0})
 
 

@@ -49,6 +49,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of the same questions, mean of the noise seeds."""
     oracle: Scores | None = None
     reworded: Run | None = None
+    aliased: Run | None = None
     novel: Run | None = None
     swapped: Followed | None = None
     warm_start: Run | None = None
@@ -195,7 +196,8 @@ def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
         over_seen("held-out combinations of skills, over seen ones", (2, 3), 0.80, 0.95),
         over_seen("held-out pairs, over seen ones", (2,), None, None),
         over_seen("held-out triples, over seen ones", (3,), None, None),
-        _ratio(Claim("reworded cards, over seen ones", must=0.90), _reworded_pairs(evidence), seed),
+        _ratio(Claim("reworded cards, over seen ones", must=0.90), _beside_test(evidence.reworded, evidence), seed),
+        _ratio(Claim("names that say nothing, over the workers' own"), _beside_test(evidence.aliased, evidence), seed),
         _shared(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
         _shared(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
         _shared(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
@@ -203,11 +205,12 @@ def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
     ]
 
 
-def _reworded_pairs(evidence: Evidence) -> list[tuple[float, float]]:
-    if evidence.reworded is None:
+def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float]]:
+    """Scores on changed rows, each beside that of the row as it was."""
+    if run is None:
         return []
     plain = {row.task.id: x for row, x in _scores(evidence.test)}
-    return [(x, plain[row.task.id]) for row, x in _scores(evidence.reworded) if row.task.id in plain]
+    return [(x, plain[row.task.id]) for row, x in _scores(run) if row.task.id in plain]
 
 
 def _plan_claims(run: Run, seed: int) -> list[Claim]:

@@ -2,6 +2,7 @@
 
     swapped    two workers exchange what their cards say, names and ids stay: does the routing follow the card?
     reworded   the same questions and pools, every card in words that training never shows
+    aliased    the same again, every worker under a name that says nothing: is there routing beyond names?
     novel      questions that need the skill and the worker that RL never met
 
 Each is an ordinary row: a policy writes plans for it and `reward.score` carries them out. What the plans show is pure
@@ -27,6 +28,7 @@ from dirigent.plan import Plan
 from dirigent.prompt import trained_planner_messages
 from dirigent.tasks.gym.compare import compare
 from dirigent.tasks.gym.phrasing import recognise
+from dirigent.tasks.gym.pools import renamed
 from dirigent.tasks.gym.skills import OPERATIONS
 from dirigent.tasks.gym.specialists import ROSTER, Specialist, able, find_specialist
 from dirigent.tasks.gym.split import generate
@@ -84,6 +86,15 @@ def reworded_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list
             for info in row.infos
         )
         found.append(_with_infos(row, infos, "reworded", max_steps=max_steps))
+    return found
+
+
+def aliased_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[Row]:
+    """The same rows, each worker under a name that says nothing."""
+    found = []
+    for row in rows:
+        infos = renamed(row.infos, random.Random(f"alias {seed} {row.id}"))
+        found.append(_with_infos(row, infos, "aliased", max_steps=max_steps))
     return found
 
 
