@@ -3,10 +3,10 @@
     python benchmarks/instructions.py [--requests 300] [--concurrency 16]
 
 Each server runs under valgrind's callgrind, which counts what is carried out in user space, all threads together. A
-busy machine changes the count by a hundredth, where it changes CPU times (`overhead.py`) by half: so this tells
-whether a change in the code helped. It leaves out the kernel's part, of which a bare proxy has the larger share, so
-its ratio is above that of the CPU. The counts by function stay in `callgrind.NAME.*` beside you, for
-`callgrind_annotate`.
+busy machine changes the count by a few hundredths, where it changes CPU times (`overhead.py`) by half: so this tells
+whether a change in the code helped. What goes by the clock weighs more here, since everything takes thirty times as
+long: the store is asked for keys once a second, and commits seem slow and go to the writer's thread. The kernel's part
+is left out. The counts by function stay in `callgrind.NAME.*` beside you, for `callgrind_annotate`.
 """
 
 from __future__ import annotations

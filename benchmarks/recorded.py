@@ -175,7 +175,7 @@ Made by `python benchmarks/recorded.py --data FOLDER`.
 
 Cost is an estimate: recorded answers carry estimated tokens (characters / 4), o1-mini's hidden reasoning is not in
 them, so its real cost is far higher than it looks here; prices are those of the price tables, for open models a host's,
-and six are assumed (see the end). `front`: nothing is more accurate at the same cost or less. What each planner does,
+and four are assumed (see the end). `front`: nothing is more accurate at the same cost or less. What each planner does,
 and where it differs from the paper it follows, is in [Baselines](../baselines.md)."""
 
 NOTES = """\
@@ -196,7 +196,7 @@ NOTES = """\
 - `ceiling` takes, with hindsight, the planner that did best on each kind of question: on a set of one kind, simply the
   one that did best. Chosen on the questions it is counted on, it flatters.
 - Costs, `cheapest`, `escalate` and the front depend on prices. Those of open models are a host's, and hosts differ by
-  several times; six are assumed. o1-mini looks cheap because its hidden reasoning was not recorded: on MATH and
+  several times; four are assumed. o1-mini looks cheap because its hidden reasoning was not recorded: on MATH and
   CRUXEval no cost here is to be trusted where it takes part.
 - scores_llmrouter_train recorded scores between 0 and 1 without answers: nothing can be voted on, its cost is that of
   the input alone, and its interval treats a score as a share of right answers.

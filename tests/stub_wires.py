@@ -118,8 +118,12 @@ def _openai(call: StubCall, reply: StubReply, id: str) -> list[str]:
 def _anthropic(call: StubCall, reply: StubReply, id: str) -> list[str]:
     assert reply.usage is not None
     reasons = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "refused": "refusal"}
-    cached = reply.usage.cached_input_tokens
-    asked = {"input_tokens": reply.usage.input_tokens - cached, "cache_read_input_tokens": cached}
+    read, kept = reply.usage.cached_input_tokens, reply.usage.cache_write_input_tokens
+    asked = {
+        "input_tokens": reply.usage.input_tokens - read - kept,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": kept,
+    }
     written = {"output_tokens": reply.usage.output_tokens}
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:

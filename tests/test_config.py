@@ -196,6 +196,7 @@ WRONG_FILES = {
         'default_profile = "mni"\n[profile.mini]',
         'no profile is called "mni"; did you mean "mini"?',
     ),
+    "no rest": (worker(OPENAI + "breaker_rest_s = 0"), 'above 0 and at most an hour, not 0, in [[worker]] "w"'),
     "too many retries": (worker(OPENAI + "retries = 9"), 'retries must be 0 to 2, not 9, in [[worker]] "w"'),
     "no time at all": (worker(OPENAI + "timeout = { total_s = 0 }"), "total_s must be above 0"),
     "a list of numbers": (

@@ -46,6 +46,18 @@ async def test_a_call_becomes_one_attempt_with_its_cost():
     assert not attempt.cached
 
 
+async def test_input_that_is_put_into_a_cache_is_paid_and_reserved_at_its_own_rate():
+    price = Price(input=1_000.0, output=0.0, cached_input=100.0, cache_write_input=1_250.0)
+    used = Usage(100, 0, cached_input_tokens=30, cache_write_input_tokens=20)
+    assert price.of(used) == pytest.approx(0.05 + 0.003 + 0.025)
+    assert price.of(used + used) == pytest.approx(2 * price.of(used))
+    assert Price(input=1_000.0).of(used) == pytest.approx(0.1), "no rate of its own: as other input"
+    assert price.most_of_input(100) == pytest.approx(0.125)
+    budget = Budget(max_cost_usd=1.0)
+    reply = await Metered(Scripted("ok", name="w", price=price, usage=used)).ask(asked(budget))
+    assert reply.cost_usd == budget.spent_usd == pytest.approx(0.078)
+
+
 async def test_seconds_are_those_of_the_call():
     clock = Clock()
 

@@ -18,6 +18,10 @@ def test_defaults_run_and_every_key_can_be_said() -> None:
     max_in_flight = 10
     hold_status_s = 1
     keep_alive_s = 2
+    header_timeout_s = 2.5
+    max_header_bytes = 8192
+    idle_timeout_s = 6
+    failed_tries_per_minute = 7
     body_timeout_s = 3
     send_timeout_s = 4
     grace_s = 5
@@ -31,6 +35,10 @@ def test_defaults_run_and_every_key_can_be_said() -> None:
         max_in_flight=10,
         hold_status_s=1.0,
         keep_alive_s=2.0,
+        header_timeout_s=2.5,
+        max_header_bytes=8192,
+        idle_timeout_s=6.0,
+        failed_tries_per_minute=7,
         body_timeout_s=3.0,
         send_timeout_s=4.0,
         grace_s=5.0,
@@ -49,7 +57,10 @@ def test_defaults_run_and_every_key_can_be_said() -> None:
         ('host = ""', "host must be an address"),
         ("max_in_flight = 0", "max_in_flight must be 1 or more, not 0"),
         ("retention_days = 0", "retention_days must be 1 or more, not 0"),
+        ("failed_tries_per_minute = 0", "failed_tries_per_minute must be 1 or more, not 0"),
+        ("max_header_bytes = 100", "max_header_bytes must be 1024 or more, not 100"),
         ("grace_s = 0", "grace_s must be above 0"),
+        ("header_timeout_s = 0", "header_timeout_s must be above 0"),
         ("keep_alive_s = -1", "keep_alive_s must be above 0"),
     ],
 )

@@ -17,6 +17,7 @@ from dirigent.messages import Attempt, Delta, Message, Reply, ToolCall, Usage
 from dirigent.plan import Plan, Step
 from dirigent.show import (
     LiveRun,
+    cost_text,
     draw_plan,
     draw_summary,
     draw_trace,
@@ -160,6 +161,26 @@ def test_what_went_wrong_is_told_in_its_own_words_below_the_step():
         "  ✗ step 2 gave no result",
         "failed: WorkerError: local refused: is it up?",
     ]
+
+
+def test_a_cost_that_nobody_bills_is_said_to_be_notional():
+    ours, theirs = WorkerInfo("smol", kind="local"), WorkerInfo("gpt-5", kind="openai")
+    paid = (Attempt("smol", 1, cost_usd=0.002), Attempt("gpt-5", 1, cost_usd=0.5))
+    for attempts, said in (
+        (paid[:1], "$0.002 (notional: local models)"),
+        (paid[1:], "$0.500"),
+        (paid, "$0.502 ($0.002 of it notional: local models)"),
+        ((), "$0"),
+    ):
+        step = StepRecord(0, "smol", "Say.", attempts=attempts)
+        trace = msgspec.structs.replace(a_trace(Round((), None, (step,))), pool=(ours, theirs))
+        assert cost_text(trace) == said
+        assert said in lines_of(trace, width=200)[0]
+
+
+def test_a_call_that_overran_is_told_below_its_step():
+    step = StepRecord(0, "smol", "Say.", attempts=(Attempt("smol", 1, overran=True),))
+    assert "  ↳ smol came to more than was set aside for it" in lines_of(a_trace(Round((), None, (step,))))
 
 
 def test_a_tree_keeps_its_branches_whole_past_what_went_wrong():

@@ -52,6 +52,7 @@ class Builder:
         wrapped = wrap(
             bare,
             retries=worker.retries,
+            breaker_rest_s=worker.breaker_rest_s,
             requests_per_minute=worker.requests_per_minute,
             concurrency=worker.concurrency,
             cache=home() / "replies" / worker.name if worker.cache else None,

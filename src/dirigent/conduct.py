@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ import msgspec
 
 from dirigent.errors import ConfigError, DeadlineError, DirigentError, PlanError, WorkerError
 from dirigent.execute import Execution, execute
-from dirigent.limits import Limits
+from dirigent.limits import Limits, within
 from dirigent.messages import (
     Delta,
     Event,
@@ -129,13 +129,13 @@ class Conductor:
             run.finish("cancelled", "the run was cancelled")
             raise
         except DirigentError as error:
-            return run.finish("failed", str(error), kind=type(error).__name__)
+            return run.finish("failed", str(error), cause=error)
         return run.finish("waiting" if run.tool_calls else "done")
 
     def begin(self, question: str | Sequence[Message], *, run_id: str = "") -> RunState:
         """The state of a run before anything was done: what `run` goes on from."""
         trace = Trace(
-            id=run_id or secrets.token_hex(8),
+            id=run_id or os.urandom(8).hex(),
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             question=conversation(question),
             pool=self.pool.infos,
@@ -145,7 +145,7 @@ class Conductor:
             version=__version__,
             notes=self.notes,
         )
-        return RunState(trace, secrets.token_hex(16))
+        return RunState(trace, os.urandom(16).hex())
 
     async def draft(
         self, question: str | Sequence[Message], *, options: Request | None = None, observe: Observe = ignore
@@ -159,14 +159,16 @@ class Conductor:
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         """Answer as a Worker. Where the answer cannot be taken back, it is streamed as it is written."""
         if _depth.get() >= MAX_DEPTH:
-            raise WorkerError(f"conductors are nested deeper than {MAX_DEPTH}", worker=self.info.name, fault="request")
+            said = f"conductors are nested deeper than {MAX_DEPTH}"
+            raise WorkerError(said, said=said, worker=self.info.name, fault="request")
         token = _depth.set(_depth.get() + 1)
         try:
             trace = await self.run(request.messages, options=request, observe=_answer_deltas(observe))
         finally:
             _depth.reset(token)
         if trace.status not in ("done", "waiting"):
-            raise WorkerError(trace.error, worker=self.info.name, attempts=trace.attempts)
+            said = trace.error_for_caller
+            raise WorkerError(trace.error, said=said, worker=self.info.name, attempts=trace.attempts)
         return Reply(
             text=trace.answer,
             tool_calls=trace.tool_calls,
@@ -320,8 +322,7 @@ class _Run:
 
     async def _drafted(self, planner: Planner, brief: Brief, began: float) -> Draft:
         try:
-            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic())):
-                return await planner.draft(brief)
+            return await within(max(0.0, self.deadline - time.monotonic()), planner.draft(brief))
         except TimeoutError as timeout:
             self._record_draft(planner, Draft("", "lists"), began, error="ran out of time")
             limit = self.limits.deadline_s
@@ -388,14 +389,14 @@ class _Run:
         if self.journal is not None:
             await self.journal(self.state("waiting"))
 
-    def finish(self, status: RunStatus, error: str = "", *, kind: str = "") -> Trace:
-        state = self.state(status, error, kind=kind)
+    def finish(self, status: RunStatus, error: str = "", *, cause: DirigentError | None = None) -> Trace:
+        state = self.state(status, error, cause=cause)
         if status == "waiting":
             self.observe(Paused(state))
         self.observe(RunEnded(state.trace))
         return state.trace
 
-    def state(self, status: RunStatus, error: str = "", *, kind: str = "") -> RunState:
+    def state(self, status: RunStatus, error: str = "", *, cause: DirigentError | None = None) -> RunState:
         """The run as it stands."""
         trace = msgspec.structs.replace(
             self.begun,
@@ -404,7 +405,8 @@ class _Run:
             answer=self.answer,
             tool_calls=self.tool_calls,
             error=error,
-            error_kind=kind,
+            error_kind="" if cause is None else type(cause).__name__,
+            error_said=cause.for_caller if isinstance(cause, WorkerError) else "",
             seconds=self._now_s(),
         )
         return RunState(trace, self.secret)

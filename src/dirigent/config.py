@@ -122,6 +122,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds a call may take, by phase."""
     retries: int = 2
     """Further tries after a failure that may pass."""
+    breaker_rest_s: float = 30.0
+    """Seconds it is left alone when half of its calls fail, before one of them may try it again."""
     requests_per_minute: int | None = None
     """Calls started per minute; more wait."""
     concurrency: int | None = None
@@ -160,6 +162,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be above 0, not {value:g}")
         if not 0 <= self.retries <= 2:
             raise ValueError(f"retries must be 0 to 2, not {self.retries}")
+        if not 0 < self.breaker_rest_s <= 3600:
+            raise ValueError(f"breaker_rest_s must be above 0 and at most an hour, not {self.breaker_rest_s:g}")
         if self.temperature is not None and not 0 <= self.temperature <= 2:
             raise ValueError(f"temperature must be 0 to 2, not {self.temperature:g}")
 

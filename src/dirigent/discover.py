@@ -57,7 +57,7 @@ max_output_tokens = 200
 """
 
 LOCAL_PROFILES = """\
-# A model this small answers best alone, so that is the default until a trained conductor plans for it.
+# A model this small answers best alone, so that is the default where no trained conductor plans for it.
 [profile.ultra]
 planner = "single"
 planner_worker = "smol"
@@ -122,11 +122,11 @@ def toml_of(found: Found) -> str:
 
 
 def _local_text() -> str:
-    """The trained conductor and its specialists where they ship, else the plain model beside the specialists."""
-    from dirigent.gympool import gym_toml, specialists_toml
+    """The trained conductor and its specialists where they ship, else the plain model."""
+    from dirigent.gympool import gym_toml
     from dirigent.weights import packaged
 
-    return gym_toml(packaged()) or "\n".join([LOCAL_POOL, LOCAL_PROFILES, specialists_toml(packaged())])
+    return gym_toml(packaged()) or f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
 
 
 HEADER = """\

@@ -17,6 +17,7 @@ punished for infrastructure. Anything that is not a `DirigentError` is a bug and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class DirigentError(Exception):
 
     attempts: tuple[Attempt, ...] = ()
     """The calls that were made, and perhaps paid, before it failed."""
+
+    @property
+    def for_caller(self) -> str:
+        """What whoever asked may be told. Its whole text is for the trace, whose owner may read it."""
+        return str(self)
 
 
 class ConfigError(DirigentError):
@@ -53,14 +59,33 @@ Fault = Literal[
 
 RETRYABLE: frozenset[Fault] = frozenset({"connect", "timeout", "rate_limited", "overloaded", "reply"})
 
+SAID: Mapping[Fault, str] = {
+    "connect": "could not be reached; ask again",
+    "timeout": "did not answer in time; ask again",
+    "rate_limited": "is asked too often; ask again later",
+    "overloaded": "is overloaded or out of order; ask again later",
+    "auth": "does not accept its key; tell the operator of this server",
+    "request": "does not take this request; change it or ask another model",
+    "reply": "gave a reply that cannot be used; ask again",
+    "open": "rests after failures and was not asked; ask again later",
+    "unanswerable": "has no answer for this; ask another model",
+    "failed": "failed; ask again or ask another model",
+}
+"""Each fault in our own words, and what to do about it."""
+
 
 class WorkerError(DirigentError):
-    """A worker could not answer. `fault` says how, `attempts` what was tried and paid."""
+    """A worker could not answer. `fault` says how, `attempts` what was tried and paid.
+
+    Its text may quote what a provider wrote and name an address of the operator's. `said` is what callers may read
+    in its place; without it they get the fault in our own words.
+    """
 
     def __init__(
         self,
         message: str,
         *,
+        said: str = "",
         worker: str = "",
         fault: Fault = "failed",
         status: int | None = None,
@@ -68,6 +93,7 @@ class WorkerError(DirigentError):
         attempts: tuple[Attempt, ...] = (),
     ) -> None:
         super().__init__(message)
+        self.said = said
         self.worker = worker
         self.fault: Fault = fault
         self.status = status
@@ -78,6 +104,11 @@ class WorkerError(DirigentError):
     def retryable(self) -> bool:
         """Whether asking the same worker again may help."""
         return self.fault in RETRYABLE
+
+    @property
+    def for_caller(self) -> str:
+        status = "" if self.status is None else f" (HTTP {self.status})"
+        return self.said or f"the worker {self.worker or 'that was asked'}{status} {SAID[self.fault]}"
 
 
 class LimitError(DirigentError):

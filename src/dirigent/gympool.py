@@ -31,35 +31,11 @@ def gym_toml(adapters: Collection[str]) -> str:
     return "\n".join([HEADER, *tables, CONDUCTOR_TABLE, PROFILES.format(names=names, plan_tokens=PLAN_TOKENS)])
 
 
-def specialists_toml(adapters: Collection[str]) -> str:
-    """The specialists alone, for plans written by hand: what can be run before a conductor ships."""
-    present = [specialist for specialist in ROSTER if specialist.name in adapters]
-    if len(present) < 2:
-        return ""
-    names = ", ".join(_quoted(specialist.name) for specialist in present)
-    tables = [_specialist_table(specialist) for specialist in present]
-    profile = SPECIALISTS_PROFILE.format(names=names, first=_quoted(present[0].name))
-    return "\n".join([SPECIALISTS_HEADER, *tables, profile])
-
-
-SPECIALISTS_HEADER = """\
-# Trained specialists of the gym, LoRA adapters that ship with the package, on the same base. Each masters one skill,
-# sees only its subtask, and says "unknown" to the rest. Give them a plan: `--profile specialists --plan FILE`.
-"""
-
-SPECIALISTS_PROFILE = """\
-[profile.specialists]
-planner = "single"
-planner_worker = {first}
-workers = [{names}]
-deadline_s = 300
-"""
-
 HEADER = """\
 # The embedded default: a trained conductor and its specialists, LoRA adapters that ship with the package, all on
 # one SmolLM2-135M-Instruct on this CPU (98 MB, brought by `dirigent pool pull`). `adapter` is the name of one that
 # ships, or a path. Each specialist masters one skill and says "unknown" to the rest. The prices are notional: nothing
-# is billed, but the conductor was trained to weigh them, and they stand in reports.
+# is billed, but the conductor was trained to weigh them, and they stand in reports as what they are.
 """
 
 CONDUCTOR_TABLE = """\
@@ -87,11 +63,13 @@ planner_output_tokens = {plan_tokens}
 fallback = "none"               # its plans are held to a grammar; there is nobody else to ask
 deadline_s = 300
 
-[profile.mini]
-planner = "single"
-planner_worker = "smol"
-workers = ["smol"]
-max_output_tokens = 60
+[profile.mini]                   # the same conductor, held to one step
+planner = "conductor"
+planner_worker = "conductor"
+workers = [{names}]
+max_steps = 1
+planner_output_tokens = {plan_tokens}
+fallback = "none"
 deadline_s = 60
 """
 

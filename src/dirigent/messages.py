@@ -73,9 +73,13 @@ def conversation(question: str | Sequence[Message]) -> tuple[Message, ...]:
     return tuple(question)
 
 
+CHARS_PER_TOKEN = 4
+"""Of ordinary text, where nobody has counted."""
+
+
 def estimate_tokens(text: str) -> int:
     """Tokens of a text where nobody has counted: a quarter of its characters, rounded up."""
-    return -(-len(text) // 4)
+    return -(-len(text) // CHARS_PER_TOKEN)
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -95,12 +99,14 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one call or a sum of calls. The cached and reasoning counts are *parts* of the totals."""
+    """Tokens of one call or a sum of calls. The counts of caches and of reasoning are *parts* of the totals."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    """Input that a provider put into its cache and asks more for (Anthropic)."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -108,6 +114,7 @@ class Usage(msgspec.Struct, frozen=True):
             self.output_tokens + other.output_tokens,
             self.cached_input_tokens + other.cached_input_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_input_tokens + other.cache_write_input_tokens,
         )
 
 
@@ -121,6 +128,8 @@ class Attempt(msgspec.Struct, frozen=True):
     error: str = ""
     cached: bool = False
     """Answered from a cache: nothing was sent or paid."""
+    overran: bool = False
+    """It wrote or cost more than was set aside for it: its provider does not keep to `max_output_tokens`."""
 
 
 class Request(msgspec.Struct, frozen=True):

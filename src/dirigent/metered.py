@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.limits import Quote
+from dirigent.limits import Hold, Quote
 from dirigent.messages import (
     Attempt,
     Delta,
@@ -36,13 +36,20 @@ MESSAGE_TOKENS = 16
 """Roles, separators and the template around one message or tool."""
 
 
+ROUNDING_USD = 1e-9
+"""Ledgers count in billionths; less than one is no overrun."""
+
+
 class Metered:
     """Enters every call in the request's ledger and gives it an `Attempt`, whatever becomes of it.
 
     A call that was cancelled, or broke off after its first words, is charged for its input and for what it
-    had written, by estimate: the provider bills that too. A worker without a price costs 0 here; that a run
-    with a cost cap refuses it is the conductor's matter.
+    had written, by estimate: the provider bills that too. One that comes to more than was set aside for it is
+    charged in full and marked. A worker without a price costs 0 here; that a run with a cost cap refuses it is
+    the conductor's matter.
     """
+
+    keeps_book = True
 
     def __init__(self, worker: Worker, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.worker = worker
@@ -79,6 +86,8 @@ class Metered:
         finally:
             if ledger is not None and hold is not None:
                 ledger.settle(hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens)
+        if hold is not None and _overran(attempt, hold):
+            attempt = msgspec.structs.replace(attempt, overran=True)
         return msgspec.structs.replace(
             reply,
             usage=attempt.usage,
@@ -91,7 +100,7 @@ class Metered:
         price = self.info.price
         return Quote(
             worker=self.info.name,
-            input_usd=price.of(Usage(input_tokens=most_input_tokens(request))) if price else 0.0,
+            input_usd=price.most_of_input(most_input_tokens(request)) if price else 0.0,
             output_token_usd=price.output / 1e6 if price else 0.0,
             max_output_tokens=request.max_output_tokens,
             priced=price is not None,
@@ -104,10 +113,19 @@ class Metered:
         return Attempt(self.info.name, self._clock() - started, usage=usage, cost_usd=cost_usd, error=error)
 
 
+def _overran(attempt: Attempt, hold: Hold) -> bool:
+    """Whether a call came to more than was set aside. It is charged in full all the same: that is what is owed."""
+    granted = hold.max_output_tokens
+    too_long = granted is not None and attempt.usage.output_tokens > granted
+    return too_long or attempt.cost_usd > hold.cost_usd + ROUNDING_USD
+
+
 def metered(worker: Worker) -> Worker:
     """The worker, metered: as it is, if one of its layers already keeps the book."""
-    keeps_book = any(isinstance(layer, Metered) or getattr(layer, "keeps_book", False) for layer in layers(worker))
-    return worker if keeps_book else Metered(worker)
+    for layer in layers(worker):
+        if getattr(layer, "keeps_book", False):
+            return worker
+    return Metered(worker)
 
 
 def most_input_tokens(request: Request) -> int:

@@ -78,9 +78,15 @@ class Runtime:
         """Worker -> why it cannot be used yet, with the fix."""
 
     def conductor(
-        self, profile: str = "", *, changes: Mapping[str, Any] | None = None, plan: Plan | None = None
+        self,
+        profile: str = "",
+        *,
+        changes: Mapping[str, Any] | None = None,
+        plan: Plan | None = None,
+        called: str = "",
     ) -> Conductor:
-        """A profile's conductor. `changes` replace settings of the profile; `plan` replaces its planner."""
+        """A profile's conductor. `changes` replace settings of the profile, `plan` its planner; its traces say that
+        they are of the profile, or of what it is `called`."""
         name, settings = choose_profile(self.config, profile)
         if changes:
             settings = _changed(settings, changes)
@@ -96,7 +102,7 @@ class Runtime:
             fallback=Single("" if settings.planner == "conductor" else settings.planner_worker) if falls_back else None,
             repairs=settings.repairs,
             reassign=settings.reassign,
-            profile=name,
+            profile=called or name,
         )
 
     def _usable_pool(self, settings: Profile) -> Pool:

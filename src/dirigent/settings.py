@@ -28,10 +28,18 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a stream waits for its first word before it says 200: until then a failure has a status of its own."""
     keep_alive_s: float = 10.0
     """A comment goes out on a stream that has been silent for this long."""
+    header_timeout_s: float = 10.0
+    """For a caller to send the header of a request."""
+    max_header_bytes: int = 65_536
+    """Of one request's header; a longer one is a 431."""
     body_timeout_s: float = 30.0
     """For a caller to send its whole request."""
     send_timeout_s: float = 30.0
     """For a caller to take one piece of the reply."""
+    idle_timeout_s: float = 15.0
+    """A connection is closed that has had no request for so long."""
+    failed_tries_per_minute: int = 100
+    """Wrong keys from one address; more are told 429, unlooked-up. Behind a proxy all callers have its address."""
     grace_s: float = 30.0
     """For what is under way when the server is told to stop."""
     keys_required: bool = False
@@ -46,13 +54,14 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"port must be 0 to 65535, not {self.port}")
         if not self.host:
             raise ValueError('host must be an address such as "127.0.0.1"')
-        for name in ("hold_status_s", "keep_alive_s", "body_timeout_s", "send_timeout_s", "grace_s"):
+        for name in (name for name in self.__struct_fields__ if name.endswith("_s")):
             if not 0 < getattr(self, name) <= 86_400:
                 raise ValueError(f"{name} must be above 0 and at most a day, not {getattr(self, name):g}")
-        for name in ("max_in_flight", "retention_days"):
+        least = {"max_in_flight": 1, "retention_days": 1, "failed_tries_per_minute": 1, "max_header_bytes": 1024}
+        for name, bound in least.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more, not {value}")
+            if value is not None and value < bound:
+                raise ValueError(f"{name} must be {bound} or more, not {value}")
 
 
 class Guardrails(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from dirigent.errors import WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
 from dirigent.plan import Dialect, Plan
@@ -61,7 +62,7 @@ class StepRecord(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float:
-        return sum(attempt.cost_usd for attempt in self.attempts)
+        return sum([attempt.cost_usd for attempt in self.attempts])
 
     @property
     def seconds(self) -> float:
@@ -105,6 +106,7 @@ class RunUsage(msgspec.Struct, frozen=True):
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     calls: int = 0
+    cache_write_input_tokens: int = 0
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -118,6 +120,7 @@ class Trace(msgspec.Struct, frozen=True):
     limits: Limits
     planner: str
     profile: str = ""
+    """The profile it ran under; in a server also a dated one, `worker/NAME` or `planner/NAME`."""
     rounds: tuple[Round, ...] = ()
     status: RunStatus = "done"
     answer: str = ""
@@ -126,10 +129,19 @@ class Trace(msgspec.Struct, frozen=True):
     error: str = ""
     error_kind: str = ""
     """Class of the error: PlanError, WorkerError, DeadlineError, CostError."""
+    error_said: str = ""
+    """What whoever asked was told of a `WorkerError`, whose own text may quote a provider."""
     seconds: float = 0.0
     version: str = ""
     notes: tuple[str, ...] = ()
     """What else bore on the run: an operator's rule that went before the conductor."""
+
+    @property
+    def error_for_caller(self) -> str:
+        """The error as whoever asked may read it: in our own words where a provider may have had a part in it."""
+        if self.error_kind != WorkerError.__name__:
+            return self.error
+        return self.error_said or WorkerError("").for_caller
 
     @property
     def plan(self) -> Plan | None:
@@ -156,13 +168,19 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float:
-        return sum(attempt.cost_usd for attempt in self.attempts)
+        return sum([attempt.cost_usd for attempt in self.attempts])
+
+    @property
+    def notional_usd(self) -> float:
+        """The part of the cost that nobody bills: a price of a model on this machine is there to be weighed."""
+        local = {info.name for info in self.pool if info.kind == "local"}
+        return sum(attempt.cost_usd for attempt in self.attempts if attempt.worker in local)
 
     @property
     def usage(self) -> RunUsage:
-        attempts = self.attempts
+        attempts, steps = self.attempts, self.steps
         total = total_usage(attempts)
-        answering = self.steps[-1].usage if self.steps else Usage()
+        answering = steps[-1].usage if steps else Usage()
         return RunUsage(
             input_tokens=total.input_tokens,
             output_tokens=total.output_tokens,
@@ -171,10 +189,13 @@ class Trace(msgspec.Struct, frozen=True):
             cached_input_tokens=total.cached_input_tokens,
             reasoning_tokens=total.reasoning_tokens,
             calls=len(attempts),
+            cache_write_input_tokens=total.cache_write_input_tokens,
         )
 
 
 def total_usage(attempts: Sequence[Attempt]) -> Usage:
+    if len(attempts) == 1:  # as nearly always
+        return attempts[0].usage
     return sum((attempt.usage for attempt in attempts), Usage())
 
 

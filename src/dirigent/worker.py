@@ -23,13 +23,21 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: float = 0.0
     cached_input: float | None = None
     """None: cached input costs as much as other input."""
+    cache_write_input: float | None = None
+    """Input that the provider puts into its cache (Anthropic). None: it costs as much as other input."""
 
     def of(self, usage: Usage) -> float:
         """What a call with this usage costs, in USD."""
-        cached_rate = self.input if self.cached_input is None else self.cached_input
-        fresh = usage.input_tokens - usage.cached_input_tokens
-        total = fresh * self.input + usage.cached_input_tokens * cached_rate + usage.output_tokens * self.output
+        read_rate = self.input if self.cached_input is None else self.cached_input
+        write_rate = self.input if self.cache_write_input is None else self.cache_write_input
+        read, written = usage.cached_input_tokens, usage.cache_write_input_tokens
+        fresh = usage.input_tokens - read - written
+        total = fresh * self.input + read * read_rate + written * write_rate + usage.output_tokens * self.output
         return total / 1e6
+
+    def most_of_input(self, tokens: int) -> float:
+        """What so many tokens of input cost at most, in USD: all of them put into a cache, where that is dearer."""
+        return tokens * max(self.input, self.cache_write_input or 0.0) / 1e6
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):

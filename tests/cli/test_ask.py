@@ -23,7 +23,7 @@ def test_json_is_exactly_the_documented_object(run: Run) -> None:
     ran = run("ask", "what is it?", "--json")
     assert ran.code == 0
     told = ran.object
-    assert list(told) == ["answer", "trace_id", "plan", "usage", "cost_usd", "seconds"]
+    assert list(told) == ["answer", "trace_id", "plan", "usage", "cost_usd", "notional_usd", "seconds"]
     assert told["answer"] == "it is four"
     assert told["plan"] == [
         {"worker": "finder", "subtask": "find it", "access": []},

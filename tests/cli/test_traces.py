@@ -68,6 +68,7 @@ def test_an_unknown_id_is_exit_1(run: Run, kept: str) -> None:
 def test_export_writes_json_lines_to_stdout_or_a_file(run: Run, kept: str, own_place: Path) -> None:
     ran = run("traces", "export", "--format", "jsonl")
     assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [kept]
+    assert ran.err == "1 trace\n"
     assert run("traces", "export", "-o", "out.jsonl").out == ""
     assert json.loads((own_place / "out.jsonl").read_text())["answer"] == "it is four"
 

@@ -128,7 +128,7 @@ async def test_cost_is_tokens_times_the_price_of_each_model(tmp_path: Path) -> N
     report = await report_of(write(tmp_path, rows()), f"single:{WEAK}")
     row = report.planners[f"single:{WEAK}"]
     price, source = recorded_price(WEAK)
-    assert (price, "Mistral" in source) == (Price(0.25, 0.25), True)
+    assert (price, "open-mistral-7b" in source) == (Price(0.25, 0.25), True)
     assert row.cost_usd_per_question == pytest.approx((row.input_tokens + 100) * 0.25 / 1e6)
     assert report.chosen["prices"][WEAK] == source
 
@@ -163,8 +163,14 @@ def test_a_hosts_price_is_looked_up_and_named(model: str) -> None:
 
 
 def test_what_no_table_holds_is_said_to_be_assumed() -> None:
-    assert len(ASSUMED) == 6
+    assert len(ASSUMED) == 4
     assert all(recorded_price(model)[1].startswith("assumed: ") for model in ASSUMED)
+
+
+def test_a_price_that_its_maker_published_names_the_page() -> None:
+    price, source = recorded_price("deepseek-v2.5-0908")
+    assert (price.input, price.output) == (0.14, 0.28)  # type: ignore[union-attr]
+    assert "platform.deepseek.com" in source
 
 
 async def test_learned_routers_and_the_picker_take_part(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import pytest
 
-from dirigent.serve import connection, listen
+from dirigent.serve.connection import _Joining
 from tests.serve.conftest import Server, Start
 
 BODY = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -55,13 +56,14 @@ class Wire:
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEADER_S", 0.3)
+async def soon(start: Start) -> Server:
+    """A server that waits for headers a short while only."""
+    return await start(header_timeout_s=0.3)
 
 
 @pytest.mark.parametrize("beginning", [b"", b"P", b"POST /v1/models HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-async def test_a_header_that_does_not_come_is_408_and_the_end(soon: None, server: Server, beginning: bytes) -> None:
-    wire = await Wire.open(server)
+async def test_a_header_that_does_not_come_is_408_and_the_end(soon: Server, beginning: bytes) -> None:
+    wire = await Wire.open(soon)
     began = time.monotonic()
     wire.writer.write(beginning)
     assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
@@ -69,8 +71,8 @@ async def test_a_header_that_does_not_come_is_408_and_the_end(soon: None, server
     await wire.close()
 
 
-async def test_a_header_that_comes_byte_by_byte_gains_no_time(soon: None, server: Server) -> None:
-    wire = await Wire.open(server)
+async def test_a_header_that_comes_byte_by_byte_gains_no_time(soon: Server) -> None:
+    wire = await Wire.open(soon)
     began = time.monotonic()
     ended = asyncio.ensure_future(wire.rest())
     for byte in b"GET /v1/models HTTP/1.1\r\nX-Slow: " + b"z" * 1000:
@@ -84,9 +86,9 @@ async def test_a_header_that_comes_byte_by_byte_gains_no_time(soon: None, server
     await wire.close()
 
 
-async def test_the_next_header_on_a_connection_is_held_to_the_same_time(soon: None, server: Server) -> None:
+async def test_the_next_header_on_a_connection_is_held_to_the_same_time(soon: Server) -> None:
     for beginning in (b"\r\n", b"GET / HT"):  # an empty line before a request is allowed, and begins nothing
-        wire = await Wire.open(server)
+        wire = await Wire.open(soon)
         wire.writer.write(wire.request())
         assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
         wire.writer.write(beginning)
@@ -94,13 +96,13 @@ async def test_the_next_header_on_a_connection_is_held_to_the_same_time(soon: No
         await wire.close()
 
 
-async def test_a_request_that_takes_longer_than_a_header_may_is_answered(soon: None, server: Server) -> None:
+async def test_a_request_that_takes_longer_than_a_header_may_is_answered(soon: Server) -> None:
     async def late(_call: object) -> str:
         await asyncio.sleep(0.8)
         return "late but whole"
 
-    server.stub.answer = late
-    wire = await Wire.open(server)
+    soon.stub.answer = late
+    wire = await Wire.open(soon)
     whole = wire.request()
     wire.writer.write(whole[:20])
     await asyncio.sleep(0.05)
@@ -109,9 +111,11 @@ async def test_a_request_that_takes_longer_than_a_header_may_is_answered(soon: N
     await wire.close()
 
 
-async def test_an_endless_header_is_431_and_the_end(server: Server) -> None:
+@pytest.mark.parametrize("most", [2048, 65_536])
+async def test_an_endless_header_is_431_and_the_end(start: Start, most: int) -> None:
+    server = await start(max_header_bytes=most)
     wire = await Wire.open(server)
-    wire.writer.write(b"GET / HTTP/1.1\r\nX-Long: " + b"z" * (connection.MAX_HEADER_BYTES - 100))
+    wire.writer.write(b"GET / HTTP/1.1\r\nX-Long: " + b"z" * (most - 100))
     await asyncio.sleep(0.1)
     wire.writer.write(b"z" * 1000)  # in a piece of its own, so that all was read before the server hangs up
     assert (await wire.rest()).startswith(b"HTTP/1.1 431 ")
@@ -119,11 +123,9 @@ async def test_an_endless_header_is_431_and_the_end(server: Server) -> None:
 
 
 async def test_a_connection_without_requests_is_closed_when_its_time_is_up(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start,
 ) -> None:
-    assert listen.IDLE_S == 15
-    monkeypatch.setattr(listen, "IDLE_S", 0.3)
-    server = await start()
+    server = await start(idle_timeout_s=0.3)
     wire = await Wire.open(server)
     for _ in range(2):  # the second comes in time
         wire.writer.write(wire.request())
@@ -140,3 +142,64 @@ async def test_two_requests_in_one_piece_are_both_answered(server: Server) -> No
     assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
     assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
     await wire.close()
+
+
+class Sent(asyncio.Transport):
+    """A transport that keeps what is written, call by call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.calls.append(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.calls.append(b"".join(list_of_data))
+
+    def is_closing(self) -> bool:
+        return b"closed" in self.calls
+
+    def close(self) -> None:
+        self.calls.append(b"closed")
+
+
+HEADER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+
+
+async def test_a_header_goes_out_together_with_what_follows_it():
+    sent = Sent()
+    joining = _Joining(sent, asyncio.get_running_loop())
+    joining.write(HEADER)
+    joining.write(b"ok")
+    joining.write(b"more")
+    await asyncio.sleep(0)
+    assert sent.calls == [HEADER + b"ok", b"more"]
+
+
+async def test_a_header_that_nothing_follows_goes_out_when_the_turn_ends():
+    sent = Sent()
+    joining = _Joining(sent, asyncio.get_running_loop())
+    joining.write(HEADER)
+    assert sent.calls == []
+    await asyncio.sleep(0)
+    joining.write(b"late")
+    assert sent.calls == [HEADER, b"late"]
+
+
+async def test_a_header_goes_out_before_the_connection_is_closed():
+    sent = Sent()
+    joining = _Joining(sent, asyncio.get_running_loop())
+    joining.write(HEADER)
+    joining.close()
+    await asyncio.sleep(0)
+    assert sent.calls == [HEADER, b"closed"]
+
+
+async def test_nothing_is_written_to_a_connection_that_was_lost():
+    sent = Sent()
+    joining = _Joining(sent, asyncio.get_running_loop())
+    joining.write(HEADER)
+    sent.close()
+    await asyncio.sleep(0)
+    assert sent.calls == [b"closed"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
+from dirigent.serve.connection import LEAVING, Leaving
 from dirigent.serve.handling import read_body, unless_gone
 from dirigent.serve.problems import Problem
 from dirigent.serve.reading import MAX_BODY_BYTES
@@ -44,7 +45,7 @@ async def test_what_is_done_is_given_and_no_longer_under_way():
         assert service.running == {asyncio.current_task()}
         return "done"
 
-    assert await unless_gone(service, work(), Client().receive) == "done"
+    assert await unless_gone(service, work(), asked(Client())) == "done"
     assert not service.running
 
 
@@ -59,7 +60,7 @@ async def test_a_client_that_leaves_cancels_the_work_and_it_may_tidy_up():
             await asyncio.sleep(0)
             tidied.append("kept")
 
-    assert await unless_gone(Runs(), work(), client.receive) is None
+    assert await unless_gone(Runs(), work(), asked(client)) is None
     assert tidied == ["kept"]
     task = asyncio.current_task()
     assert task is not None
@@ -75,14 +76,14 @@ async def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_follow
         await asyncio.sleep(0)  # the watcher wakes now; its news comes after the work has ended
         return "done"
 
-    assert await unless_gone(Runs(), work(), client.receive) == "done"
+    assert await unless_gone(Runs(), work(), asked(client)) == "done"
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def test_a_server_that_stops_cancels_the_work_and_the_request():
     service = Runs()
-    request = asyncio.ensure_future(unless_gone(service, asyncio.sleep(30), Client().receive))
+    request = asyncio.ensure_future(unless_gone(service, asyncio.sleep(30), asked(Client())))
     await asyncio.sleep(0)
     (running,) = service.running
     running.cancel()
@@ -96,7 +97,7 @@ async def test_a_failure_of_the_work_is_the_requests():
         raise Problem(503, "not now")
 
     with pytest.raises(Problem, match="not now"):
-        await unless_gone(Runs(), work(), Client().receive)
+        await unless_gone(Runs(), work(), asked(Client()))
 
 
 def asked(client: Client, kind: bytes = b"application/json; charset=utf-8") -> Request:
@@ -123,3 +124,41 @@ async def test_a_body_that_is_late_too_long_or_no_json_is_refused():
         await read_body(asked(Client(half, half)), timeout_s=5)
     with pytest.raises(Problem, match="text/plain"):
         await read_body(asked(Client(b"{}"), b"text/plain"), timeout_s=5)
+
+
+def connected(client: Client, leaving: Leaving) -> Request:
+    """A request that came over a connection of ours, which itself tells when its client leaves."""
+    return Request({"type": "http", "headers": [], "extensions": {LEAVING: leaving}}, client.receive)
+
+
+async def test_a_connection_that_tells_of_leaving_needs_no_watcher():
+    leaving = Leaving()
+
+    async def work() -> None:
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        leaving.now()
+        await asyncio.sleep(30)
+
+    assert await unless_gone(Runs(), work(), connected(Client(), leaving)) is None
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+    assert not leaving.tell
+
+
+async def test_a_connection_that_ends_after_the_work_cancels_nothing():
+    leaving = Leaving()
+
+    async def work() -> str:
+        return "done"
+
+    assert await unless_gone(Runs(), work(), connected(Client(), leaving)) == "done"
+    leaving.now()
+    await asyncio.sleep(0)
+
+
+async def test_a_client_that_had_left_before_the_work_began_cancels_it():
+    leaving, client = Leaving(), Client()
+    leaving.now()
+    client.left.set()
+    assert await unless_gone(Runs(), asyncio.sleep(30), connected(client, leaving)) is None

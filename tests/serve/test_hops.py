@@ -57,9 +57,12 @@ async def test_a_worker_that_leads_back_is_called_twice_and_no_more(
     async with mirrored(tmp_path, stub, empty_store) as server:
         answer = await server.chat(model="worker/mirror", stream=stream)
         assert answer.status == 503
-        assert "leads back" in answer.error["message"]
+        assert answer.error["code"] == "worker_failed"
     async with Store.open(tmp_path / "serve.db") as store:
-        assert len(await store.list()) == MAX_HOPS, "a run for the client, and one for the first call"
+        rows = await store.list()
+        assert len(rows) == MAX_HOPS, "a run for the client, and one for the first call"
+        errors = [(await store.get(row.id)).error for row in rows]
+        assert sum("leads back" in error for error in errors) == 1, "the one who met the loop can read so"
 
 
 async def test_every_call_says_how_many_servers_are_behind_it(server: Server) -> None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from dirigent.messages import ToolCall, Usage
+from dirigent.conduct import Conductor
+from dirigent.messages import Attempt, ToolCall, Usage
+from dirigent.planners.fixed import Single
+from dirigent.pool import Pool
 from dirigent.prompt import TOOL_FAILED
+from dirigent.serve.messages_translate import usage_of
 from dirigent.store.keys import Caller, create_key
+from dirigent.trace import Round, StepRecord
+from dirigent.workers.scripted import Scripted
 from tests.serve.conftest import Answer, Server, Start
 from tests.stub_wires import StubReply
 
@@ -65,6 +72,14 @@ async def test_what_was_cached_is_not_part_of_the_input_tokens(server: Server) -
     usage = (await ask(server)).object["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (20, 80, 5)
     assert usage["cache_creation_input_tokens"] == 0
+
+
+def test_what_was_put_into_a_cache_is_told_in_a_field_of_its_own() -> None:
+    trace = Conductor(Single(), Pool([Scripted("x")])).begin("hi").trace
+    used = Attempt("x", 0.1, Usage(100, 5, cached_input_tokens=30, cache_write_input_tokens=50))
+    step = StepRecord(0, "x", "say", attempts=(used,))
+    usage = usage_of(msgspec.structs.replace(trace, rounds=(Round((), steps=(step,)),)))
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (20, 30, 50)
 
 
 async def test_usage_counts_every_call_and_says_what_was_orchestration(server: Server) -> None:

@@ -9,7 +9,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dirigent.messages import ToolCall
+from dirigent.conduct import Conductor
+from dirigent.messages import Delta, Observe, Reply, Request, ToolCall, ignore
+from dirigent.planners.fixed import Single
+from dirigent.pool import Pool
+from dirigent.worker import Price, WorkerInfo
 from tests.serve.conftest import Server, Start
 from tests.stub_wires import StubCall, StubReply
 
@@ -43,6 +47,7 @@ async def test_usage_comes_last_and_only_where_asked_for(server: Server) -> None
 
 
 async def test_the_last_step_streams_and_earlier_steps_are_comments(server: Server) -> None:
+    server.stub.chunk_delay_s = 0.02
     answer = await server.chat(stream=True, model="ultra")
     assert answer.streamed_text == "beta says hello there"
     assert answer.comments == ["round 0: 2 steps planned", "step 0: alpha", "step 1: beta"]
@@ -59,6 +64,30 @@ async def test_words_arrive_while_the_worker_still_writes(server: Server) -> Non
                 break
         assert not server.stub.calls[0].finished
         await response.read()
+
+
+class Bursting:
+    """Writes all its words before anybody else has a turn."""
+
+    info = WorkerInfo("burst", price=Price())
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        for word in WORDS:
+            observe(Delta(word))
+        return Reply("".join(WORDS))
+
+
+WORDS = [f"word{n} " for n in range(1000)]
+
+
+async def test_words_that_wait_together_leave_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    conductor = Conductor(Single("burst"), Pool([Bursting()]))
+    monkeypatch.setattr(server.service.models, "conductor", lambda *_, **__: conductor)
+    answer = await server.chat(stream=True)
+    assert answer.streamed_text == "".join(WORDS)
+    pieces = [event for event in answer.events if event != "[DONE]" and event["choices"][0]["delta"].get("content")]
+    assert len(pieces) <= 3
+    assert answer.comments == ["round 0: 1 steps planned", "step 0: burst"]
 
 
 async def test_an_answer_that_may_be_replaced_is_held_until_it_stands(server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.serve import gate, tries
+from dirigent.serve import tries
 from dirigent.serve.tries import Tries
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Start
@@ -88,10 +88,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_server_says_429_with_retry_after_and_lets_known_keys_in(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start,
 ) -> None:
-    monkeypatch.setattr(gate, "Tries", lambda: Tries(most=3))
-    server = await start(keys_required=True)
+    server = await start(keys_required=True, failed_tries_per_minute=3)
     made = await create_key(server.service.store, Caller(""))
     right = {"Authorization": f"Bearer {made.text}"}
     assert (await server.get("/v1/models", headers=right)).status == 200

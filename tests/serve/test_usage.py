@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from dirigent.serve.usage import csv_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
 from dirigent.store.usage import UsageRow
-from tests.serve.conftest import Server, Start
+from tests.serve.conftest import CONFIG, Server, Start
 
 TODAY = datetime.now(UTC).date().isoformat()
 
@@ -39,6 +40,48 @@ async def test_rows_name_what_they_are_grouped_by_and_nothing_else(server: Serve
     assert "day" not in rows[0]
     (day,) = (await server.get("/v1/usage")).object["data"]
     assert (day["day"], day["calls"]) == (TODAY, 4)
+
+
+async def test_models_are_named_as_what_ran(start: Start) -> None:
+    dated = CONFIG.replace("[profile.ultra]", '[profile.ultra]\nversion = "2026-11-15"')
+    server = await start(config=dated.replace("[profile.mini]", "[profile.small]"))
+    asked = {
+        "worker/beta": "worker/beta",
+        "planner/single": "planner/single",
+        "ultra": "ultra",
+        "dirigent-ultra": "ultra",
+        "ultra-2026-11-15": "ultra-2026-11-15",
+        "dirigent-ultra-2026-11-15": "ultra-2026-11-15",
+        "small": "small",
+        "dirigent-mini": "dirigent-mini",
+    }
+    for model, counted_as in asked.items():
+        answer = await server.chat(model=model, dirigent={"deadline_s": 20})  # narrowed models keep their names
+        assert answer.status == 200, model
+        trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
+        assert trace.profile == counted_as, model
+    rows = (await server.get("/v1/usage?group_by=model")).object["data"]
+    assert [row["model"] for row in rows] == sorted(set(asked.values()))
+    calls = {row["model"]: row["calls"] for row in rows}
+    assert calls["ultra"] == calls["ultra-2026-11-15"] == 6, "two requests of three calls"
+
+
+async def test_a_run_under_way_counts_without_a_name(server: Server) -> None:
+    release = asyncio.Event()
+
+    async def late(_call: object) -> str:
+        await release.wait()
+        return "done"
+
+    server.stub.answer = late
+    asking = asyncio.ensure_future(server.chat(model="worker/beta"))
+    await server.stub.called()
+    (row,) = (await server.get("/v1/usage?group_by=model")).object["data"]
+    assert (row["model"], row["calls"], row["held_nusd"] > 0) == ("", 1, True)
+    release.set()
+    await asking
+    (row,) = (await server.get("/v1/usage?group_by=model")).object["data"]
+    assert (row["model"], row["calls"], row["held_nusd"]) == ("worker/beta", 1, 0)
 
 
 async def test_a_run_whose_trace_is_gone_still_counts(server: Server) -> None:

@@ -267,3 +267,31 @@ async def test_without_its_pepper_a_place_says_so(tmp_path: Path, own_home: Path
     async with Store.open(path) as store:
         with pytest.raises(ConfigError, match=r"this place has no pepper.*set DIRIGENT_PEPPER"):
             await authenticate(store, made.text)
+
+
+async def test_many_who_come_at_once_ask_the_store_once_and_share_its_failure(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with Store.open(url) as store:
+        made = await create_key(store, Caller())
+        reads = 0
+        plain = store.read
+
+        async def counted(query: Callable[..., object]) -> object:
+            nonlocal reads
+            reads += 1
+            await asyncio.sleep(0)
+            if reads > 2:
+                raise StoreError("it is gone")
+            return await plain(query)
+
+        monkeypatch.setattr(store, "read", counted)
+        found = await asyncio.gather(*(authenticate(store, made.text) for _ in range(50)))
+        assert {caller.key_id for caller in found if caller} == {made.row.caller.key_id}
+        assert await asyncio.gather(*(any_keys(store) for _ in range(50))) == [True] * 50
+        assert reads == 2
+        monkeypatch.setattr("dirigent.store.keys.REMEMBERED_S", -1.0)
+        await revoke_key(store, made.row.caller.key_id)
+        failed = await asyncio.gather(*(authenticate(store, made.text) for _ in range(50)), return_exceptions=True)
+        assert {str(error) for error in failed} == {"it is gone"}
+        assert reads == 3

@@ -135,8 +135,12 @@ async def test_a_full_disk_costs_the_save_not_the_store(tmp_path: Path):
 
 
 async def _limit_pages(store: Store, pages: str) -> None:
+    """A connection's own setting, and there are two that write: the thread's, and the one for commits on the spot."""
     pragma = f"PRAGMA max_page_count={pages}"
     await store.write(lambda connection, _: connection.exec_driver_sql(pragma).scalar(), prepare=lambda: None)
+    at_once = store._writer._at_once
+    assert at_once is not None
+    (at_once._open or at_once._connect())[1].execute(pragma)
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
+from sqlalchemy import select
 
 from dirigent.errors import StoreError
 from dirigent.store import Store, TraceRow
+from dirigent.store.tables import traces
+from dirigent.store.traces import COMPRESSED, PLAIN
 from dirigent.workers.secret import Secret
 from tests.store.samples import a_trace
 
@@ -178,10 +182,22 @@ async def test_a_body_that_cannot_be_read_is_named(url: str):
     async with Store.open(url) as store:
         await store.save(a_trace())
         await store.write(lambda c, _: c.exec_driver_sql("UPDATE traces SET format = 7"), prepare=lambda: None)
-        with pytest.raises(StoreError, match="trace 7f3a0000 is written in format 7, this Dirigent reads up to 1"):
+        with pytest.raises(StoreError, match="trace 7f3a0000 is written in format 7, this Dirigent reads up to 2"):
             await store.get("7f3a")
         bytes_type = "bytea" if "://" in url else "blob"
         damage = f"UPDATE traces SET format = 1, body = CAST(searchable AS {bytes_type})"
         await store.write(lambda c, _: c.exec_driver_sql(damage), prepare=lambda: None)
         with pytest.raises(StoreError, match="trace 7f3a0000 cannot be read back"):
             await store.get("7f3a")
+
+
+async def test_short_traces_are_kept_as_they_are_and_long_ones_compressed(url: str):
+    short, long = a_trace("short"), a_trace("long", answer="word " * 2000)
+    async with Store.open(url) as store:
+        await store.save(short)
+        await store.save(long)
+        found = await store.read(lambda c: {row.id: (row.format, len(row.body)) for row in c.execute(select(traces))})
+        assert found["short"] == (PLAIN, len(msgspec.json.encode(short)))
+        assert found["long"][0] == COMPRESSED
+        assert found["long"][1] < len(long.answer) / 4
+        assert [await store.get("short"), await store.get("long")] == [short, long]

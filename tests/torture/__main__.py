@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import json
 import sys
@@ -21,9 +22,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tests.torture.evidence import keeping
 from tests.torture.harness import Result, Row
 
 MODULES = ("rows_load", "rows_faults", "rows_kills", "rows_security")
+SEARCHED = ("F", "B")
+"""Rows whose remains S5 looks through."""
 
 
 def main() -> int:
@@ -61,10 +65,14 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run_all(rows: list[Row], args: argparse.Namespace) -> list[Result]:
-    """One after another; beside a row that mostly waits, the next ones."""
+    """One after another; beside a row that mostly waits, the next ones. Those that look at what is left come last."""
     running: list[asyncio.Task[Result]] = []
-    for row in rows:
-        task = asyncio.ensure_future(_run(row, args))
+    is_searched = any(row.closes for row in rows)
+    for row in sorted(rows, key=lambda row: row.closes):
+        if row.closes and running:
+            await asyncio.wait(running)
+        with keeping(row.name) if is_searched and row.name.startswith(SEARCHED) else contextlib.nullcontext():
+            task = asyncio.ensure_future(_run(row, args))
         running.append(task)
         if not row.waits:
             await asyncio.wait([task])

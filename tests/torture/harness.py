@@ -33,7 +33,8 @@ from dirigent.store import Store
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.pepper import PEPPER_VARIABLE
 from tests.stub_wires import WireName
-from tests.torture.upstream import Upstream, raise_fd_limit
+from tests.torture.evidence import hand_over
+from tests.torture.upstream import ROOT, Upstream, raise_fd_limit
 
 KEY_VARIABLE = "TORTURE_PROVIDER_KEY"
 PEPPER = secrets.token_hex(32)
@@ -79,6 +80,8 @@ class Row(msgspec.Struct, frozen=True):
     """`--rate` changes how many requests a second it sends."""
     waits: bool = False
     """It waits more than it works, so the rows after it need not wait for its end."""
+    closes: bool = False
+    """It looks through what other rows have left, so it runs once they have ended."""
 
 
 # ---- the configuration ------------------------------------------------------------------------------------
@@ -121,10 +124,15 @@ def _toml(value: Any) -> str:
 class Server:
     """A `dirigent serve` process in a folder of its own. It can be stopped, killed and started again there."""
 
-    def __init__(self, folder: Path, text: str, *, store_url: str = "", options: Sequence[str] = ()) -> None:
+    command: tuple[str, ...] = ("-m", "dirigent")
+    """What Python is told to run, before `serve`."""
+
+    def __init__(self, folder: Path, text: str, *, store_url: str = "", before: Sequence[str] = ()) -> None:
         self.folder = folder
         self.log = folder / "server.log"
         """All that every process of this server has said."""
+        self.replies = folder / "replies"
+        """All that clients were told, byte for byte."""
         self.store_url = store_url or str(folder / "torture.db")
         self.is_sqlite = not store_url.startswith("postgresql")
         self.provider_key = f"sk-torture-{secrets.token_hex(16)}"
@@ -136,23 +144,27 @@ class Server:
         self.process: asyncio.subprocess.Process | None = None
         self.sockets_at_start = 0
         self.rss_mib_at_start = 0.0
-        self._options = tuple(options)
+        self._before = tuple(before)
         self._config = folder / "dirigent.toml"
         self._config.write_text(f'{text}\n[store]\nurl = "{self.store_url}"\n')
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, text: str, *, store_url: str = "", options: Sequence[str] = ()) -> AsyncIterator[Server]:
-        """The server of this configuration, with a key and an admin's, listening; killed and forgotten at the end."""
+    async def open(cls, text: str, *, store_url: str = "", before: Sequence[str] = ()) -> AsyncIterator[Server]:
+        """The server of this configuration, with a key and an admin's, listening; killed and forgotten at the end.
+
+        `before` is put before its command: a program that runs it in other surroundings, in the same process.
+        """
         raise_fd_limit()  # the process inherits it
         with tempfile.TemporaryDirectory(prefix="dirigent-torture-") as folder:
-            server = cls(Path(folder), text, store_url=store_url, options=options)
+            server = cls(Path(folder), text, store_url=store_url, before=before)
             await server.prepare()
             try:
                 await server.start()
                 yield server
             finally:
                 await server.kill()
+                await server.hand_over()
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -182,21 +194,26 @@ class Server:
     async def start(self) -> float:
         """Start it; the seconds until it answers."""
         began = time.monotonic()
-        env = {KEY_VARIABLE: self.provider_key, PEPPER_VARIABLE: self.pepper, "DIRIGENT_HOME": str(self.folder)}
         said = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "dirigent", "serve", "--port", "0", "--config", str(self._config)),
-                *self._options,
+                *(*self._before, sys.executable, *self.command),
+                *("serve", "--port", "0", "--config", str(self._config)),
+                cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                env=os.environ | env,
+                env=self._environment(),
             )
         self.url = await self._said_url(said, began + START_S)
         await self.get("/healthz")  # it has said where it listens a moment before it is all there
         ready_s = time.monotonic() - began
         self.sockets_at_start, self.rss_mib_at_start = self.sockets(), self.rss_mib()
         return ready_s
+
+    def _environment(self) -> dict[str, str]:
+        env = {KEY_VARIABLE: self.provider_key, PEPPER_VARIABLE: self.pepper, "DIRIGENT_HOME": str(self.folder)}
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return kept | env  # as installed: from the second start on, nothing is compiled
 
     async def _said_url(self, offset: int, give_up_at: float) -> str:
         assert self.process is not None
@@ -225,11 +242,21 @@ class Server:
                 self.process.kill()
             await self.process.wait()
 
+    async def hand_over(self) -> None:
+        """What it has left, to whoever looks through it (`evidence.py`)."""
+        await hand_over(self.folder, store_url=self.store_url, secrets=self.secrets)
+
+    def keep(self, headers: object, body: bytes) -> None:
+        """Write a reply down."""
+        with self.replies.open("ab") as replies:
+            replies.write(f"{headers}\n".encode() + body + b"\n")
+
     async def get(self, path: str) -> tuple[int, str]:
         """Ask as an admin; status and text."""
         async with aiohttp.ClientSession() as session:
             headers = {"Authorization": f"Bearer {self.admin_key}"}
             async with session.get(self.url + path, headers=headers) as response:
+                self.keep(response.headers, await response.read())
                 return response.status, await response.text()
 
     async def breaker(self, worker: str) -> str:

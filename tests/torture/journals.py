@@ -31,9 +31,10 @@ from sqlalchemy import select
 from dirigent.messages import Usage
 from dirigent.store import Store
 from dirigent.store.ledger import to_nusd
-from dirigent.store.tables import attempts, metadata
+from dirigent.store.tables import attempts
 from dirigent.trace import Trace
 from dirigent.worker import Price
+from tests.torture.evidence import found_in, values_of
 from tests.torture.harness import Server, eventually
 from tests.torture.upstream import MARKER, OUTPUT_WORDS, Called, answer_of, ask_of
 
@@ -118,6 +119,7 @@ class Client:
         url = self.server.url + "/v1/chat/completions"
         async with self.session.post(url, json=body, headers=headers) as response:
             raw = await response.read()
+        self.server.keep(response.headers, raw)
         read = _streamed if response.content_type == "text/event-stream" else _read_whole
         try:
             end, text, code = read(response.status, raw.decode())
@@ -310,23 +312,11 @@ async def leaks(server: Server, client: Client | None = None) -> list[str]:
     faults = [
         f"f: a secret is in the reply to {sent.marker}" for sent in (client.journal if client else ()) if sent.leaked
     ]
-    kept = {
-        path.name: path.read_bytes() for path in server.folder.iterdir() if path.suffix != ".toml" and path.is_file()
-    }
-    if not server.is_sqlite:
-        kept["the database"] = await _dumped(server)
-    for secret in server.secrets:
-        faults += [f"f: a secret is in {name}" for name, content in kept.items() if secret.encode() in content]
+    faults += [f"f: a secret is in {name}" for name in found_in(server.folder, server.secrets)]
+    async for values in values_of(server.store_url):
+        if any(secret.encode() in values for secret in server.secrets):
+            faults.append("f: a secret is in a value of the database")
     return faults
-
-
-async def _dumped(server: Server) -> bytes:
-    """Every value of every table."""
-    async with Store.open(server.store_url) as store:
-        rows: list[Any] = []
-        for table in metadata.sorted_tables:
-            rows += await store.read(lambda connection, table=table: connection.execute(select(table)).all())
-    return b"\n".join(value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row)
 
 
 def marker_in(trace: Trace) -> str:

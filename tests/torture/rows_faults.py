@@ -208,6 +208,7 @@ async def _leaves(server: Server, marker: str, draw: random.Random) -> Left:
     if after_bytes:
         while read < after_bytes and (piece := await reader.read(after_bytes - read)):
             read += len(piece)
+            server.keep("", piece)
     else:
         await asyncio.sleep(draw.uniform(0.02, 1.1))
     at_s = time.monotonic()

@@ -22,6 +22,8 @@ UPSTREAM_S = 0.02
 """What the stub takes for an answer."""
 STREAMS = 1000
 CHUNKS_PER_S = 20
+OPENING = 0.15
+"""The share of a stream's length within which all of them are opened."""
 MAX_GROWTH_MIB = 200.0
 
 
@@ -61,16 +63,18 @@ async def streams(count: int, seed: int) -> Result:
         at_rest_mib, peak = server.rss_mib(), _Peak(server)
         progress, began = Progress("L4", open_streams), time.monotonic()
 
-        async def one(number: int) -> bool:
-            await asyncio.sleep(number / open_streams)  # a second to open them all
+        async def one(number: int) -> Sent:
+            await asyncio.sleep(number / open_streams * OPENING * words / CHUNKS_PER_S)
             sent = await client.ask(marker_of(number), model="one", stream=True, words=words)
             progress.step()
-            return right(sent, words=words)
+            return sent
 
-        answers = await asyncio.gather(*(one(1 + number) for number in range(open_streams)))
+        sents = await asyncio.gather(*(one(1 + number) for number in range(open_streams)))
         seconds = time.monotonic() - began
         peak_mib, cpu_s = await peak.stop(), server.cpu_s() - cpu_s
         faults = await settle(server, up, client)
+        wrong = [sent for sent in sents if not right(sent, words=words)]
+        faults += [f"{sent.marker} ended as {sent.end} {sent.status} {sent.code}" for sent in wrong[:5]]
         if peak_mib - at_rest_mib > MAX_GROWTH_MIB:
             faults.append(f"memory grew by {peak_mib - at_rest_mib:.0f} MiB, at most {MAX_GROWTH_MIB:.0f} are allowed")
         figures = {
@@ -79,7 +83,7 @@ async def streams(count: int, seed: int) -> Result:
             "server CPU us/chunk": round(cpu_s * 1e6 / (open_streams * words)),
             "growth MiB": round(peak_mib - at_rest_mib, 1),
         }
-        return Result(sum(answers), open_streams, tuple(faults), figures)
+        return Result(open_streams - len(wrong), open_streams, tuple(faults), figures)
 
 
 ROWS = (

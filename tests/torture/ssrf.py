@@ -3,6 +3,9 @@
 A spelling of the trap's address goes into a place (a field of a body, a header, the path, a worker's redirect); some
 hundreds of pairs. Workers speak all three wires and take images. The server may refuse the request or pass the words on
 to a worker as words; it may never connect to what they name. The trap counts.
+
+Half of the cases are names that a lying name server (`names.py`) first sends to a public address and then to the trap;
+those may not even be looked up.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from yarl import URL
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
 from tests.torture.harness import Progress, Result, Server, config, worker
+from tests.torture.names import can_mislead, name_server
 from tests.torture.traps import Trap, trap
 
 AT_ONCE = 8
@@ -69,6 +73,15 @@ SPELLINGS = (
     "ws://127.0.0.1:{port}/x",
     "127.0.0.1:{port}",
 )
+
+REBINDING = (
+    "http://{name}.rebind.example:{port}/x",
+    "http://{name}.rebind.example.:{port}/x",
+    "http://{name}.ReBind.EXAMPLE:{port}/x",
+    "http://user:pass@{name}.rebind.example:{port}/x",
+    "https://{name}.rebind.example:{port}/x",
+)
+"""Each case has a name of its own, so that each is met for the first time."""
 
 
 class Aimed(msgspec.Struct, frozen=True):
@@ -206,12 +219,14 @@ PLACES: tuple[Place, ...] = (
 
 
 async def s4(count: int, seed: int) -> Result:
-    """`count` of all pairs of a place and a spelling, in a seeded order."""
+    """`count` pairs of a place and a spelling, half of them names that are rebound, in a seeded order."""
+    if not can_mislead():
+        return Result(0, count, ("names can be rebound by root alone (port 53, a mount of its own): run it as root",))
     rng, progress, statuses, faults = random.Random(seed), Progress("S4", count), Counter[int](), []
-    pairs = [(place, spelling) for place in PLACES for spelling in SPELLINGS]
-    async with trap() as snare, _tempted() as server:
-        drawn = rng.sample(pairs, min(count, len(pairs))) + rng.choices(pairs, k=max(0, count - len(pairs)))
-        aims = iter([place(spelling.format(port=snare.port), rng.choice(MODELS)) for place, spelling in drawn])
+    drawn = _drawn(count, rng)
+    async with trap() as snare, name_server() as names, _tempted(names.before) as server:
+        spelt = [(place, spelling.format(port=snare.port, name=f"n{i}")) for i, (place, spelling) in enumerate(drawn)]
+        aims = iter([place(spelling, rng.choice(MODELS)) for place, spelling in spelt])
 
         async def send(session: aiohttp.ClientSession) -> None:
             for aim in aims:
@@ -227,14 +242,27 @@ async def s4(count: int, seed: int) -> Result:
         await server.stop()
         if snare.reached:
             faults.append(f"the trap was reached {snare.reached} times, such as with {snare.heard[:2]}")
-    kinds = {str(status): number for status, number in statuses.most_common(5)}
-    return Result(
-        0 if snare.reached else count - len(faults), count, tuple(faults[:12]), {"pairs": len(pairs), **kinds}
-    )
+        if names.asked:
+            faults.append(f"{len(names.asked)} names of callers were looked up, such as {next(iter(names.asked))}")
+    figures = {"rebound names": sum(spelling in REBINDING for _, spelling in drawn), "looked up": len(names.asked)}
+    figures |= {str(status): number for status, number in statuses.most_common(5)}
+    return Result(0 if snare.reached else count - len(faults), count, tuple(faults[:12]), figures)
+
+
+def _drawn(count: int, rng: random.Random) -> list[tuple[Place, str]]:
+    """Half of them rebound names; every pair before one comes a second time."""
+    drawn = []
+    for spellings, share in ((REBINDING, count // 2), (SPELLINGS, count - count // 2)):
+        pairs = [(place, spelling) for place in PLACES for spelling in spellings]
+        while share > 0:
+            drawn += rng.sample(pairs, min(share, len(pairs)))
+            share -= len(pairs)
+    rng.shuffle(drawn)
+    return drawn
 
 
 @contextlib.asynccontextmanager
-async def _tempted() -> AsyncIterator[Server]:
+async def _tempted(before: tuple[str, ...]) -> AsyncIterator[Server]:
     """A server over three wires. Its workers can see pictures, and send elsewhere whoever asks for it."""
     async with StubProvider() as stub:
         respond = stub._respond
@@ -251,7 +279,7 @@ async def _tempted() -> AsyncIterator[Server]:
         able = "{ images = true, tools = true, schema = true, json_mode = true }"
         wires = ("openai", "anthropic", "gemini")
         text = config(*(worker(w, url=stub.url(w), kind=w, abilities=able, retries=0) for w in wires))  # type: ignore[arg-type]
-        async with Server.open(text) as server:
+        async with Server.open(text, before=before) as server:
             yield server
 
 

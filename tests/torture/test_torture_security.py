@@ -12,10 +12,12 @@ import pytest
 from dirigent.plan import Plan, Step
 from dirigent.serve.app import ENDPOINTS
 from dirigent.serve.openapi import openapi
+from tests.torture.access import _Case
 from tests.torture.fuzz import Case, draw_cases, judge
 from tests.torture.injections import GOALS, HONEST, WORDINGS, Injection, _changed, injections
-from tests.torture.rows_security import _Spies, b1, s1, s2, s3, s4, s5, s7
-from tests.torture.ssrf import PLACES, SPELLINGS
+from tests.torture.names import can_mislead
+from tests.torture.rows_security import b1, s1, s2, s3, s4, s5, s7
+from tests.torture.ssrf import PLACES, REBINDING, SPELLINGS, _drawn
 from tests.torture.tenants import Tenant, crossings
 from tests.torture.traps import trap
 
@@ -42,7 +44,10 @@ async def test_s3_words_change_nothing_that_is_fixed() -> None:
     assert result.reached, result
 
 
+@pytest.mark.system
 async def test_s4_the_server_fetches_nothing_for_anybody() -> None:
+    if not can_mislead():
+        pytest.skip("a name server needs root, for port 53")
     result = await s4(100, seed=1)
     assert result.reached, result
 
@@ -93,13 +98,18 @@ def test_a_reply_that_is_not_as_described_is_noticed(status: int, body: bytes) -
 
 
 def test_a_canary_outside_the_access_list_is_noticed() -> None:
-    plan = Plan((Step("alpha", "one"), Step("beta", "two", (0,)), Step("gamma", "three", (1,))))
-    spies = _Spies(random.Random(1), plan)
-    spies.seen = {0: set(), 1: {spies.canaries[0]}, 2: {spies.canaries[1]}}
-    assert list(spies.faults(plan, "done")) == []
-    spies.seen[2].add(spies.canaries[0])
-    assert "step 2" in next(iter(spies.faults(plan, "done")))
-    assert list(spies.faults(plan, "failed"))
+    case = _Case(random.Random(1), 7)
+    case.plan = Plan((Step("alpha", "one"), Step("beta", "two", (0,)), Step("gamma", "three", (1,))))
+    case.canaries, case.end = ["canary-a", "canary-b", "canary-c"], "done"
+    case.seen, case.planner_saw = {0: set(), 1: {"canary-a"}, 2: {"canary-b"}}, {"canary-c"}
+    assert list(case.faults()) == []
+    case.seen[2].add("canary-a")
+    assert "step 2" in next(case.faults())
+    case.seen[2].remove("canary-a")
+    case.planner_saw.add("canary-b")
+    assert "the planner" in next(case.faults())
+    case.end = "failed"
+    assert "failed" in next(case.faults())
 
 
 def test_there_are_enough_injections_and_all_of_them_differ() -> None:
@@ -121,6 +131,10 @@ def test_a_plan_that_words_have_changed_is_noticed() -> None:
 
 def test_there_are_enough_pairs_of_a_place_and_an_address() -> None:
     assert len(PLACES) * len(SPELLINGS) >= 200
+    assert len(PLACES) * len(REBINDING) >= 200
+    drawn = _drawn(440, random.Random(1))
+    assert sum(spelling in REBINDING for _, spelling in drawn) == 220
+    assert len(set(drawn)) >= 420  # a pair comes again only when all have come
     aims = {json.dumps([a.method, a.path, a.body, dict(a.headers)]) for p in PLACES for a in [p(SPELLINGS[0], "m")]}
     assert len(aims) == len(PLACES)
     assert all("127.0.0.1" in aim or "data:" in aim for aim in aims)

@@ -41,6 +41,7 @@ WORDS = re.compile(r"words: (\d+)\.")
 WATCH_EVERY = 20
 """Calls between two looks at the store."""
 OUTPUT_WORDS = 12
+BACKLOG = 4096
 
 
 class Called(msgspec.Struct, frozen=True):
@@ -205,6 +206,12 @@ class ScriptedStub(StubProvider):
         while self.received < self.together:
             self._news.clear()
             await self._news.wait()
+
+    async def come_up(self) -> None:
+        """With room for a thousand callers at once: the system keeps others waiting for seconds."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True, backlog=BACKLOG)
+        await self._site.start()
+        self._port = self._runner.addresses[0][1]
 
     async def go_down(self) -> None:
         """Also closes idle connections, which a client could go on using. Down already: nothing."""

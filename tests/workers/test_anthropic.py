@@ -201,7 +201,7 @@ def test_a_whole_reply_counts_all_input():
         usage=usage,
     )
     assert (reply.text, reply.reasoning, reply.finish, reply.model) == ("hello", "hm", "stop", "claude-x")
-    assert reply.usage == Usage(input_tokens=60, output_tokens=7, cached_input_tokens=30)
+    assert reply.usage == Usage(60, 7, cached_input_tokens=30, cache_write_input_tokens=20)
 
 
 def test_thinking_goes_back_with_the_calls_it_led_to():

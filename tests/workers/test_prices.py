@@ -32,6 +32,12 @@ def test_a_price_is_per_million_tokens():
     assert price_of("gpt-5") == Price(input=1.25, output=10.0, cached_input=0.125)
 
 
+def test_what_anthropic_asks_for_writing_its_cache_is_a_quarter_more():
+    price = price_of("claude-sonnet-4-5", provider="anthropic")
+    assert price is not None
+    assert price.cache_write_input == pytest.approx(1.25 * price.input)
+
+
 def test_a_tiered_price_is_that_of_its_base_tier():
     assert price_of("gemini-2.5-pro") == Price(input=1.25, output=10.0, cached_input=0.125)
 

@@ -99,3 +99,14 @@ async def test_two_hundred_at_once_settle_every_hold():
     assert not budget._held
     assert budget.spent_usd == pytest.approx(sum(attempt.cost_usd for attempt in attempts))
     assert budget.spent_usd <= 5.0
+
+
+async def test_a_breaker_rests_for_as_long_as_its_worker_is_told():
+    worker = wrap(Scripted(WorkerError("down", fault="connect")), retries=0, breaker_rest_s=7.0)
+    for _ in range(10):
+        with pytest.raises(WorkerError, match="down"):
+            await worker.ask(ASKED)
+    with pytest.raises(WorkerError) as refused:
+        await worker.ask(ASKED)
+    assert refused.value.fault == "open"
+    assert 6 < refused.value.retry_after_s <= 7

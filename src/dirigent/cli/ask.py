@@ -113,7 +113,7 @@ def given(**options: Any) -> dict[str, Any]:
 
 def report(trace: Trace, *, as_json: bool, draw: bool) -> int:
     """Print how a run ended; the exit code."""
-    from dirigent.show import draw_summary, draw_trace, print_drawing, usd_text, width_of
+    from dirigent.show import cost_text, draw_summary, draw_trace, print_drawing, width_of
 
     if draw:
         print_drawing(draw_trace(trace, width=width_of(sys.stderr)), file=sys.stderr)
@@ -125,7 +125,7 @@ def report(trace: Trace, *, as_json: bool, draw: bool) -> int:
         print_drawing(draw_summary(trace), file=sys.stderr)
         return 0
     id = short(trace.id)
-    say_error(f"{trace.error}\nspent {usd_text(trace.cost_usd)} · trace {id} · `dirigent traces show {id}`")
+    say_error(f"{trace.error}\nspent {cost_text(trace)} · trace {id} · `dirigent traces show {id}`")
     return FAILED
 
 
@@ -145,6 +145,7 @@ def summary(trace: Trace) -> dict[str, Any]:
             "calls": usage.calls,
         },
         "cost_usd": trace.cost_usd,
+        "notional_usd": trace.notional_usd,
         "seconds": trace.seconds,
     }
     if trace.status != "done":
@@ -211,6 +212,8 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
     else:
         print_drawing(draw_plan(drafted.plan, conductor.pool.infos, width=width_of()))
     known = f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is not known"
+    if cost and cost[1] and all(conductor.pool[step.worker].info.kind == "local" for step in drafted.plan.steps):
+        known += " (notional: local models)"
     say(f"{conductor.planner.name}{', fell back' if drafted.fallback else ''} · {known}")
 
 

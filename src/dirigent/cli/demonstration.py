@@ -1,8 +1,8 @@
 """The demo's course: weights, pool, a few built-in questions, then the user's own.
 
-Three ways to a plan are shown, and said to be what they are: the fixed one, one written by hand over trained
-specialists, and one by an untrained planner. After a plan over specialists, each of them is asked the same question
-alone, to show what the plan was for.
+The trained conductor plans over its specialists, each of whom is then asked the same question alone, to show what the
+plan was for; one question is of a kind that the conductor often gets wrong. Where no conductor ships, three other ways
+to a plan are shown, and said to be what they are: a fixed one, one written by hand, one by an untrained planner.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from dirigent.conduct import Conductor
 from dirigent.config import Config, parse_config
 from dirigent.discover import Found, toml_of
 from dirigent.errors import WorkerError
+from dirigent.gympool import CONDUCTOR
 from dirigent.messages import Message, Request
 from dirigent.plan import Plan, Step
 from dirigent.runtime import Runtime, open_runtime
 from dirigent.show import draw_summary, print_drawing, seconds_text
 from dirigent.trace import Trace
+from dirigent.weights import read_cards
 from dirigent.workers.weights import KNOWN, cached
 
 
@@ -37,22 +39,6 @@ class Shown(msgspec.Struct, frozen=True):
     expected: str = ""
     """The right answer; where given, every worker of the profile is then asked alone."""
 
-
-LETTERS_TIMES_SEVEN = Plan(
-    (
-        Step("facts", "What is the capital of Norway?"),
-        Step("letters", "Count its letters.", (0,)),
-        Step("numbers", "Multiply that by 7.", (1,)),
-    )
-)
-
-LARGER_NUMBER = Plan(
-    (
-        Step("facts", "What is the atomic number of neon?"),
-        Step("roman", "What number does the Roman numeral XII stand for?"),
-        Step("numbers", "Which of the two numbers is larger?", (0, 1)),
-    )
-)
 
 SUN_AND_MOON = Plan(
     (
@@ -77,34 +63,21 @@ COURSE = (
         profile="untrained",
     ),
 )
-
-
-SPECIALIST_COURSE = (
-    COURSE[0],
-    Shown(
-        "Count the letters in the capital of Norway. What is that times 7?",
-        "a plan written by hand over trained specialists; each sees only its subtask and what it may read",
-        profile="specialists",
-        plan=LETTERS_TIMES_SEVEN,
-        expected="28",
-    ),
-    Shown(
-        "Which is larger: the atomic number of neon, or the Roman numeral XII?",
-        "also by hand: two steps at the same time, a third reads both",
-        profile="specialists",
-        plan=LARGER_NUMBER,
-        expected="12",
-    ),
-    COURSE[-1],
-)
-"""Where specialists ship, and no conductor yet."""
+"""Where no conductor ships."""
 
 PLANNED = "the trained conductor writes the plan; each step goes to a specialist that sees nothing else"
 
 TRAINED_COURSE = (
-    Shown("What is the capital of Norway? Count the letters in it, and multiply that number by 7.", PLANNED),
-    Shown("What is the sum of the number of letters in Oslo and the atomic number of neon?", PLANNED),
-    Shown("Which place name is hidden in the jumbled letters isapn?", f"{PLANNED}; one is unreliable, one checks"),
+    Shown(
+        "What is the capital of Norway? Count its letters. Then what is that number as a Roman numeral?",
+        PLANNED,
+        expected="IV",
+    ),
+    Shown("Find the value of the Roman numeral XIV. Then how is that written in binary?", PLANNED),
+    Shown(
+        "What is the Roman form of the atomic number of neon?",
+        "two steps in one phrase (neon is 10, so X): questions like this one are what it gets wrong most",
+    ),
 )
 """Where the trained conductor ships: what none of its workers can answer alone."""
 
@@ -117,6 +90,7 @@ async def demonstrate(*, interactive: bool) -> int:
     async with open_runtime(loaded) as runtime:
         await _warm_up(runtime)
         traces = [await _show(runtime, shown) for shown in _course(runtime)]
+        _say_how_good()
         if interactive and sys.stdin.isatty() and sys.stdout.isatty():
             await _converse(runtime.conductor("ultra"), loaded.config)
         else:
@@ -127,7 +101,14 @@ async def demonstrate(*, interactive: bool) -> int:
 def _course(runtime: Runtime) -> tuple[Shown, ...]:
     if runtime.config.profile["ultra"].planner == "conductor":
         return TRAINED_COURSE
-    return SPECIALIST_COURSE if "specialists" in runtime.config.profile else COURSE
+    return COURSE
+
+
+def _say_how_good() -> None:
+    """What the conductor's card says, so that nobody takes three questions for a measurement."""
+    card = read_cards().get(CONDUCTOR)
+    if card is not None and (right := card.figures.get("test_accuracy")) is not None:
+        print_text(f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md")
 
 
 def _say_weights() -> None:

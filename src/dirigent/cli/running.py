@@ -17,7 +17,7 @@ from dirigent.config import Config, Loaded
 from dirigent.errors import DirigentError
 from dirigent.messages import Event, Message
 from dirigent.runtime import Runtime, load, open_runtime, open_store
-from dirigent.show import LiveRun, usd_text
+from dirigent.show import LiveRun, cost_text
 from dirigent.trace import RunEnded, Trace
 from dirigent.workers.weights import KNOWN, cached, fetch
 
@@ -46,7 +46,7 @@ async def watched_run(conductor: Conductor, question: str | Sequence[Message], *
     except asyncio.CancelledError:
         for cut in ended:
             await keep(cut, config)
-            say(f"cancelled: spent {usd_text(cut.cost_usd)} · trace {short(cut.id)}")
+            say(f"cancelled: spent {cost_text(cut)} · trace {short(cut.id)}")
         raise
     await keep(trace, config)
     return trace

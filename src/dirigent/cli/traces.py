@@ -128,7 +128,7 @@ def export(
                     file.write(msgspec.json.encode(trace) + b"\n")
                     count += 1
             file.flush()
-        say(f"{count} traces")
+        say("1 trace" if count == 1 else f"{count} traces")
 
     carry_out(work)
 
@@ -155,11 +155,11 @@ def replay(
         if as_json:
             print_json(_replayed(old, new, live=live) | {"same_answer": same})
         else:
-            from dirigent.show import usd_text
+            from dirigent.show import cost_text
 
             print_text(new.answer if new.status == "done" else f"{new.status}: {new.error}")
             told = "the same answer as" if same else "another answer than"
-            say(f"{told} trace {short(old.id)} · {_calls(new.usage.calls)} · {usd_text(new.cost_usd)}")
+            say(f"{told} trace {short(old.id)} · {_calls(new.usage.calls)} · {cost_text(new)}")
         return 0 if same or (live and new.status == "done") else FAILED
 
     carry_out(work, as_json=as_json)

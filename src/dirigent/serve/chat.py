@@ -56,7 +56,7 @@ async def _answered(
         return EventStream(service, ask, place)
     work: Coroutine[Any, Any, DryRun | Trace]
     work = drafted(service, ask) if ask.extension.dry_run else conducted(service, ask)
-    found: DryRun | Trace | None = await unless_gone(service, work, request.receive)
+    found: DryRun | Trace | None = await unless_gone(service, work, request)
     place.leave()
     return CLIENT_GONE if found is None else _response(ask, found)
 

@@ -69,12 +69,8 @@ class Checked:
     async def _mended(self, request: Request, reply: Reply, fault: str) -> Reply:
         second = await _asked_again(self.worker, request, reply, mend_json_messages(reply.text, fault))
         if not _may_stay(second) and (fault := self._check(second.text)):
-            raise WorkerError(
-                f"{self.info.name} wrote no JSON of the shape that was asked for, twice: {fault}",
-                worker=self.info.name,
-                fault="reply",
-                attempts=second.attempts,
-            )
+            said = f"{self.info.name} wrote no JSON of the shape that was asked for, twice: {fault}"
+            raise WorkerError(said, said=said, worker=self.info.name, fault="reply", attempts=second.attempts)
         return second
 
 
@@ -105,12 +101,8 @@ class Answering:
         more = ask_again_messages(first.text, refused=not is_empty)
         second = await _asked_again(self.worker, request, first, more, observe=observe)
         if is_empty and not second.text.strip() and not second.tool_calls:
-            raise WorkerError(
-                f"{self.info.name} gave an empty reply, twice",
-                worker=self.info.name,
-                fault="reply",
-                attempts=second.attempts,
-            )
+            said = f"{self.info.name} gave an empty reply, twice"
+            raise WorkerError(said, said=said, worker=self.info.name, fault="reply", attempts=second.attempts)
         return second
 
 

@@ -12,7 +12,7 @@ until then is kept as `cancelled`, and a run that had waited before waits again.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -89,7 +89,7 @@ def prepare(service: Service, chat: ChatRequest, *, caller: Caller, began: float
     )
     conductor = service.models.conductor(chat.model, caller=caller, extension=extension, options=options, rule=rule)
     check_abilities(conductor, question, options)
-    run_id = run_id or secrets.token_hex(8)
+    run_id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=run_id)
     options = msgspec.structs.replace(options, ledger=ledger)
     return Ask(chat, question, conductor, options, run_id, began, caller, rule)

@@ -1,9 +1,9 @@
 """One connection of a client: uvicorn's, with bounds on what comes before a request is whole.
 
-uvicorn waits without end for a header that comes byte by byte, and keeps headers of any length. Here a header has
-`HEADER_S` seconds and `MAX_HEADER_BYTES`, from the first byte of the connection or of the next request on it. Time
-and size of the body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. A client
-that does not take its reply is cut off rather than waited for.
+uvicorn waits without end for a header that comes byte by byte, and keeps headers of any length. Here a header is
+bounded in time and size, from the first byte of the connection or of the next request on it. Time and size of the
+body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. A client that does not take
+its reply is cut off rather than waited for.
 
 When the server stops, uvicorn closes every connection without a request. One that was taken a moment ago has its
 request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`.
@@ -12,38 +12,103 @@ request on the way as a rule, and closing would reset it: here it may still ask,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEADER_S = 10.0
-MAX_HEADER_BYTES = 64 * 1024
 LAST_REQUEST_S = 1.0
+
+LEAVING = "dirigent.leaving"
+"""Under this name a request's scope has the `Leaving` of its connection, among its extensions."""
 
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
+def bounded_connection(*, header_timeout_s: float, max_header_bytes: int) -> type[Connection]:
+    """The kind of connection that uvicorn is to make: it makes them itself, and takes a class."""
+    bounds = {"header_timeout_s": header_timeout_s, "max_header_bytes": max_header_bytes}
+    return type("BoundedConnection", (Connection,), bounds)
+
+
+class Leaving:
+    """Tells when the client of a connection goes away: a call, where the usual way (`receive`) takes a task."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.tell: set[Callable[[], object]] = set()
+        """Who wants to know."""
+
+    def now(self) -> None:
+        self.gone = True
+        for tell in list(self.tell):
+            tell()
+
+
+class _Joining:
+    """A transport that sends a reply's header together with what follows it in the same turn of the event loop: each
+    write is a call of the system and a packet, and uvicorn makes two of every reply."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._header = b""
+
+    def write(self, data: bytes) -> None:
+        if self._header:
+            header, self._header = self._header, b""
+            self._transport.writelines((header, data))
+        elif data.startswith(b"HTTP/") and data.endswith(b"\r\n\r\n"):
+            self._header = data
+            self._loop.call_soon(self._send_header)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._send_header()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _send_header(self) -> None:
+        header, self._header = self._header, b""
+        if header and not self._transport.is_closing():
+            self._transport.write(header)
+
+
 class Connection(HttpToolsProtocol):
     """A header that arrives in one piece, as nearly all do, costs no timer."""
 
+    header_timeout_s: float
+    max_header_bytes: int
     _waiting: asyncio.TimerHandle | None = None
     """Runs while a header is awaited."""
     _header_bytes = 0
     _stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._waiting = self.loop.call_later(HEADER_S, self._refuse, _TOO_LATE)
+        super().connection_made(cast(asyncio.Transport, _Joining(transport, self.loop)))
+        self._leaving = Leaving()
+        self._waiting = self.loop.call_later(self.header_timeout_s, self._refuse, _TOO_LATE)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._under_way() or self.transport.is_closing():
             return
         if self._waiting is None:
-            self._waiting = self.loop.call_later(HEADER_S, self._refuse, _TOO_LATE)
+            self._waiting = self.loop.call_later(self.header_timeout_s, self._refuse, _TOO_LATE)
         self._header_bytes += len(data)
-        if self._header_bytes > MAX_HEADER_BYTES:
+        if self._header_bytes > self.max_header_bytes:
             self._refuse(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast(dict[str, Any], self.scope)["extensions"] = {LEAVING: self._leaving}
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
@@ -54,6 +119,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+        self._leaving.now()
 
     def shutdown(self) -> None:
         self._stopping = True

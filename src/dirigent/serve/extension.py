@@ -19,25 +19,29 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.datastructures import Headers
 
 from dirigent.serve.problems import Problem
 from dirigent.serve.wire import ChatRequest, Extension, PoolChoice
 from dirigent.toml import nearest
 
 PREFIX = "x-dirigent-"
+RAW_PREFIX = PREFIX.encode()
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def with_headers(chat: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
+def with_headers(chat: ChatRequest, headers: Headers) -> ChatRequest:
     """The request, its field `dirigent` filled up from the headers."""
+    if not any(name.startswith(RAW_PREFIX) for name, _ in headers.raw):  # as nearly always
+        return chat
     extension = merged(chat.dirigent, headers)
     return chat if extension is chat.dirigent else msgspec.structs.replace(chat, dirigent=extension)
 
 
 def merged(extension: Extension | None, headers: Mapping[str, str]) -> Extension | None:
     """The body's extension and the headers' together; the very same object where no header says anything."""
-    said = {name.lower(): value for name, value in headers.items() if name.lower().startswith(PREFIX)}
+    said = {low: value for name, value in headers.items() if (low := name.lower()).startswith(PREFIX)}
     if not said:
         return extension
     found: dict[str, Any] = {}

@@ -35,7 +35,7 @@ class Gate:
     def __init__(self, app: App, service: Service) -> None:
         self._app = app
         self._service = service
-        self._tries = Tries()
+        self._tries = Tries(most=service.settings.failed_tries_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

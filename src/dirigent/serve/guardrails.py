@@ -136,7 +136,8 @@ class Regional:
         return found
 
     def _refused(self, said: str) -> WorkerError:
-        return WorkerError(f"nothing was sent to {self.info.name}: {said}", worker=self.info.name, fault="request")
+        said = f"nothing was sent to {self.info.name}: {said}"
+        return WorkerError(said, said=said, worker=self.info.name, fault="request")
 
 
 class Bounded:
@@ -153,12 +154,8 @@ class Bounded:
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         reply = await self.worker.ask(request, observe=self._up_to_bound(observe))
         if len(reply.text) > self._max_chars:
-            raise WorkerError(
-                f"{self.info.name} wrote {len(reply.text):,} characters; max_reply_chars is {self._max_chars:,}",
-                worker=self.info.name,
-                fault="reply",
-                attempts=reply.attempts,
-            )
+            said = f"{self.info.name} wrote {len(reply.text):,} characters; max_reply_chars is {self._max_chars:,}"
+            raise WorkerError(said, said=said, worker=self.info.name, fault="reply", attempts=reply.attempts)
         return reply
 
     def _up_to_bound(self, observe: Observe) -> Observe:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from dirigent.limits import within
+from dirigent.serve.connection import LEAVING
 from dirigent.serve.gate import Receive
 from dirigent.serve.problems import Problem
 from dirigent.serve.reading import MAX_BODY_BYTES
@@ -24,14 +26,23 @@ CLIENT_GONE = Response(status_code=499)
 
 async def read_body(request: Request, *, timeout_s: float) -> bytes:
     """The body, within its bounds in size and time."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"the content type is {kind[:60]!r}; send application/json", code="content_type")
     try:
-        async with asyncio.timeout(timeout_s):
-            return await _whole_body(request.receive)
+        return await within(timeout_s, _whole_body(request.receive))
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {timeout_s:g} s", code="slow_body") from None
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """A header by its name in lower case. Starlette's own mapping is made anew for each request, at three times the
+    price."""
+    for known, value in request.scope["headers"]:
+        if known == name:
+            said: str = value.decode("latin-1")
+            return said
+    return None
 
 
 async def _whole_body(receive: Receive) -> bytes:
@@ -58,32 +69,44 @@ def admitted(service: Service, caller: Caller) -> Place:
     return place
 
 
-async def unless_gone(service: Service, work: Coroutine[Any, Any, T], receive: Receive) -> T | None:
+async def unless_gone(service: Service, work: Coroutine[Any, Any, T], request: Request) -> T | None:
     """Do the work; a client that goes away first cancels it, and there is None.
 
     The work is done in the request's own task: one more would cost five turns of the event loop on its way in and out.
     """
     task = asyncio.current_task()
     assert task is not None
-    gone = asyncio.ensure_future(disconnected(receive))
-    working = True
+    working, gone = True, False
 
-    def give_up(_: object) -> None:
+    def give_up(*_: object) -> None:
+        nonlocal gone
         if working:
+            gone = True
             task.cancel()
 
-    gone.add_done_callback(give_up)
+    look_away = _watch(request, give_up)
     service.running.add(task)
     try:
         return await work
     except asyncio.CancelledError:
-        if gone.done() and not task.uncancel():
+        if gone and not task.uncancel():
             return None
         raise
     finally:
         working = False
         service.running.discard(task)
-        gone.cancel()
+        look_away()
+
+
+def _watch(request: Request, give_up: Callable[..., None]) -> Callable[[], object]:
+    """Have `give_up` called when the client goes away; gives what ends that."""
+    leaving = request.scope.get("extensions", {}).get(LEAVING)
+    if leaving is None or leaving.gone:  # behind another server, or too late to be told
+        gone = asyncio.ensure_future(disconnected(request.receive))
+        gone.add_done_callback(give_up)
+        return gone.cancel
+    leaving.tell.add(give_up)
+    return lambda: leaving.tell.discard(give_up)
 
 
 async def disconnected(receive: Receive) -> None:

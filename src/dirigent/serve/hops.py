@@ -24,7 +24,7 @@ class Hops:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        said = dict(scope["headers"]).get(_NAME) if scope["type"] == "http" else None
+        said = next((value for name, value in scope.get("headers", ()) if name == _NAME), None)
         if said is None:  # from a client, as nearly all are
             await self._app(scope, receive, send)
             return

@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from dirigent.config import BUILT_IN_PROFILES
 from dirigent.errors import StoreError
 from dirigent.serve.gate import App, Receive, Scope, Send, send_problem
-from dirigent.serve.handling import CLIENT_GONE, read_body
+from dirigent.serve.handling import CLIENT_GONE, header, read_body
 from dirigent.serve.problems import Problem, problem_of
 from dirigent.serve.service import Service
 from dirigent.store.idempotency import Claimed, Differs, GivenUp, Kept, Running, claim, finish, release
@@ -34,7 +34,7 @@ from dirigent.store.keys import Caller
 from dirigent.store.ledger import reconcile
 from dirigent.workers.secret import redact
 
-HEADER = "idempotency-key"
+HEADER = b"idempotency-key"
 MAX_NAME_CHARS = 255
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 TRACE_HEADER = "X-Dirigent-Trace-Id"
@@ -49,7 +49,7 @@ def idempotent(handler: Handler) -> Handler:
 
     @functools.wraps(handler)
     async def wrapped(request: Request) -> Any:
-        name = request.headers.get(HEADER)
+        name = header(request, HEADER)
         if name is None:
             return await handler(request)
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isascii() or not name.isprintable():

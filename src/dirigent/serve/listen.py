@@ -21,14 +21,11 @@ from dirigent.config import Config
 from dirigent.errors import ConfigError
 from dirigent.serve.app import build_app
 from dirigent.serve.background import resume_all
-from dirigent.serve.connection import Connection
+from dirigent.serve.connection import bounded_connection
 from dirigent.serve.gate import is_loopback
 from dirigent.serve.service import Service
 from dirigent.store import Store
 from dirigent.store.keys import any_keys
-
-IDLE_S = 15
-"""How long a connection may stay open between two requests."""
 
 COLLECT_AFTER = 10_000
 """New objects after which Python looks for unreachable cycles; by default 700, which one request makes."""
@@ -131,17 +128,21 @@ class _Server(uvicorn.Server):
 
 
 def _server(service: Service) -> _Server:
+    settings = service.settings
+    connection = bounded_connection(
+        header_timeout_s=settings.header_timeout_s, max_header_bytes=settings.max_header_bytes
+    )
     return _Server(
         uvicorn.Config(
             build_app(service),
-            http=Connection,
+            http=connection,
             lifespan="off",
             access_log=False,
             log_level="warning",
             server_header=False,
             proxy_headers=False,  # an address that a header claims can be a lie
-            timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=max(1, round(service.settings.grace_s)),
+            timeout_keep_alive=settings.idle_timeout_s,  # type: ignore[arg-type]  # seconds, whole or not
+            timeout_graceful_shutdown=max(1, round(settings.grace_s)),
             ws="none",
         )
     )

@@ -97,7 +97,7 @@ async def _answered(service: Service, request: Request, wanted: MessagesRequest,
         events = MessagesEvents(ask, id=id, request_id=request.scope["request_id"])
         return EventStream(service, ask, place, events=events)
     work = _drafted(service, ask) if ask.extension.dry_run else _whole(service, ask, id)
-    response = await unless_gone(service, work, request.receive)
+    response = await unless_gone(service, work, request)
     place.leave()
     return CLIENT_GONE if response is None else response
 

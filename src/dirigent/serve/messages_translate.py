@@ -258,10 +258,12 @@ def input_of(call: ToolCall) -> dict[str, Any]:
 
 def usage_of(trace: Trace, *, before: Trace | None = None) -> MessageUsage:
     usage = usage_since(trace, before)
+    read, written = usage.cached_input_tokens, usage.cache_write_input_tokens
     return MessageUsage(
-        input_tokens=usage.input_tokens - usage.cached_input_tokens,
+        input_tokens=usage.input_tokens - read - written,
         output_tokens=usage.output_tokens,
-        cache_read_input_tokens=usage.cached_input_tokens,
+        cache_read_input_tokens=read,
+        cache_creation_input_tokens=written,
         orchestration_input_tokens=usage.orchestration_input_tokens,
         orchestration_output_tokens=usage.orchestration_output_tokens,
     )

@@ -234,7 +234,7 @@ class AnswerToolUse(msgspec.Struct, frozen=True, tag="tool_use"):
 
 
 class MessageUsage(msgspec.Struct, frozen=True):
-    """Every billed call of the run, planning included. What was read from a cache is not part of `input_tokens`."""
+    """Every billed call of the run, planning included. What a cache gave or took is no part of `input_tokens`."""
 
     input_tokens: int
     output_tokens: int

@@ -1,16 +1,19 @@
 """Metrics: what Prometheus reads at `/metrics`. Counters only; nothing decides by them.
 
 Labels come from fixed sets (routes, statuses, models and workers of the configuration), so that no caller can
-make the page grow.
+make the page grow. Counting is done in plain numbers, from one event loop, and put into Prometheus's words when the
+page is read: every request counts ten things, and the library's own counters, made for threads, take twice as long.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dirigent.pool import Pool
@@ -28,44 +31,77 @@ class Metrics:
     """The counters of one server."""
 
     def __init__(self, pool: Pool, admission: Admission) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter("dirigent_requests", "Requests answered.", ("route", "status"), registry=self.registry)
-        self._runs = Counter("dirigent_runs", "Runs ended.", ("model", "status"), registry=self.registry)
-        self._seconds = Histogram(
-            "dirigent_run_seconds", "Wall-clock time of runs.", ("model",), buckets=SECONDS, registry=self.registry
+        self._requests = _Counter("dirigent_requests", "Requests answered.", ("route", "status"))
+        self._runs = _Counter("dirigent_runs", "Runs ended.", ("model", "status"))
+        self._calls = _Counter("dirigent_calls", "Calls to workers.", ("worker", "outcome"))
+        self._tokens = _Counter("dirigent_tokens", "Tokens billed.", ("worker", "kind"))
+        self._overruns = _Counter("dirigent_overruns", "Calls that came to more than was set aside.", ("worker",))
+        self._cost = _Counter("dirigent_cost_usd", "What calls cost.", ("worker",))
+        self._seconds = _Histogram("dirigent_run_seconds", "Wall-clock time of runs.", ("model",), SECONDS)
+        self._overhead = _Histogram(
+            "dirigent_overhead_seconds", "Time of runs not spent waiting for workers.", (), OVERHEAD_S
         )
-        self._overhead = Histogram(
-            "dirigent_overhead_seconds", "Time of runs not spent waiting for workers.", buckets=OVERHEAD_S,
-            registry=self.registry,
-        )  # fmt: skip
-        self._calls = Counter("dirigent_calls", "Calls to workers.", ("worker", "outcome"), registry=self.registry)
-        self._tokens = Counter("dirigent_tokens", "Tokens billed.", ("worker", "kind"), registry=self.registry)
-        self._cost = Counter("dirigent_cost_usd", "What calls cost.", ("worker",), registry=self.registry)
+        self.registry = CollectorRegistry()
+        runs = (self._requests, self._runs, self._seconds, self._overhead)
+        for kept in (*runs, self._calls, self._tokens, self._overruns, self._cost):
+            self.registry.register(kept)
         self.registry.register(_Now(pool, admission))
-        # Looking a label up takes longer than counting, and there are few labels.
-        self._requests_of = functools.cache(self._requests.labels)
-        self._runs_of = functools.cache(self._runs.labels)
-        self._seconds_of = functools.cache(self._seconds.labels)
-        self._calls_of = functools.cache(self._calls.labels)
-        self._tokens_of = functools.cache(self._tokens.labels)
-        self._cost_of = functools.cache(self._cost.labels)
 
     def count_request(self, route: str, status: int) -> None:
-        self._requests_of(route, str(status)).inc()
+        self._requests.of[route, str(status)] += 1
 
     def count_run(self, trace: Trace, *, model: str, seconds: float, before: Trace | None = None) -> None:
         """Enter a run; of one that was resumed, what came since it paused (`before`)."""
-        self._runs_of(model, trace.status).inc()
-        self._seconds_of(model).observe(seconds)
-        self._overhead.observe(max(0.0, seconds - upstream_s(trace, before=before)))
+        self._runs.of[model, trace.status] += 1
+        self._seconds.observe((model,), seconds)
+        self._overhead.observe((), max(0.0, seconds - upstream_s(trace, before=before)))
         for attempt in attempts_since(trace, before):
-            self._calls_of(attempt.worker, "failed" if attempt.error else "done").inc()
-            self._tokens_of(attempt.worker, "input").inc(attempt.usage.input_tokens)
-            self._tokens_of(attempt.worker, "output").inc(attempt.usage.output_tokens)
-            self._cost_of(attempt.worker).inc(attempt.cost_usd)
+            worker, usage = attempt.worker, attempt.usage
+            self._calls.of[worker, "failed" if attempt.error else "done"] += 1
+            self._tokens.of[worker, "input"] += usage.input_tokens
+            self._tokens.of[worker, "output"] += usage.output_tokens
+            self._cost.of[worker,] += attempt.cost_usd
+            if attempt.overran:
+                self._overruns.of[worker,] += 1
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _Counter(Collector):
+    """A number for each set of labels."""
+
+    def __init__(self, name: str, about: str, labels: Sequence[str]) -> None:
+        self.of: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        self._name, self._about, self._labels = name, about, labels
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, value in self.of.items():
+            family.add_metric(labels, value)
+        yield family
+
+
+class _Histogram(Collector):
+    """How often which size came, for each set of labels."""
+
+    def __init__(self, name: str, about: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self._name, self._about, self._labels, self._bounds = name, about, labels, bounds
+        self._counts: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
+        self._sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        if not labels:
+            self._counts[()]  # is on the page before anything was counted
+
+    def observe(self, labels: tuple[str, ...], size: float) -> None:
+        self._counts[labels][bisect_left(self._bounds, size)] += 1
+        self._sums[labels] += size
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._about, labels=self._labels)
+        names = [*(repr(float(bound)) for bound in self._bounds), "+Inf"]
+        for labels, counts in self._counts.items():
+            family.add_metric(labels, list(zip(names, accumulate(counts), strict=True)), self._sums[labels])
+        yield family
 
 
 class _Now(Collector):

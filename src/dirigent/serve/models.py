@@ -49,6 +49,8 @@ from dirigent.worker import Ability, Worker, WorkerInfo
 MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """What `dirigent-mini` is over a configuration that has no profile of that name."""
 
+NOTHING_MORE = Extension()
+
 PIN = re.compile(rf"-{VERSION}\Z")
 OLDER = re.compile(rf"(?:mini|ultra)-{VERSION}")
 """A profile that keeps an older policy under its dated name."""
@@ -75,6 +77,8 @@ class Models:
         self._models = {model.id: model for model in _models(runtime)}
         self._whole = {id: self._conductor(model, {}) for id, model in self._models.items()}
         self._planners = {id: self._trained_planner(model) for id, model in self._models.items()}
+        self._plain: dict[str, Conductor] = {}
+        """What a model is to a request that asks for nothing more than it, from a caller who may use everything."""
         self._created = int(time.time())
 
     def cards(self, caller: Caller) -> tuple[ModelCard, ...]:
@@ -105,6 +109,15 @@ class Models:
         self, id: str, *, caller: Caller, extension: Extension, options: Request, rule: Override | None = None
     ) -> Conductor:
         """The conductor for one request, or a `Problem` that names the field at fault."""
+        plain = rule is None and extension == NOTHING_MORE and _is_unbounded(caller)
+        if plain and (found := self._plain.get(id)) is not None:
+            return _with(found, options, notes=())
+        narrowed = self._narrowed(id, caller, extension, rule)
+        if plain:
+            self._plain[id] = narrowed
+        return _with(narrowed, options, notes=(note_of(rule),) if rule is not None else ())
+
+    def _narrowed(self, id: str, caller: Caller, extension: Extension, rule: Override | None) -> Conductor:
         if not self._usable(id, caller):
             raise self.missing(id, caller)
         if rule is not None:
@@ -116,10 +129,9 @@ class Models:
             changes |= {"workers": names}
         self._check_planner(model, names, caller, extension, changes, rule)
         try:
-            conductor = self._conductor(model, changes) if changes else whole
+            return self._conductor(model, changes) if changes else whole
         except ConfigError as error:
             raise Problem(400, str(error), code="not_possible", param="dirigent") from None
-        return _with(conductor, options, notes=(note_of(rule),) if rule is not None else ())
 
     def _usable(self, id: str, caller: Caller) -> tuple[str, ...]:
         """The model's workers that this caller may use; none where the model is not theirs, or there is none."""
@@ -152,7 +164,8 @@ class Models:
 
     def _conductor(self, model: Model, changes: Mapping[str, Any]) -> Conductor:
         if not model.worker:
-            return self._runtime.conductor(model.profile, changes=dict(model.changes) | dict(changes))
+            all_changes = dict(model.changes) | dict(changes)
+            return self._runtime.conductor(model.profile, changes=all_changes, called=_called(model))
         worker = self._runtime.pool[model.worker]
         if problem := self._runtime.problems.get(model.worker):
             raise ConfigError(problem)
@@ -236,6 +249,15 @@ def _models(runtime: Runtime) -> list[Model]:
     return found
 
 
+def _called(model: Model) -> str:
+    """What traces and the usage call it: the profile, whichever of its names was asked for, with the day of a pin;
+    a model that is not a profile as it stands has its own name."""
+    if model.changes:
+        return model.id
+    pin = PIN.search(model.id) if model.pins else None
+    return model.profile + (pin[0] if pin else "")
+
+
 def _mini(runtime: Runtime) -> Model:
     """The profile `mini` where the configuration has one, else one step by the quickest planner at hand."""
     about = "one step, quickly"
@@ -305,6 +327,11 @@ def _allowed(info: WorkerInfo, caller: Caller) -> bool:
     if caller.allow and info.name not in caller.allow:
         return False
     return info.name not in caller.deny and (not caller.region or info.region == caller.region)
+
+
+def _is_unbounded(caller: Caller) -> bool:
+    """Whether `_allowed` says yes to every worker."""
+    return not (caller.budgets_usd or caller.allow or caller.deny or caller.region)
 
 
 def _ruled(pool: Pool, rule: Override | None, caller: Caller) -> Pool:

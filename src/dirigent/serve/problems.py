@@ -111,12 +111,15 @@ STATUS_OF: Mapping[str, tuple[int, str]] = {
 
 def problem_of(error: DirigentError) -> Problem:
     """An expected failure, as the caller sees it."""
-    return _problem(type(error).__name__, str(error), {})
+    return _problem(type(error).__name__, error.for_caller, {})
 
 
 def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
-    """A run that failed, as the caller sees it."""
-    return _problem(trace.error_kind, trace.error, headers)
+    """A run that failed, as the caller sees it. What a provider wrote stands in the trace, for its owner alone."""
+    said = trace.error_for_caller
+    if trace.error_kind == WorkerError.__name__:
+        said += f" (trace {trace.id})"
+    return _problem(trace.error_kind, said, headers)
 
 
 def _problem(kind: str, message: str, headers: Mapping[str, str]) -> Problem:

@@ -171,7 +171,7 @@ async def _answered(service: Service, request: Request, wanted: Wanted, *, ask: 
         events = ResponseEvents(ask, wanted.response, keep=_keeper(service, wanted, ask))
         return EventStream(service, ask, place, events=events)
     work = _drafted(service, ask) if ask.extension.dry_run else _whole(service, wanted, ask)
-    response = await unless_gone(service, work, request.receive)
+    response = await unless_gone(service, work, request)
     place.leave()
     return CLIENT_GONE if response is None else response
 

@@ -21,14 +21,16 @@ from dirigent.serve.handling import disconnected
 from dirigent.serve.problems import Problem, problem_of_run
 from dirigent.serve.responses_events import KEEP_ALIVE, Script
 from dirigent.serve.responses_kept import finish, keep, missing, read
-from dirigent.serve.responses_translate import completed, failed, summary_of, usage_of
+from dirigent.serve.responses_translate import completed, failed, reasoning_items, summary_of, usage_of
 from dirigent.serve.responses_wire import Item, ResponseObject
+from dirigent.serve.resume import Kept
 from dirigent.serve.service import Service
 from dirigent.serve.stream import HEADERS, send_in_time
 from dirigent.serve.translate import report_of
 from dirigent.store import run_states
 from dirigent.store.admission import Place
 from dirigent.store.responses import UNFINISHED, KeptResponse, find_response
+from dirigent.store.run_states import RunRow
 from dirigent.trace import Trace
 
 KIND = "response"
@@ -61,13 +63,18 @@ async def on_finished(service: Service, purpose: Mapping[str, str], trace: Trace
 
 async def up_to_date(service: Service, kept: KeptResponse) -> KeptResponse:
     """The response as it stands, also where whoever should have given it its end died before that."""
+    return (await _looked_at(service, kept))[0]
+
+
+async def _looked_at(service: Service, kept: KeptResponse) -> tuple[KeptResponse, RunRow | None]:
+    """The response as it stands, and the state of its run while somebody carries that out."""
     if kept.status not in UNFINISHED:
-        return kept
+        return kept, None
     row = await run_states.find(service.store, kept.run_id)
     if row is not None and row.state != "waiting":
-        return kept  # somebody carries it out
+        return kept, row
     await finish(service.store, kept, await _found_end(service, kept, waits=row is not None))
-    return await _again(service, kept.id, kept.key_id)
+    return await _again(service, kept.id, kept.key_id), None
 
 
 async def _found_end(service: Service, kept: KeptResponse, *, waits: bool) -> ResponseObject:
@@ -85,8 +92,9 @@ async def cancelled(service: Service, kept: KeptResponse) -> KeptResponse:
     """The response after its run was cancelled, or as it was where it had ended."""
     if kept.status not in UNFINISHED:
         return kept
+    row = await run_states.find(service.store, kept.run_id)
     await background.cancel(service, kept.run_id, key_id=kept.key_id)
-    stopped = msgspec.structs.replace(read(kept), status="cancelled")
+    stopped = msgspec.structs.replace(read(kept), status="cancelled", output=reasoning_items(kept.id, _lines_of(row)))
     await finish(service.store, kept, stopped)  # changes nothing where the run gave it its end meanwhile
     return await _again(service, kept.id, kept.key_id)
 
@@ -96,23 +104,35 @@ def ended(response: ResponseObject, trace: Trace, *, whole: bool = False) -> Res
     report = report_of(trace, seconds=trace.seconds, whole=whole)
     if trace.status in ("done", "waiting"):
         return completed(response, trace, report=report, summary=summary_of(trace))
-    end = msgspec.structs.replace(response, usage=usage_of(trace), dirigent=report)
+    told = reasoning_items(response.id, summary_of(trace))
+    end = msgspec.structs.replace(response, usage=usage_of(trace), dirigent=report, output=told)
     if trace.status == "cancelled":
         return msgspec.structs.replace(end, status="cancelled")
-    return failed(end, problem_of_run(trace, headers={}))
+    return failed(end, problem_of_run(trace, headers={}), output=told)
+
+
+def _lines_of(row: RunRow | None) -> list[str]:
+    """What a run that goes on has done so far, as its state was last written down."""
+    try:
+        return [] if row is None else summary_of(row.read(Kept).state.trace)
+    except StoreError:
+        return []  # kept by another version, which will tell it in the end
 
 
 class ResponseReplay:
     """A response of the background as a stream of events: an ASGI application.
 
-    The numbers of the events follow from the response alone, so whoever comes again with the last number they saw
-    gets what is missing. A client that goes away leaves the run as it is.
+    While the run goes on, here or in another process, its steps are told as they are written down; its text when it
+    has ended. The numbers of the events follow from what is kept, so whoever comes again with the last number they
+    saw gets what is missing. A client that goes away leaves the run as it is.
     """
 
     def __init__(self, service: Service, kept: KeptResponse, *, after: int = -1) -> None:
         self._service = service
         self._kept = kept
         self._script = Script(read(kept), after=after)
+        self._seen = ""
+        """When the run's state was written that was told last."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(disconnected(receive))
@@ -140,15 +160,27 @@ class ResponseReplay:
         await self._body(send, last, more=False)
 
     async def _its_end(self, send: Send) -> ResponseObject:
-        """Waits until the response has ended, and keeps the connection alive meanwhile."""
+        """Waits until the response has ended; tells its steps, and keeps the connection alive, meanwhile."""
         spoke_at = time.monotonic()
         while self._kept.status in UNFINISHED:
-            await asyncio.sleep(LOOK_EVERY_S)
-            self._kept = await up_to_date(self._service, await _again(self._service, self._kept.id, self._kept.key_id))
-            if time.monotonic() - spoke_at > self._service.settings.keep_alive_s:
+            self._kept, row = await _looked_at(self._service, self._kept)
+            out = self._script.reason_on(self._news(row))
+            if not out and time.monotonic() - spoke_at > self._service.settings.keep_alive_s:
+                out = KEEP_ALIVE
+            if out:
                 spoke_at = time.monotonic()
-                await self._body(send, KEEP_ALIVE)
+                await self._body(send, out)
+            if row is not None:
+                await asyncio.sleep(LOOK_EVERY_S)
+                self._kept = await _again(self._service, self._kept.id, self._kept.key_id)
         return read(self._kept)
+
+    def _news(self, row: RunRow | None) -> list[str]:
+        """The run's lines, where its state was written since the last look: reading one takes longer than looking."""
+        if row is None or row.updated_at == self._seen:
+            return []
+        self._seen = row.updated_at
+        return _lines_of(row)
 
     async def _body(self, send: Send, body: bytes, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": more}

@@ -8,7 +8,7 @@ The same events are told live while a run goes (`ResponseEvents`) and afterwards
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -118,6 +118,10 @@ class Script:
         out += self._event("response.reasoning_summary_text.done", **at, text=line)
         return out + self._event("response.reasoning_summary_part.done", **at, part=SummaryText(line))
 
+    def reason_on(self, lines: Sequence[str]) -> bytes:
+        """The parts of the summary that have not been told yet."""
+        return b"".join(self.reason(line) for line in lines[len(self._summary) :])
+
     def say(self, piece: str) -> bytes:
         """A piece of the answer's text."""
         out = b""
@@ -131,10 +135,11 @@ class Script:
 
     def rest(self, response: ResponseObject) -> bytes:
         """Every item of the response that has not been told yet, then the response."""
-        out = self._reasoned() if self._text is None else b""
-        for item in response.output[len(self._told) :]:
+        left = response.output[len(self._told) :]
+        out = b"" if any(isinstance(item, ReasoningItem) for item in left) else self._reasoned()
+        for item in left:
             if isinstance(item, ReasoningItem):
-                out += b"".join(self.reason(part.text) for part in item.summary) + self._reasoned()
+                out += self.reason_on([part.text for part in item.summary]) + self._reasoned()
             elif isinstance(item, MessageItem):
                 out += self._said(item)
             elif isinstance(item, CallItem):

@@ -248,9 +248,7 @@ INCOMPLETE: dict[str, IncompleteDetails] = {
 
 
 def output_of(response_id: str, trace: Trace, *, summary: Sequence[str]) -> tuple[Item, ...]:
-    items: list[Item] = []
-    if summary:
-        items.append(reasoning_item(response_id, summary, "completed"))
+    items: list[Item] = [*reasoning_items(response_id, summary)]
     if trace.answer or not trace.tool_calls:
         status: ItemStatus = "incomplete" if finish_reason(trace) in INCOMPLETE else "completed"
         items.append(message_item(response_id, trace.answer, status))
@@ -258,6 +256,11 @@ def output_of(response_id: str, trace: Trace, *, summary: Sequence[str]) -> tupl
         id = call_item_id(response_id, index)
         items.append(CallItem(call.id, call.name, call.arguments, id=id, status="completed"))
     return tuple(items)
+
+
+def reasoning_items(response_id: str, summary: Sequence[str]) -> tuple[Item, ...]:
+    """The summary as output; nothing where there is none."""
+    return (reasoning_item(response_id, summary, "completed"),) if summary else ()
 
 
 def reasoning_item(response_id: str, summary: Sequence[str], status: ItemStatus) -> ReasoningItem:
@@ -318,15 +321,20 @@ class Progress:
 
 
 def summary_of(trace: Trace) -> list[str]:
-    """The same lines from a run that nobody watched."""
-    lines: list[tuple[float, str]] = []
-    for round in trace.rounds:
+    """Lines of a run that nobody watched, from its trace: a step is asked once all that it reads is done.
+
+    As the run goes on, lines are only added at the end: so they can be told while it does, and told again the same.
+    """
+    lines: list[tuple[int, float, int, str]] = []
+    for number, round in enumerate(trace.rounds):
+        done_s = {step.index: step.ended_s for step in round.steps if step.status == "done"}
         steps = round.plan.steps if round.plan is not None else ()
-        for step in round.steps:
-            is_answer = step.index == len(steps) - 1 and trace.limits.max_rounds == 1
-            if step.messages and not is_answer:
-                lines.append((step.started_s, asking(step.worker, step.subtask)))
-    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+        for index, step in enumerate(steps):
+            is_answer = index == len(steps) - 1 and trace.limits.max_rounds == 1
+            if not is_answer and done_s.keys() >= set(step.access):
+                since_s = max((done_s[j] for j in step.access), default=0.0)
+                lines.append((number, since_s, index, asking(step.worker, step.subtask)))
+    return [line for *_, line in sorted(lines)]
 
 
 def asking(worker: str, subtask: str) -> str:

@@ -12,7 +12,9 @@ When to send is decided here; what it looks like on the wire is for the `Events`
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from dirigent.messages import Event
@@ -119,9 +121,7 @@ class EventStream:
         said = resumed_header(self._ask.resumed)
         headers += [(name.lower().encode(), value.encode()) for name, value in said.items()]
         await send_in_time(send, {"type": "http.response.start", "status": 200, "headers": headers}, self._patience_s)
-        await self._body(send, self._events.opening())
-        for piece in held:
-            await self._piece(send, piece)
+        await self._body(send, self._events.opening() + self._told(held))
         while not run.done() or not self._pieces.empty():
             await self._next_piece(send)
         await self._end(run, send)
@@ -143,21 +143,33 @@ class EventStream:
         return any(piece if isinstance(piece, str) else early and isinstance(piece, StepDelta) for piece in pieces)
 
     async def _next_piece(self, send: Send) -> None:
+        """Write what has come, all of it at once: a write costs more than a word, and under load several wait."""
         try:
-            async with asyncio.timeout(self._service.settings.keep_alive_s):
-                piece = await self._pieces.get()
+            if self._pieces.empty():
+                async with asyncio.timeout(self._service.settings.keep_alive_s):
+                    waiting = [await self._pieces.get()]
+            else:
+                waiting = []
         except TimeoutError:
             await self._body(send, self._events.keep_alive())
-        else:
-            await self._piece(send, piece)
+            return
+        while not self._pieces.empty():
+            waiting.append(self._pieces.get_nowait())
+        if told := self._told(waiting):
+            await self._body(send, told)
 
-    async def _piece(self, send: Send, piece: str | Event | None) -> None:
-        if isinstance(piece, Planned | StepStarted | StepReassigned):
-            if told := self._events.progress(piece):
-                await self._body(send, told)
-        elif isinstance(piece, str) and piece:
-            self._said.append(piece)
-            await self._body(send, self._events.text(piece))
+    def _told(self, pieces: Iterable[str | Event | None]) -> bytes:
+        """Pieces as bytes to send; words that follow one another are one event."""
+        out = b""
+        for is_text, group in itertools.groupby(pieces, key=lambda piece: isinstance(piece, str)):
+            if is_text:
+                text = "".join(map(str, group))
+                self._said.append(text)
+                out += self._events.text(text) if text else b""
+            else:
+                progress = (p for p in group if isinstance(p, Planned | StepStarted | StepReassigned))
+                out += b"".join(map(self._events.progress, progress))
+        return out
 
     async def _end(self, run: asyncio.Future[Trace], send: Send) -> None:
         """What is left of the answer, and what comes after it; or the error, and nothing more."""

@@ -35,7 +35,7 @@ from dirigent.serve.wire import (
 )
 from dirigent.trace import Round, StepRecord, Trace, attempts_since, usage_since
 
-DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,([A-Za-z0-9+/=\s]+)\Z", re.IGNORECASE)
+DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,(\s*[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*)\Z", re.IGNORECASE)
 
 FINISH: dict[Finish, str] = {
     "stop": "stop",
@@ -248,12 +248,12 @@ def planned_steps(plan: Plan) -> tuple[WireStep, ...]:
 
 def upstream_s(trace: Trace, *, before: Trace | None = None) -> float:
     """Seconds that the run could only wait: for planners, and along the longest chain of steps."""
-    waited_s = sum(_upstream_s_of_round(r) for r in trace.rounds)
+    waited_s = sum([_upstream_s_of_round(r) for r in trace.rounds])
     return waited_s - upstream_s(before) if before is not None else waited_s
 
 
 def _upstream_s_of_round(round: Round) -> float:
-    planning_s = sum(attempt.seconds for draft in round.drafts for attempt in draft.attempts)
+    planning_s = sum([attempt.seconds for draft in round.drafts for attempt in draft.attempts])
     ends: dict[int, float] = {}
     for step in round.steps:
         # Several attempts: the pauses between them are waiting too. One: the book-keeping around it is ours.
@@ -276,5 +276,9 @@ def _step(step: StepRecord) -> WireStep:
         cost_usd=step.cost_usd,
         seconds=round(step.seconds, 6),
         planned_worker=step.planned_worker,
-        error=step.error,
+        error=_STEP_ERRORS.get(step.status, step.error),
     )
+
+
+_STEP_ERRORS = {"failed": "it failed; its trace says why", "cancelled": "the run ended before it did"}
+"""In our own words: the text of the record may quote what a provider wrote."""

@@ -14,16 +14,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-FAILED_TRIES = 100
-"""Wrong keys from one address at once; each is forgiven after 60 s / 100."""
 REMEMBERED = 10_000
 """Addresses, and right keys, that are kept in mind at most."""
 
 
 class Tries:
-    """Used from one event loop, so it needs no lock."""
+    """Used from one event loop, so it needs no lock. `most` wrong keys may come at once, and as many in a minute."""
 
-    def __init__(self, *, most: int = FAILED_TRIES, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, most: int = 100, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
         self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()

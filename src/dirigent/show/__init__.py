@@ -5,12 +5,13 @@ Every word a model wrote is made harmless first (`words.py`): a reply cannot mov
 follows it. Reads plans and traces, knows nothing of where they come from.
 """
 
-from dirigent.show.drawing import draw_plan, draw_summary, draw_trace, print_drawing, width_of
+from dirigent.show.drawing import cost_text, draw_plan, draw_summary, draw_trace, print_drawing, width_of
 from dirigent.show.live import LiveRun
 from dirigent.show.words import escape, one_line, seconds_text, usd_text
 
 __all__ = [
     "LiveRun",
+    "cost_text",
     "draw_plan",
     "draw_summary",
     "draw_trace",

@@ -152,7 +152,17 @@ def _header(trace: Trace) -> Text:
 def _spent(trace: Trace) -> list[str]:
     usage = trace.usage
     tokens = usage.input_tokens + usage.output_tokens
-    return [count_text(usage.calls, "call"), count_text(tokens, "token"), usd_text(trace.cost_usd)]
+    return [count_text(usage.calls, "call"), count_text(tokens, "token"), cost_text(trace)]
+
+
+def cost_text(trace: Trace) -> str:
+    """What a run cost, and how much of that nobody will bill."""
+    notional_usd = trace.notional_usd
+    if not notional_usd:
+        return usd_text(trace.cost_usd)
+    if trace.cost_usd - notional_usd < 1e-12:
+        return f"{usd_text(notional_usd)} (notional: local models)"
+    return f"{usd_text(trace.cost_usd)} ({usd_text(notional_usd)} of it notional: local models)"
 
 
 def _frame_of(trace: Trace, width: int) -> _Frame:
@@ -265,6 +275,9 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
             shown.add(said)
             times = sum(a.error == attempt.error and a.worker == attempt.worker for a in step.attempts)
             yield from _note(said + (f" ({times} times)" if times > 1 else ""), "yellow", width, lead=lead)
+        if attempt.overran:
+            over = f"↳ {one_line(attempt.worker)} came to more than was set aside for it"
+            yield from _note(over, "yellow", width, lead=lead)
     if step.planned_worker and step.planned_worker != step.worker:
         taken = f"↳ {one_line(step.worker)} took over from {one_line(step.planned_worker)}"
         yield from _note(taken, "yellow", width, lead=lead)

@@ -1,10 +1,10 @@
 """The store: where runs are kept and found again.
 
 `Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema), `migrations/` (how a database
-gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit; `statement.py`), `traces.py`
-(runs as rows). Beside it, over the same `read` and `write`: `keys.py` (who may call; `pepper.py`, `admission.py`),
-`ledger.py` (what calls cost; `process.py`, `usage.py`), `audit.py` (who did what), `idempotency.py` (replies given
-again), `feedback.py` (what callers thought), `retention.py` (what goes when).
+gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit; `statement.py`,
+`at_once.py`), `traces.py` (runs as rows). Beside it, over the same `read` and `write`: `keys.py` (who may call;
+`pepper.py`, `admission.py`), `ledger.py` (what calls cost; `process.py`, `usage.py`), `audit.py` (who did what),
+`idempotency.py` (replies given again), `feedback.py` (what callers thought), `retention.py` (what goes when).
 
     async with Store.open("traces.db") as store:
         await store.save(trace)
@@ -130,7 +130,8 @@ class Store:
         return await asyncio.to_thread(self._read, query)
 
     async def write(self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]) -> T:
-        """Run `work(connection, prepare())` in the writer's thread; returns when it is committed."""
+        """Run `work(connection, prepare())` off the event loop, a `Statement` wherever that is quickest; returns when
+        it is committed."""
         return await self._writer.write(work, prepare=prepare)
 
     def write_soon(

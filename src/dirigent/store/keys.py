@@ -12,12 +12,15 @@ What a `Caller`'s bounds mean is for others to enforce: `ledger.py` money, `admi
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 import time
 import weakref
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Row, insert, select, update
@@ -28,6 +31,8 @@ from dirigent.store.audit import Entry, append
 from dirigent.store.moments import now, utc_text
 from dirigent.store.pepper import PEPPER_VARIABLE, Pepper, find_pepper, make_pepper
 from dirigent.store.tables import keys
+
+T = TypeVar("T")
 
 Role = Literal["inference", "admin"]
 Period = Literal["day", "month", "total"]
@@ -108,11 +113,16 @@ async def authenticate(store: Store, text: str) -> Caller | None:
     """Whose key this is; None where it is nobody's, or no longer."""
     known = _known(store)
     digest = known.pepper().digest(text)
-    asked_at = time.monotonic()
     row, until = known.rows.get(digest, (None, 0.0))
-    if asked_at >= until:
-        row = await store.read(lambda connection: _find(connection, digest))
-        known.remember(digest, row, until=asked_at + REMEMBERED_S)
+
+    async def ask() -> KeyRow | None:
+        asked_at = time.monotonic()
+        found = await store.read(lambda connection: _find(connection, digest))
+        known.remember(digest, found, until=asked_at + REMEMBERED_S)
+        return found
+
+    if time.monotonic() >= until:
+        row = await known.once(digest, ask)
     if row is None or not row.usable(utc_text(now())):
         return None
     return row.caller
@@ -121,10 +131,15 @@ async def authenticate(store: Store, text: str) -> Caller | None:
 async def any_keys(store: Store) -> bool:
     """Whether keys were ever made here. Revoked ones count: revoking the last key must not open the server."""
     known = _known(store)
-    if not known.any and time.monotonic() >= known.none_until:
+    if known.any or time.monotonic() < known.none_until:
+        return known.any
+
+    async def ask() -> None:
         asked_at = time.monotonic()
         known.any = await store.read(lambda connection: connection.scalar(select(keys.c.id).limit(1))) is not None
         known.none_until = asked_at + REMEMBERED_S
+
+    await known.once("", ask)
     return known.any
 
 
@@ -194,6 +209,7 @@ class _Known:
         self.rows: dict[str, tuple[KeyRow | None, float]] = {}
         self.any = False
         self.none_until = 0.0
+        self._asking: dict[str, asyncio.Task[Any]] = {}
         self._pepper: Pepper | None = None
 
     def pepper(self) -> Pepper:
@@ -205,6 +221,20 @@ class _Known:
                 "where the keys were made, or make one with `dirigent keys create`"
             )
         return self._pepper
+
+    async def once(self, what: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Of many who come at once, one asks for all: they share the answer, or the failure."""
+        asking = self._asking.get(what)
+        if asking is None:
+            asking = self._asking[what] = asyncio.ensure_future(ask())
+            asking.add_done_callback(partial(self._answered, what))
+        answer: T = await asyncio.shield(asking)
+        return answer
+
+    def _answered(self, what: str, asking: asyncio.Task[Any]) -> None:
+        del self._asking[what]
+        if not asking.cancelled():
+            asking.exception()  # looked at, in case that nobody waits for it any more
 
     def remember(self, digest: str, row: KeyRow | None, *, until: float) -> None:
         if row is not None:

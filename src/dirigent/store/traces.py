@@ -1,7 +1,7 @@
 """Traces as rows: what is written for a run, and how runs are found again.
 
-A row holds a few columns to list and search by, and the whole trace as compressed JSON. `format` says how
-that body was written, so that a trace stays readable when the code moves on: a changed format gets a new
+A row holds a few columns to list and search by, and the whole trace as JSON, compressed where it is long. `format`
+says how that body was written, so that a trace stays readable when the code moves on: a changed format gets a new
 number and its own reader, and the old reader stays. Every string passes through `redact` here, the last door
 before the disk.
 
@@ -26,7 +26,10 @@ from dirigent.store.tables import traces
 from dirigent.trace import RunStatus, Trace
 from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
-FORMAT = 1
+COMPRESSED, PLAIN = 1, 2
+"""The formats: JSON through zlib, and JSON as it is."""
+PLAIN_BYTES = 4096
+"""Most that is kept as it is: compressing so little costs more CPU than all else that is done to a row."""
 PREVIEW_CHARS = 240
 
 
@@ -65,6 +68,7 @@ class Wanted(msgspec.Struct, frozen=True):
 def to_row(trace: Trace) -> dict[str, Any]:
     """Everything the table keeps of a trace, without secrets."""
     trace, encoded = _without_secrets(trace)
+    format, body = (PLAIN, encoded) if len(encoded) <= PLAIN_BYTES else (COMPRESSED, zlib.compress(encoded, 1))
     usage = trace.usage
     question = next((m.text for m in reversed(trace.question) if m.role == "user"), "")
     return {
@@ -81,8 +85,8 @@ def to_row(trace: Trace) -> dict[str, Any]:
         "cost_usd": trace.cost_usd,
         "seconds": trace.seconds,
         "searchable": _text("\n".join((question, trace.answer, trace.error)).casefold()),
-        "format": FORMAT,
-        "body": zlib.compress(encoded, 1),
+        "format": format,
+        "body": body,
     }
 
 
@@ -137,7 +141,7 @@ def read_body(id: str, format: int, body: bytes) -> Trace:
     reader = READERS.get(format)
     if reader is None:
         raise StoreError(
-            f"trace {id} is written in format {format}, this Dirigent reads up to {FORMAT}; "
+            f"trace {id} is written in format {format}, this Dirigent reads up to {max(READERS)}; "
             "pip install --upgrade dirigent"
         )
     try:
@@ -146,11 +150,15 @@ def read_body(id: str, format: int, body: bytes) -> Trace:
         raise StoreError(f"trace {id} cannot be read back: {error}; delete it to be rid of it") from error
 
 
-def _read_format_1(body: bytes) -> Trace:
-    return msgspec.json.decode(zlib.decompress(body), type=Trace)
+def _read_compressed(body: bytes) -> Trace:
+    return _read_plain(zlib.decompress(body))
 
 
-READERS: Mapping[int, Callable[[bytes], Trace]] = {1: _read_format_1}
+def _read_plain(body: bytes) -> Trace:
+    return msgspec.json.decode(body, type=Trace)
+
+
+READERS: Mapping[int, Callable[[bytes], Trace]] = {COMPRESSED: _read_compressed, PLAIN: _read_plain}
 
 
 def _without_secrets(trace: Trace) -> tuple[Trace, bytes]:

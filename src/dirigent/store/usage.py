@@ -1,7 +1,8 @@
 """Usage: what calls cost, added up from the ledger's own rows. Sums are of whole billionths, and so exact.
 
-A row's day is the UTC day on which the call was reserved. Its model is the profile, or `worker/NAME`, of the run that
-made it, as the run's trace has it: a run whose trace was deleted counts under an empty name, and none is left out.
+A row's day is the UTC day on which the call was reserved. Its model is that of the run that made it, as the run's
+trace has it in `profile`: a profile's name (with the day of a pin), `worker/NAME`, `planner/NAME`. A run that is under
+way, or whose trace was deleted, counts under an empty name, and none is left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One thread that writes, so that many callers share a commit.
 
-Callers hand in a piece of work and are woken when the commit that holds it is done. While one commit is under
-way the next pieces gather, and go together: the busier the store, the fewer commits a piece costs. The event
-loop never waits for a disk or a lock. Knows nothing of what is written.
+Callers hand in a piece of work and are woken when the commit that holds it is done. What comes in one turn of the
+event loop goes together, and while one commit is under way the next pieces gather: the busier the store, the fewer
+commits a piece costs. The event loop never waits for a lock or for a disk to sync; what needs no waiting for either is
+committed on the spot (`at_once.py`) while the thread has nothing to do. Knows nothing of what is written.
 
 A piece is a function of a connection, or a `Statement` of the hot path. It runs twice where a neighbour spoils the
 commit they share, so it must only use its connection. What is handed in first is carried out first.
@@ -21,6 +22,7 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from dirigent.errors import StoreError
+from dirigent.store.at_once import AtOnce
 from dirigent.store.engine import explain, where, writing
 from dirigent.store.statement import Cursor, Statement
 
@@ -57,10 +59,16 @@ class Writer:
         self.commits = 0
         self._engine = writing(engine)
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
-        self._soon: list[_Job] = []
+        self._waiting: list[_Job] = []
+        """What was handed in and not passed on to the thread yet, in its order."""
+        self._passing_on: asyncio.AbstractEventLoop | None = None
+        """The loop that will do so when its turn ends."""
         self._soon_is_set = False
         """Whether a timer runs that will hand in what waits for company."""
-        self._lent: PoolProxiedConnection | None = None
+        self._at_once = AtOnce(engine) if engine.dialect.name == "sqlite" else None
+        self._with_thread = 0
+        """Pieces that were passed on to the thread and are not committed yet."""
+        self._lent: tuple[PoolProxiedConnection, Cursor] | None = None
         """The connection of the hot path; the thread's."""
         self._guard = threading.Lock()
         self._closed = False
@@ -83,32 +91,58 @@ class Writer:
         job = _Job(work, prepare)
         with self._guard:
             self._check_open()
-            self._soon.append(job)
+            self._waiting.append(job)
             if not self._soon_is_set:  # one timer for all, since setting it takes as long as handing in
                 self._soon_is_set = True
-                job.loop.call_later(SOON_S, self._hand_in_soon)
+                job.loop.call_later(SOON_S, self._hand_in_soon, job.loop)
         return job.done
 
     async def close(self) -> None:
         with self._guard:
             if not self._closed:
                 self._closed = True
-                self._jobs.put(self._soon)
-                self._soon = []
+                self._jobs.put(self._waiting)
+                self._waiting = []
                 self._jobs.put(None)
+                if self._at_once is not None:
+                    self._at_once.close()
         await asyncio.to_thread(self._thread.join)
 
-    def _hand_in(self, *jobs: _Job) -> None:
+    def _hand_in(self, job: _Job) -> None:
+        """Have it committed with all else that comes in this turn of the event loop."""
         with self._guard:
-            if jobs:
-                self._check_open()
-            together, self._soon = [*self._soon, *jobs], []
-            if together:
-                self._jobs.put(together)
+            self._check_open()
+            self._waiting.append(job)
+            if self._passing_on is not job.loop:
+                self._passing_on = job.loop
+                job.loop.call_soon(self._pass_on, job.loop)
 
-    def _hand_in_soon(self) -> None:
+    def _hand_in_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         self._soon_is_set = False
-        self._hand_in()
+        self._pass_on(loop)
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._guard:
+            self._passing_on = None
+            batch, self._waiting = self._waiting, []
+            if not self._committed_at_once(batch, loop):
+                self._with_thread += len(batch)
+                self._jobs.put(batch)
+                return
+        _wake(batch)
+
+    def _committed_at_once(self, batch: Sequence[_Job], loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the batch could be committed here and now; its outcomes are filled in then."""
+        if not batch or self._at_once is None or self._with_thread:
+            return not batch
+        pieces = [(job.work, job.prepare) for job in batch if isinstance(job.work, Statement) and job.loop is loop]
+        outcomes = self._at_once.committed(pieces) if len(pieces) == len(batch) else None
+        if outcomes is None:
+            return False
+        self.commits += 1
+        for job, outcome in zip(batch, outcomes, strict=True):
+            job.outcome = outcome
+        return True
 
     def _check_open(self) -> None:
         if self._closed:
@@ -123,6 +157,8 @@ class Writer:
             ready = [job for job in batch if _prepared(job)]
             if ready:
                 self._commit(ready)
+            with self._guard:
+                self._with_thread -= len(batch)
             _tell(batch)
         self._return_lent()
 
@@ -172,23 +208,26 @@ class Writer:
 
     def _without_sqlalchemy(self, jobs: Sequence[_Job]) -> list[Any]:
         """A transaction on SQLite, begun and ended by the driver on a connection that stays: a fourth of the CPU."""
-        dialect = self._engine.dialect
-        lent = self._lent = self._lent or self._engine.raw_connection()
+        dialect, (_, cursor) = self._engine.dialect, self._lent or self._lend()
         try:
-            cursor = cast(Cursor, lent.cursor())
             cursor.execute("BEGIN IMMEDIATE")
-            outcomes = [cast(Statement, job.work).run(cursor, job.prepared, dialect=dialect) for job in jobs]
-            lent.commit()
+            outcomes = [job.work.run(cursor, job.prepared, dialect=dialect) for job in jobs]  # type: ignore[union-attr]
+            cursor.execute("COMMIT")  # which the driver has compiled, other than what its own `commit` sends
         except BaseException:
             self._return_lent()
             raise
         return outcomes
 
+    def _lend(self) -> tuple[PoolProxiedConnection, Cursor]:
+        connection = self._engine.raw_connection()
+        self._lent = connection, cast(Cursor, connection.cursor())
+        return self._lent
+
     def _return_lent(self) -> None:
         """Back to the pool, which rolls back what was not committed."""
         lent, self._lent = self._lent, None
         if lent is not None:
-            lent.close()
+            lent[0].close()
 
 
 class _Failed:

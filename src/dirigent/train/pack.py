@@ -1,7 +1,8 @@
 """Fill the package's folder of adapters: PEFT folders -> GGUF files and their cards.
 
     python -m dirigent.train.pack --specialists adapters --conductor FOLDER --warm-start FOLDER
-        --recipe gym-gpu --commit HASH [--figures figures.json] [--into src/dirigent/weights] [--base FILE.gguf]
+        --recipe gym-gpu --commit HASH [--date 2026-11-15] [--figures figures.json] [--into src/dirigent/weights]
+        [--base FILE.gguf]
 
 `adapters` holds one PEFT folder a specialist. `figures.json` maps a name to what was measured of it:
 `{"facts": {"own": 0.996}}`. Adapters that are not named this time keep their files and cards. What would not be allowed
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -40,6 +42,7 @@ class Origin(msgspec.Struct, frozen=True):
     recipe: str
     commit: str
     figures: dict[str, dict[str, float]] = {}
+    date: str = ""
 
 
 def pack(folders: Mapping[str, Path], into: Path, *, base: Base, origin: Origin) -> dict[str, Card]:
@@ -54,6 +57,7 @@ def pack(folders: Mapping[str, Path], into: Path, *, base: Base, origin: Origin)
             data=DATA[role],
             recipe=origin.recipe,
             commit=origin.commit,
+            date=origin.date,
             rank=done.rank,
             alpha=done.alpha,
             size_bytes=done.size_bytes,
@@ -90,7 +94,8 @@ def main() -> None:
     args = _arguments()
     try:
         folders = _folders(args)
-        origin = Origin(args.recipe, args.commit, json.loads(args.figures.read_text()) if args.figures else {})
+        figures = json.loads(args.figures.read_text()) if args.figures else {}
+        origin = Origin(args.recipe, args.commit, date=args.date, figures=figures)
         cards = pack(folders, args.into, base=read_base(args.base or default_base()), origin=origin)
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
@@ -127,6 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm-start", type=Path, help="the PEFT folder of the conductor before RL")
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--commit", required=True, help="of this repository, when they were trained")
+    parser.add_argument("--date", default=date.today().isoformat(), help="the day they were made (default: today)")
     parser.add_argument("--figures", type=Path, help="JSON: name -> figure -> number")
     parser.add_argument("--into", type=Path, default=FOLDER)
     parser.add_argument("--base", type=Path, help="GGUF of the base (default: the fetched smollm2-135m)")

@@ -316,10 +316,14 @@ def _kept(block: _Block) -> dict[str, str]:
 
 
 def _usage(usage: _Usage) -> Usage:
-    """Anthropic counts cached input beside `input_tokens`; ours counts all input."""
-    cached = usage.cache_read_input_tokens or 0
-    fresh = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    return Usage(fresh + cached, usage.output_tokens or 0, cached)
+    """Anthropic counts what it reads from its cache and writes to it beside `input_tokens`; ours counts all input."""
+    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    return Usage(
+        input_tokens=(usage.input_tokens or 0) + read + written,
+        output_tokens=usage.output_tokens or 0,
+        cached_input_tokens=read,
+        cache_write_input_tokens=written,
+    )
 
 
 class _Decoder:
@@ -327,6 +331,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self.done = False
+        self.written_chars = 0
         self._message = _Message()
         self._blocks: dict[int, _Block] = {}
 
@@ -351,6 +356,7 @@ class _Decoder:
         block, delta = self._blocks.get(grew.index), grew.delta
         if block is None:
             raise unreadable(f"the stream adds to block {grew.index}, which it has not started")
+        self.written_chars += len(delta.text) + len(delta.thinking) + len(delta.partial_json)
         block.text += delta.text
         block.thinking += delta.thinking
         block.signature += delta.signature

@@ -117,6 +117,7 @@ def _retold(error: WorkerError) -> WorkerError:
     """The failure of the call that was shared; its attempts are on the bill of whoever made it."""
     return WorkerError(
         str(error),
+        said=error.said,
         worker=error.worker,
         fault=error.fault,
         status=error.status,

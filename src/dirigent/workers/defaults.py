@@ -49,11 +49,11 @@ class Defaults:
             changes["messages"] = (Message("system", self._system), *request.messages)
         if not self._sampling:
             changes |= {"temperature": None, "top_p": None}
-        elif request.temperature is None:
+        elif request.temperature is None and self._temperature is not None:
             changes["temperature"] = self._temperature
-        if request.effort is None:
+        if request.effort is None and self._effort is not None:
             changes["effort"] = self._effort
-        caps = [cap for cap in (request.max_output_tokens, self._max_output_tokens) if cap is not None]
-        if caps:
-            changes["max_output_tokens"] = min(caps)
-        return msgspec.structs.replace(request, **changes)
+        asked, most = request.max_output_tokens, self._max_output_tokens
+        if most is not None and (asked is None or asked > most):
+            changes["max_output_tokens"] = most
+        return msgspec.structs.replace(request, **changes) if changes else request

@@ -268,6 +268,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self.done = False
+        self.written_chars = 0
         self._last = _Response()
         self._parts: list[_Part] = []
         self._finish: str | None = None
@@ -290,6 +291,7 @@ class _Decoder:
         self._finish = candidate.finish_reason or self._finish
         parts = candidate.content.parts or []
         self._parts += parts
+        self.written_chars += sum(len(part.text) for part in parts)
         return "".join(part.text for part in parts if not part.thought)
 
     def finish(self) -> Reply:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dirigent.errors import RETRYABLE, ConfigError, Fault, WorkerError
-from dirigent.messages import Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
+from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.worker import WorkerInfo
 from dirigent.workers.hops import hop_headers
 from dirigent.workers.secret import MASK, Secret, redact
@@ -41,6 +41,11 @@ LINGER_S = 0.2
 ERROR_BODY_S = 5.0
 """How long an error's explanation is waited for; its status is known already."""
 IMAGE_TOKENS = 1500
+MOST_CHARS_PER_TOKEN = 8
+"""Ordinary text has about four. A stream that has more than this for every token it was allowed is cut: its provider
+does not keep to the limit, and would be paid for what nobody set aside."""
+SPARE_CHARS = 256
+"""Few tokens may be long ones."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +120,8 @@ class HttpWorker:
         self._wire = wire
         self._client = client
         self._key = key
+        self._connecting: aiohttp.ClientTimeout | None = None
+        """Made by the first call, whose library it is of."""
 
     def __repr__(self) -> str:
         return f"HttpWorker({self.info.name!r}, {type(self._wire).__name__}, {self.base_url!r})"
@@ -123,18 +130,17 @@ class HttpWorker:
         started = time.monotonic()
         try:
             call = self._wire.build(request, info=self.info, base_url=self.base_url, stream=observe is not ignore)
-            reply = await self._call(call, deadline=request.deadline, observe=observe)
+            reply = await self._call(call, request, observe)
         except WorkerError as error:
             raise self._ours(error) from error.__cause__
         usage = _counted(request, reply)
         return msgspec.structs.replace(reply, usage=usage, seconds=time.monotonic() - started)
 
-    async def _call(self, call: HttpCall, *, deadline: float | None, observe: Observe) -> Reply:
-        patience = _Patience(self.timeout, deadline=deadline)
+    async def _call(self, call: HttpCall, request: Request, observe: Observe) -> Reply:
+        patience = _Patience(self.timeout, deadline=request.deadline)
         response: aiohttp.ClientResponse | None = None
         try:
             async with patience.scope:
-                patience.until_first_byte()
                 response = await self._post(call)
                 body = _Body(response, patience)
                 if response.status != 200:
@@ -143,7 +149,7 @@ class HttpWorker:
                     await body.require("application/json")
                     return self._wire.parse(await body.whole())
                 await body.require("text/event-stream")
-                return await self._read_stream(body, observe)
+                return await self._read_stream(body, observe, most_chars=_most_chars(request))
         except TimeoutError:
             if not patience.scope.expired():  # somebody else's
                 raise
@@ -157,33 +163,40 @@ class HttpWorker:
         import aiohttp
 
         key_headers: Mapping[str, str] = self._wire.key_headers(self._key.reveal()) if self._key else {}
-        connect_s = self.timeout.connect_s
+        if self._connecting is None:
+            connect_s = self.timeout.connect_s
+            self._connecting = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
         try:
             return await self._client.session().post(
                 call.url,
                 data=call.body,
                 headers={"Content-Type": "application/json", **hop_headers(), **call.headers, **key_headers},
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
+                timeout=self._connecting,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _not_reached(error, call.url, self.timeout) from None
 
-    async def _read_stream(self, body: _Body, observe: Observe) -> Reply:
+    async def _read_stream(self, body: _Body, observe: Observe, *, most_chars: float) -> Reply:
         parser, decoder = EventParser(), self._wire.decoder()
+        said: list[str] = []
         while chunk := await body.next_chunk():
             for event in parser.feed(chunk):
                 text = decoder.feed(event)
                 if text:
+                    said.append(text)
                     observe(Delta(text))
                 if decoder.done:
                     await body.drain(LINGER_S)
                     return decoder.finish()
+                if decoder.written_chars > most_chars:
+                    return _cut("".join(said), decoder.written_chars)
         return decoder.finish()
 
     def _ours(self, error: WorkerError) -> WorkerError:
         return WorkerError(
             redact(f"{self.info.name}: {error}"),
+            said=error.said and redact(f"{self.info.name}: {error.said}"),
             worker=self.info.name,
             fault=error.fault,
             status=error.status,
@@ -213,27 +226,28 @@ class _Patience:
             if limit_s <= 0:
                 raise WorkerError("the request's deadline had passed before the call", fault="timeout")
         self.limits = limits
-        self.scope = asyncio.timeout(None)
-        self.said = ""
-        """What it means when the time is up."""
-        self._whole_at = self._now() + limit_s
-        self._whole_said = f"no whole reply within {limit_s:.3g} s ({name})"
-
-    def until_first_byte(self) -> None:
-        limit_s = self.limits.first_byte_s
-        self._wait(limit_s, f"no first byte of the reply within {limit_s:g} s (first_byte_s)")
+        self._loop = asyncio.get_running_loop()
+        self._whole = limit_s, name
+        self._whole_at = self._loop.time() + limit_s
+        self._size: int | None = None
+        """Bytes that had come when the present wait began; None: none had to."""
+        self._at = min(self._whole_at, self._loop.time() + limits.first_byte_s)
+        self.scope = asyncio.timeout_at(self._at)
 
     def until_next_chunk(self, size: int) -> None:
-        limit_s = self.limits.chunk_s
-        self._wait(limit_s, f"nothing more came for {limit_s:g} s (chunk_s) after {size} bytes of the reply")
+        self._size = size
+        self._at = min(self._whole_at, self._loop.time() + self.limits.chunk_s)
+        self.scope.reschedule(self._at)
 
-    def _wait(self, limit_s: float, said: str) -> None:
-        at = self._now() + limit_s
-        self.said = said if at < self._whole_at else self._whole_said
-        self.scope.reschedule(min(at, self._whole_at))
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+    @property
+    def said(self) -> str:
+        """What it means that the time is up."""
+        if self._at >= self._whole_at:
+            limit_s, name = self._whole
+            return f"no whole reply within {limit_s:.3g} s ({name})"
+        if self._size is None:
+            return f"no first byte of the reply within {self.limits.first_byte_s:g} s (first_byte_s)"
+        return f"nothing more came for {self.limits.chunk_s:g} s (chunk_s) after {self._size} bytes of the reply"
 
 
 class _Body:
@@ -251,9 +265,11 @@ class _Body:
             raise unreadable(f"expected content type {content_type}, got {quote(found)}: {text}")
 
     async def whole(self) -> bytes:
-        chunks = []
+        content, chunks = self._response.content, []
         while chunk := await self.next_chunk():
             chunks.append(chunk)
+            if content.at_eof():
+                break  # which spares a short reply, all of which has come, a second look
         return b"".join(chunks)
 
     async def beginning(self, max_bytes: int) -> bytes:
@@ -287,6 +303,18 @@ class _Body:
             async with asyncio.timeout(limit_s):
                 while await self.next_chunk():
                     pass
+
+
+def _most_chars(request: Request) -> float:
+    """What a stream may write before it is cut."""
+    if request.max_output_tokens is None:
+        return float("inf")
+    return SPARE_CHARS + MOST_CHARS_PER_TOKEN * request.max_output_tokens
+
+
+def _cut(text: str, written_chars: int) -> Reply:
+    """A reply that was ended for its length, by us. Its provider has not said what it counts, so it is estimated."""
+    return Reply(text, finish="length", usage=Usage(output_tokens=-(-written_chars // CHARS_PER_TOKEN)))
 
 
 def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:
@@ -373,8 +401,10 @@ def _counted(request: Request, reply: Reply) -> Usage:
         calls = "".join(call.name + call.arguments for call in reply.tool_calls)
         written = estimate_tokens(reply.text + reply.reasoning + calls)
         usage = msgspec.structs.replace(usage, output_tokens=written)
+    cached = min(usage.cached_input_tokens, usage.input_tokens)
     return msgspec.structs.replace(
         usage,  # a part above its whole would make the rest of the input cost less than nothing
-        cached_input_tokens=min(usage.cached_input_tokens, usage.input_tokens),
+        cached_input_tokens=cached,
+        cache_write_input_tokens=min(usage.cache_write_input_tokens, usage.input_tokens - cached),
         reasoning_tokens=min(usage.reasoning_tokens, usage.output_tokens),
     )

@@ -35,7 +35,7 @@ from dirigent.workers.local_server import ServerSettings, physical_cores
 from dirigent.workers.openai import Lora, OpenAIWire
 from dirigent.workers.slots import Slots
 from dirigent.workers.weights import KNOWN, Progress, fetch, known
-from dirigent.workers.wire import HttpCall
+from dirigent.workers.wire import HttpCall, uncarried
 
 ABILITIES: frozenset[Ability] = frozenset({"schema", "json_mode", "grammar", "seed", "stop"})
 
@@ -243,11 +243,11 @@ def _checked_file(path: str | Path, what: str) -> Path:
 def _check(request: Request) -> None:
     """Refuse what a small text model cannot honour, rather than ignore it."""
     if request.tools:
-        raise WorkerError("tools: a local model calls none; give the step to another worker", fault="request")
+        raise uncarried("tools", "a local model calls none; give the step to another worker")
     if any(message.images for message in request.messages):
-        raise WorkerError("images: a local model reads text only", fault="request")
+        raise uncarried("images", "a local model reads text only")
     if request.effort not in (None, "none"):
-        raise WorkerError(f"effort: a local model has no setting for {request.effort!r}", fault="request")
+        raise uncarried("effort", f"a local model has no setting for {request.effort!r}")
 
 
 @contextlib.asynccontextmanager
@@ -271,4 +271,5 @@ def _look_away(event: Event) -> None:
 def _named(error: WorkerError, name: str) -> WorkerError:
     if error.worker == name:
         return error
-    return WorkerError(f"{name}: {error}", worker=name, fault=error.fault, status=error.status)
+    said = error.said and f"{name}: {error.said}"
+    return WorkerError(f"{name}: {error}", said=said, worker=name, fault=error.fault, status=error.status)

@@ -7,6 +7,7 @@ whatever else a server understands goes through its `extra`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -112,8 +113,13 @@ class OpenAIWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _max_tokens_field(self, model: str, base_url: str) -> str:
         if self.max_tokens_field != "auto":
             return self.max_tokens_field
-        openai = urlsplit(base_url).hostname == "api.openai.com" or _COMPLETION_TOKENS_MODELS.match(model)
-        return "max_completion_tokens" if openai else "max_tokens"
+        return _usual_max_tokens_field(model, base_url)
+
+
+@functools.lru_cache(maxsize=256)
+def _usual_max_tokens_field(model: str, base_url: str) -> str:
+    openai = urlsplit(base_url).hostname == "api.openai.com" or _COMPLETION_TOKENS_MODELS.match(model)
+    return "max_completion_tokens" if openai else "max_tokens"
 
 
 def _message(message: Message, info: WorkerInfo) -> dict[str, Any]:
@@ -274,6 +280,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self.done = False
+        self.written_chars = 0
         self._reply_id = self._model = ""
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -298,15 +305,17 @@ class _Decoder:
         return self._grow(choice.delta)
 
     def _grow(self, delta: _Said) -> str:
-        text = _text(delta.content)
+        text, reasoning = _text(delta.content), delta.reasoning_content or delta.reasoning or ""
+        self.written_chars += len(text) + len(reasoning)
         self._text.append(text)
-        self._reasoning.append(delta.reasoning_content or delta.reasoning or "")
+        self._reasoning.append(reasoning)
         self._refusal += delta.refusal or ""
         for fragment in delta.tool_calls or ():
             self._grow_call(fragment)
         return text
 
     def _grow_call(self, fragment: _Call) -> None:
+        self.written_chars += len(fragment.function.arguments or "")
         same = [call for call in self._calls if call.index == fragment.index]
         # A second id under one index is a second call: some servers number all of them 0, or not at all.
         if not same or (fragment.id and same[-1].id and fragment.id != same[-1].id):

@@ -3,8 +3,9 @@
 Looked up once when a pool is built and kept on the worker's card. Nothing is ever fetched: the tables are as
 new as the installed package, and a price in the configuration goes before them.
 
-A card holds one rate per kind of token, so two things are flattened. Where a model is dearer above some input
+A card holds one rate per kind of token, so three things are flattened. Where a model is dearer above some input
 length (Gemini 2.5 Pro above 200,000 tokens), the base rate is taken: longer inputs cost more than is counted.
+Of the two times a cache can be written for (Anthropic), the shorter is counted, which is what is written by default.
 Where it is dearer at some hours (DeepSeek), the dearest hour is taken, so that a cost cap holds at any time.
 """
 
@@ -51,10 +52,13 @@ def _at(hour: datetime, model: str, provider: str) -> Price | None:
 
 def _flat(rates: ModelPrice) -> Price | None:
     """One rate a kind of token. A table that lacks input or output does not price a chat model."""
-    known = {kind: _base(getattr(rates, f"{kind}_mtok")) for kind in ("input", "output", "cache_read")}
+    known = {kind: _base(getattr(rates, f"{kind}_mtok")) for kind in KINDS}
     if known["input"] is None or known["output"] is None:
         return None
-    return Price(input=known["input"], output=known["output"], cached_input=known["cache_read"])
+    return Price(known["input"], known["output"], known["cache_read"], known["cache_write"])
+
+
+KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 def _base(rate: Any) -> float | None:

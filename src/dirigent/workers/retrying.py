@@ -125,7 +125,7 @@ class Retrying:
                     raise failed from error
                 raise
             else:
-                return msgspec.structs.replace(reply, attempts=(*attempts, *reply.attempts))
+                return msgspec.structs.replace(reply, attempts=(*attempts, *reply.attempts)) if attempts else reply
             tries += 1
             await self._sleep(wait_s)
 

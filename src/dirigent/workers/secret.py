@@ -24,7 +24,8 @@ MASK = "***"
 SHORTEST_REDACTED = 8
 """Shorter values are placeholders such as `EMPTY` or `ollama`: masking them would garble ordinary words."""
 
-_live: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
+_live: set[weakref.ref[Secret]] = set()
+"""Every key there is. A set of references, since going through a weak dictionary takes longer than a whole scan."""
 
 
 class Secret(str):
@@ -39,7 +40,7 @@ class Secret(str):
             raise ConfigError("a key is empty or holds control characters: set it to the provider's key alone")
         secret = super().__new__(cls, MASK)
         secret._value = value
-        _live[id(secret)] = secret
+        _live.add(weakref.ref(secret, _live.discard))
         return secret
 
     def reveal(self) -> str:
@@ -76,10 +77,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def redact(text: str) -> str:
     """The text with every live secret's value, and whatever else looks like a key, replaced by `***`."""
-    values = {secret.reveal() for secret in list(_live.values())}
-    for value in sorted(values, key=len, reverse=True):
-        if len(value) >= SHORTEST_REDACTED:
-            text = text.replace(value, MASK).replace(_dumped(value), MASK)
+    for value in sorted(_redacted_values(), key=len, reverse=True):
+        text = text.replace(value, MASK).replace(_dumped(value), MASK)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
@@ -91,16 +90,21 @@ def may_hold_key(encoded: str) -> bool:
     Most traces hold no key, and this finds that out at a tenth of the price. It looks for the parts of each pattern
     that no escape of JSON can touch; what stands before them an escape can hide, so that is not asked for.
     """
-    for secret in list(_live.values()):
-        value = secret.reveal()
-        if len(value) >= SHORTEST_REDACTED and (_in_json(value) in encoded or _in_json(_dumped(value)) in encoded):
+    for value in _redacted_values():
+        if _in_json(value) in encoded or _in_json(_dumped(value)) in encoded:
             return True
-    if "AIza" in encoded or _PREFIXED_KEY.search(encoded):
+    if "AIza" in encoded or _PREFIXED_BY_DASH.search(encoded) or _PREFIXED_BY_LINE.search(encoded):
         return True
     if not encoded.isascii():  # in which letters have more than two cases
         return _NAMED_KEY.search(encoded) is not None
     lowered = encoded.lower()
     return "bearer" in lowered or "api-key" in lowered or "api_key" in lowered
+
+
+def _redacted_values() -> set[str]:
+    """Of all live secrets; a copy, since one may come or go meanwhile in another thread."""
+    values = [secret.reveal() for found in _live.copy() if (secret := found()) is not None]
+    return {value for value in values if len(value) >= SHORTEST_REDACTED}
 
 
 def _in_json(text: str) -> str:
@@ -113,10 +117,9 @@ def _dumped(value: str) -> str:
     return json.dumps(value)[1:-1]
 
 
-_PREFIXED_KEY = re.compile(
-    r"[-_](?:(?<=[spr]k.)|(?<=hf.)|(?<=dg.)|(?<=xai.)|(?<=gsk.)|(?<=ghp.)|(?<=key.))[A-Za-z0-9_-]{16}"
-)
-"""Begins with the rare character, which the search can jump to."""
+_PREFIXED = r"(?=[A-Za-z0-9_-]{16})(?:(?<=[spr]k.)|(?<=hf.)|(?<=dg.)|(?<=xai.)|(?<=ghp.)|(?<=key.))"
+_PREFIXED_BY_DASH, _PREFIXED_BY_LINE = re.compile("-" + _PREFIXED), re.compile("_" + _PREFIXED)
+"""Each begins with one rare character, to which the search jumps; a choice of two it would look for one by one."""
 _NAMED_KEY = re.compile(r"(?i)bearer|api[-_]key")
 
 

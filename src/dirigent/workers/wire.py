@@ -40,6 +40,8 @@ class Decoder(Protocol):
     """Reads one streamed reply. `done` = its terminal event was seen: nothing more needs reading."""
 
     done: bool
+    written_chars: int
+    """Of all that the model wrote and is paid for: text, reasoning, arguments of tool calls."""
 
     def feed(self, event: ServerEvent) -> str:
         """The piece of the reply's text that this event adds, maybe empty."""
@@ -85,7 +87,7 @@ def unreadable(message: str) -> WorkerError:
 
 def uncarried(field: str, why: str) -> WorkerError:
     """A request that this wire cannot carry, by the name of its field."""
-    return WorkerError(f"{field}: {why}", fault="request")
+    return WorkerError(f"{field}: {why}", said=f"{field}: {why}", fault="request")
 
 
 def quote(text: str) -> str:

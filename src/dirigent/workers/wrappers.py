@@ -43,13 +43,14 @@ def wrap(
     worker: Worker,
     *,
     retries: int = 2,
+    breaker_rest_s: float = 30.0,
     requests_per_minute: int | None = None,
     concurrency: int | None = None,
     cache: Path | str | MutableMapping[str, bytes] | None = None,
     rng: random.Random | None = None,
 ) -> Worker:
     """The standard stack around a worker that only knows its wire."""
-    wrapped: Worker = Breaker(Metered(worker))
+    wrapped: Worker = Breaker(Metered(worker), open_s=breaker_rest_s)
     if requests_per_minute is not None or concurrency is not None:
         wrapped = RateLimited(wrapped, requests_per_minute=requests_per_minute, concurrency=concurrency)
     wrapped = Retrying(wrapped, retries=retries, rng=rng)
