@@ -46,7 +46,7 @@ FAULTS = (
     "reset-mid-stream",
     "wrong-content-type",
 )
-"""The fourteen. `429-retry-after` is the first of them with its header."""
+"""The fourteen. `429-retry-after` is the first of them with its header; `400`, a refusal, is no fault of the worker."""
 
 
 Answer = Callable[[StubCall], str | StubReply | Awaitable[str | StubReply]]
@@ -179,6 +179,8 @@ class StubProvider:
         if fault in ("429", "429-retry-after"):
             headers = {"Retry-After": self.retry_after} if fault == "429-retry-after" else {}
             return web.json_response(_error("slow down", 429), status=429, headers=headers)
+        if fault == "400":
+            return web.json_response(_error("no such parameter", 400), status=400)
         if fault in ("500", "502", "503"):
             return web.Response(status=int(fault), text="<html>bad gateway</html>", content_type="text/html")
         if fault == "wrong-content-type":

@@ -407,6 +407,7 @@ class _Run:
             error=error,
             error_kind="" if cause is None else type(cause).__name__,
             error_said=cause.for_caller if isinstance(cause, WorkerError) else "",
+            error_fault=cause.fault if isinstance(cause, WorkerError) else "",
             seconds=self._now_s(),
         )
         return RunState(trace, self.secret)

@@ -131,6 +131,8 @@ class Trace(msgspec.Struct, frozen=True):
     """Class of the error: PlanError, WorkerError, DeadlineError, CostError."""
     error_said: str = ""
     """What whoever asked was told of a `WorkerError`, whose own text may quote a provider."""
+    error_fault: str = ""
+    """How the worker failed, where one did: `errors.Fault`."""
     seconds: float = 0.0
     version: str = ""
     notes: tuple[str, ...] = ()

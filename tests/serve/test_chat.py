@@ -322,7 +322,8 @@ async def test_a_body_that_does_not_arrive_is_given_up(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "code"), [("500", 503, "worker_failed"), ("garbage-json", 503, "worker_failed")]
+    ("fault", "status", "code"),
+    [("500", 503, "worker_failed"), ("garbage-json", 503, "worker_failed"), ("400", 400, "worker_refused")],
 )
 async def test_a_run_that_fails_has_a_status_and_a_trace(server: Server, fault: str, status: int, code: str) -> None:
     server.stub.faults = [fault]

@@ -87,7 +87,7 @@ async def test_words_that_wait_together_leave_together(server: Server, monkeypat
     assert answer.streamed_text == "".join(WORDS)
     pieces = [event for event in answer.events if event != "[DONE]" and event["choices"][0]["delta"].get("content")]
     assert len(pieces) <= 3
-    assert answer.comments == ["round 0: 1 steps planned", "step 0: burst"]
+    assert answer.comments == ["round 0: 1 step planned", "step 0: burst"]
 
 
 async def test_an_answer_that_may_be_replaced_is_held_until_it_stands(server: Server) -> None:

@@ -30,7 +30,8 @@ class ChatEvents:
 
     def progress(self, event: Planned | StepStarted | StepReassigned) -> bytes:
         if isinstance(event, Planned):
-            return _comment(f"round {event.round}: {len(event.plan.steps)} steps planned")
+            n = len(event.plan.steps)
+            return _comment(f"round {event.round}: {n} step{'' if n == 1 else 's'} planned")
         if isinstance(event, StepStarted):
             return _comment(f"step {event.index}: {event.worker}")
         return _comment(f"step {event.index}: {event.worker} failed, {event.to} takes over")

@@ -12,7 +12,7 @@ from dirigent.serve.problems import ErrorBody
 from dirigent.version import __version__
 
 STATUSES = {
-    400: "a field is wrong or cannot be honoured; `param` names it",
+    400: "a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request",
     401: "no valid key",
     402: "a cost cap or a budget does not allow it",
     403: "not for this key, or not from there",

@@ -109,9 +109,13 @@ STATUS_OF: Mapping[str, tuple[int, str]] = {
 }
 
 
+REFUSED = (400, "worker_refused")
+"""A worker that would refuse the same request again: trying once more helps nobody."""
+
+
 def problem_of(error: DirigentError) -> Problem:
     """An expected failure, as the caller sees it."""
-    return _problem(type(error).__name__, error.for_caller, {})
+    return _problem(type(error).__name__, error.for_caller, {}, fault=getattr(error, "fault", ""))
 
 
 def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
@@ -119,11 +123,11 @@ def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
     said = trace.error_for_caller
     if trace.error_kind == WorkerError.__name__:
         said += f" (trace {trace.id})"
-    return _problem(trace.error_kind, said, headers)
+    return _problem(trace.error_kind, said, headers, fault=trace.error_fault)
 
 
-def _problem(kind: str, message: str, headers: Mapping[str, str]) -> Problem:
-    status, code = STATUS_OF.get(kind, (500, "failed"))
+def _problem(kind: str, message: str, headers: Mapping[str, str], *, fault: str) -> Problem:
+    status, code = REFUSED if fault == "request" else STATUS_OF.get(kind, (500, "failed"))
     if kind == StoreError.__name__:  # names the database, which is the operator's business
         log.error("%s", message)
         message = "the store does not answer as it should; try again later (the server's log says more)"
