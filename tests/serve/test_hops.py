@@ -56,8 +56,8 @@ async def test_a_worker_that_leads_back_is_called_twice_and_no_more(
 ) -> None:
     async with mirrored(tmp_path, stub, empty_store) as server:
         answer = await server.chat(model="worker/mirror", stream=stream)
-        assert answer.status == 503
-        assert answer.error["code"] == "worker_failed"
+        assert answer.status == 400
+        assert answer.error["code"] == "worker_refused"
     async with Store.open(tmp_path / "serve.db") as store:
         rows = await store.list()
         assert len(rows) == MAX_HOPS, "a run for the client, and one for the first call"
