@@ -5,7 +5,8 @@ hundreds of pairs. Workers speak all three wires and take images. The server may
 to a worker as words; it may never connect to what they name. The trap counts.
 
 Half of the cases are names that a lying name server (`names.py`) first sends to a public address and then to the trap;
-those may not even be looked up.
+those may not even be looked up. The names of some workers are rebound in the same way: these are looked up, and what
+they mean the second time may not be called.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import json
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -28,12 +30,17 @@ from yarl import URL
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
 from tests.torture.harness import Progress, Result, Server, config, worker
-from tests.torture.names import can_mislead, name_server
+from tests.torture.names import ZONE, can_mislead, name_server
 from tests.torture.traps import Trap, trap
 
 AT_ONCE = 8
 REDIRECT = re.compile(r"redirect (\d{3}) to <<(.*?)>>")
 MODELS = ("worker/openai", "worker/anthropic", "worker/gemini")
+REBOUND = ("first", "second", "third")
+"""Workers whose names are rebound."""
+SHORT = "{ connect_s = 0.5, first_byte_s = 1.0 }"
+REMEMBERED_S = 10.5
+"""For how long aiohttp keeps what a name means."""
 
 SPELLINGS = (
     "http://127.0.0.1:{port}/x",
@@ -224,7 +231,7 @@ async def s4(count: int, seed: int) -> Result:
         return Result(0, count, ("names can be rebound by root alone (port 53, a mount of its own): run it as root",))
     rng, progress, statuses, faults = random.Random(seed), Progress("S4", count), Counter[int](), []
     drawn = _drawn(count, rng)
-    async with trap() as snare, name_server() as names, _tempted(names.before) as server:
+    async with trap() as snare, name_server() as names, _tempted(names.before, snare.port) as server:
         spelt = [(place, spelling.format(port=snare.port, name=f"n{i}")) for i, (place, spelling) in enumerate(drawn)]
         aims = iter([place(spelling, rng.choice(MODELS)) for place, spelling in spelt])
 
@@ -237,14 +244,21 @@ async def s4(count: int, seed: int) -> Result:
                 progress.step()
 
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            forgotten_s = time.monotonic() + REMEMBERED_S
+            await _ask_rebound(session, server)
             await asyncio.gather(*(send(session) for _ in range(AT_ONCE)))
+            await asyncio.sleep(forgotten_s - time.monotonic())
+            await _ask_rebound(session, server)
         await _through(server, snare)
         await server.stop()
         if snare.reached:
             faults.append(f"the trap was reached {snare.reached} times, such as with {snare.heard[:2]}")
-        if names.asked:
-            faults.append(f"{len(names.asked)} names of callers were looked up, such as {next(iter(names.asked))}")
-    figures = {"rebound names": sum(spelling in REBINDING for _, spelling in drawn), "looked up": len(names.asked)}
+        rebound = {f"{name}.{ZONE}" for name in REBOUND}
+        if asked := set(names.asked) - rebound:
+            faults.append(f"{len(asked)} names of callers were looked up, such as {min(asked)}")
+        faults += [f"{name} was not looked up again: nothing was tried" for name in rebound if names.asked[name] < 2]
+    figures = {"rebound names": sum(spelling in REBINDING for _, spelling in drawn), "looked up": len(asked)}
+    figures["rebound workers"] = len(REBOUND)
     figures |= {str(status): number for status, number in statuses.most_common(5)}
     return Result(0 if snare.reached else count - len(faults), count, tuple(faults[:12]), figures)
 
@@ -261,8 +275,16 @@ def _drawn(count: int, rng: random.Random) -> list[tuple[Place, str]]:
     return drawn
 
 
+async def _ask_rebound(session: aiohttp.ClientSession, server: Server) -> None:
+    """Every worker whose name is rebound, once."""
+    said = [{"role": "user", "content": "hi"}]
+    for name in REBOUND:
+        aim = Aimed("worker", "POST", "/v1/chat/completions", {"model": f"worker/{name}", "messages": said})
+        await _sent(session, server, aim)
+
+
 @contextlib.asynccontextmanager
-async def _tempted(before: tuple[str, ...]) -> AsyncIterator[Server]:
+async def _tempted(before: tuple[str, ...], port: int) -> AsyncIterator[Server]:
     """A server over three wires. Its workers can see pictures, and send elsewhere whoever asks for it."""
     async with StubProvider() as stub:
         respond = stub._respond
@@ -278,7 +300,9 @@ async def _tempted(before: tuple[str, ...]) -> AsyncIterator[Server]:
         stub._respond = redirecting  # type: ignore[method-assign]
         able = "{ images = true, tools = true, schema = true, json_mode = true }"
         wires = ("openai", "anthropic", "gemini")
-        text = config(*(worker(w, url=stub.url(w), kind=w, abilities=able, retries=0) for w in wires))  # type: ignore[arg-type]
+        pool = [worker(w, url=stub.url(w), kind=w, abilities=able, retries=0) for w in wires]  # type: ignore[arg-type]
+        pool += [worker(n, url=f"http://{n}.{ZONE}:{port}/v1", retries=0, timeout=SHORT) for n in REBOUND]
+        text = config(*pool)
         async with Server.open(text, before=before) as server:
             yield server
 

@@ -12,6 +12,7 @@ When to send is decided here; what it looks like on the wire is for the `Events`
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import time
 from collections.abc import Iterable
@@ -60,7 +61,8 @@ class EventStream:
         """Answer text, progress, and None when the run has ended."""
         self._live = is_live(ask)
         self._last_step = -1
-        self._said: list[str] = []
+        self._said = io.StringIO()
+        """What was sent of the answer. A buffer: a thousand short strings would take ten times its memory."""
         self._begun = False
         """Words of the answer are on their way, and cannot be taken back."""
         self._working = False
@@ -164,7 +166,7 @@ class EventStream:
         for is_text, group in itertools.groupby(pieces, key=lambda piece: isinstance(piece, str)):
             if is_text:
                 text = "".join(map(str, group))
-                self._said.append(text)
+                self._said.write(text)
                 out += self._events.text(text) if text else b""
             else:
                 progress = (p for p in group if isinstance(p, Planned | StepStarted | StepReassigned))
@@ -175,7 +177,7 @@ class EventStream:
         """What is left of the answer, and what comes after it; or the error, and nothing more."""
         try:
             trace = await self._uncut(run)
-            if rest := trace.answer[sum(map(len, self._said)) :]:
+            if rest := trace.answer[self._said.tell() :]:
                 await self._body(send, self._events.text(rest))
             last = await self._events.closing(trace)
         except Problem as problem:
@@ -187,7 +189,7 @@ class EventStream:
         await asyncio.wait([run])
         if not self._cut and not run.cancelled():
             trace = run.result()
-            if trace.answer.startswith("".join(self._said)):
+            if trace.answer.startswith(self._said.getvalue()):
                 return trace
         raise Problem(502, "the worker failed in the middle of its answer; ask again", code="answer_cut")
 

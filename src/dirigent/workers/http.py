@@ -17,7 +17,7 @@ import email.utils
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +25,7 @@ import msgspec
 from dirigent.errors import RETRYABLE, ConfigError, Fault, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.worker import WorkerInfo
+from dirigent.workers.addresses import Rebound, SteadyResolver
 from dirigent.workers.hops import hop_headers
 from dirigent.workers.secret import MASK, Secret, redact
 from dirigent.workers.sse import EventParser
@@ -82,7 +83,7 @@ class HttpClient:
 
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # concurrency is the rate limiter's to bound
+                connector=_connector(),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
                 timeout=aiohttp.ClientTimeout(total=None),
@@ -99,6 +100,13 @@ class HttpClient:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _connector() -> aiohttp.TCPConnector:
+    import aiohttp
+
+    resolver = cast("aiohttp.abc.AbstractResolver", SteadyResolver(aiohttp.DefaultResolver()))
+    return aiohttp.TCPConnector(limit=0, resolver=resolver)  # concurrency is the rate limiter's to bound
 
 
 class HttpWorker:
@@ -329,6 +337,8 @@ def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:
         return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
     if isinstance(error, aiohttp.ClientConnectorError):
         where = f"{error.host}:{error.port}"
+        if isinstance(error.os_error, Rebound):
+            return WorkerError(str(error.os_error), fault="connect")
         if isinstance(error, aiohttp.ClientConnectorDNSError):
             return WorkerError(f"no host is called {error.host!r}: check base_url", fault="connect")
         if isinstance(error.os_error, ConnectionRefusedError):

@@ -8,6 +8,7 @@ whatever else a server understands goes through its `extra`.
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -282,8 +283,8 @@ class _Decoder:
         self.done = False
         self.written_chars = 0
         self._reply_id = self._model = ""
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._text = io.StringIO()
+        self._reasoning = io.StringIO()
         self._refusal = ""
         self._calls: list[_Call] = []
         self._finish: str | None = None
@@ -307,8 +308,8 @@ class _Decoder:
     def _grow(self, delta: _Said) -> str:
         text, reasoning = _text(delta.content), delta.reasoning_content or delta.reasoning or ""
         self.written_chars += len(text) + len(reasoning)
-        self._text.append(text)
-        self._reasoning.append(reasoning)
+        self._text.write(text)
+        self._reasoning.write(reasoning)
         self._refusal += delta.refusal or ""
         for fragment in delta.tool_calls or ():
             self._grow_call(fragment)
@@ -334,10 +335,10 @@ class _Decoder:
             for index, call in enumerate(self._calls)
         )
         return Reply(
-            text="".join(self._text) or self._refusal,
+            text=self._text.getvalue() or self._refusal,
             tool_calls=calls,
             finish="refused" if self._refusal else finish_of(self._finish, FINISH, calls),
             usage=_usage(self._usage),
             model=self._model,
-            reasoning="".join(self._reasoning),
+            reasoning=self._reasoning.getvalue(),
         )
