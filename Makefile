@@ -45,7 +45,7 @@ lock: $(VENV)/.dev  ## resolve every dependency anew into constraints.txt (torch
 system-deps:  ## Debian packages that some tests want (root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-		postgresql bubblewrap chromium chromium-driver nodejs npm
+		postgresql bubblewrap chromium chromium-driver nodejs
 
 # ---- programs of others on our server: each framework in an environment of its own, since they disagree ----
 
