@@ -26,7 +26,7 @@ from dirigent.pool import Pool
 from dirigent.worker import WorkerInfo
 from tests.stub_provider import StubProvider
 from tests.stub_wires import WIRES, StubCall
-from tests.torture.harness import Progress, Result, Server, config, profile, worker
+from tests.torture.harness import Progress, Result, Server, config, connections, profile, worker
 
 NAMES = ("alpha", "beta", "gamma")
 DIALECTS: tuple[Dialect, ...] = ("lists", "lines", "json")
@@ -166,7 +166,9 @@ async def _over_wire(cases: list[_Case], progress: Progress) -> int:
 
     async with StubProvider(answer) as stub, Server.open(_orchestra(stub)) as server:
         waiting = iter(cases)
-        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as session:
+        async with aiohttp.ClientSession(
+            connector=connections(), headers={"Authorization": f"Bearer {server.key}"}
+        ) as session:
             await asyncio.gather(*(_asked(session, server, waiting, progress) for _ in range(AT_ONCE)))
         await server.stop()
         return len(stub.calls)

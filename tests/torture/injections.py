@@ -29,7 +29,7 @@ import msgspec
 from dirigent.store.keys import Caller
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
-from tests.torture.harness import Progress, Result, Server, config, profile, worker
+from tests.torture.harness import Progress, Result, Server, config, connections, profile, worker
 from tests.torture.traps import Trap, trap
 
 MAX_STEPS, MAX_ROUNDS, MAX_COST_USD = 4, 2, 0.02
@@ -139,7 +139,7 @@ async def s3(count: int, seed: int) -> Result:
                 faults.extend(await _tried(session, server, case, key))
                 progress.step()
 
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        async with aiohttp.ClientSession(connector=connections(), timeout=aiohttp.ClientTimeout(total=60)) as session:
             await asyncio.gather(*(send(session) for _ in range(AT_ONCE)))
         outside = {call.model for call in stub.calls} - set(ALLOWED)
         faults += [f"{name} was asked" for name in outside]

@@ -25,7 +25,7 @@ from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
 from tests.torture.access import s1
 from tests.torture.fuzz import Case, draw_cases, judge, shown
-from tests.torture.harness import Progress, Result, Row, Server, config, profile, worker
+from tests.torture.harness import Progress, Result, Row, Server, config, connections, profile, worker
 from tests.torture.injections import s3
 from tests.torture.journals import leaks
 from tests.torture.secret_scan import s5
@@ -96,7 +96,9 @@ def _fuzz_answer(call: StubCall) -> str | StubReply:
 @contextlib.asynccontextmanager
 async def _session(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
     headers = {"Authorization": f"Bearer {server.admin_key}"}
-    async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=60)) as session:
+    async with aiohttp.ClientSession(
+        connector=connections(), headers=headers, timeout=aiohttp.ClientTimeout(total=60)
+    ) as session:
         yield session
 
 
@@ -179,7 +181,7 @@ async def _relay(calls: list[int]) -> AsyncIterator[_Relay]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     relay = _Relay(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(connector=connections()) as session:
         try:
             yield relay
         finally:

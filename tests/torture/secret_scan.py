@@ -19,7 +19,7 @@ from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
 from tests.torture import evidence
 from tests.torture.evidence import Left, found_in, keeping, size_of
-from tests.torture.harness import Progress, Result, Server, config, worker
+from tests.torture.harness import Progress, Result, Server, config, connections, worker
 
 PAGES = ("/metrics", "/v1/traces?limit=200", "/v1/usage?group_by=worker,key", "/v1/models", "/readyz")
 STATUSES = (400, 401, 403, 404, 422, 429, 500, 503)
@@ -62,7 +62,9 @@ async def _gossiped(count: int, rng: random.Random) -> None:
             config(worker("alpha", url=url, retries=0), worker("beta", url=url, retries=0))
         ) as server:
             stub._fail_early = _gossip(server, rng)  # type: ignore[method-assign]
-            async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.admin_key}"}) as session:
+            async with aiohttp.ClientSession(
+                connector=connections(), headers={"Authorization": f"Bearer {server.admin_key}"}
+            ) as session:
                 for number in range(count):
                     await _asked(session, server, number, rng)
                     progress.step()

@@ -29,7 +29,7 @@ from yarl import URL
 
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
-from tests.torture.harness import Progress, Result, Server, config, worker
+from tests.torture.harness import Progress, Result, Server, config, connections, worker
 from tests.torture.names import ZONE, can_mislead, name_server
 from tests.torture.traps import Trap, trap
 
@@ -243,7 +243,7 @@ async def s4(count: int, seed: int) -> Result:
                     faults.append(f"{aim.place} got {status}: {json.dumps(aim.body)[:200]}")
                 progress.step()
 
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        async with aiohttp.ClientSession(connector=connections(), timeout=aiohttp.ClientTimeout(total=60)) as session:
             forgotten_s = time.monotonic() + REMEMBERED_S
             await _ask_rebound(session, server)
             await asyncio.gather(*(send(session) for _ in range(AT_ONCE)))

@@ -27,7 +27,7 @@ from dirigent.store.keys import Caller
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
 from tests.torture.fuzz import Draw
-from tests.torture.harness import Progress, Result, Server, config, eventually, worker
+from tests.torture.harness import Progress, Result, Server, config, connections, eventually, worker
 
 AT_ONCE = 8
 QUERIES = ("key", "search", "after", "starting_after", "from", "group_by", "profile")
@@ -60,7 +60,7 @@ class Crossing(msgspec.Struct, frozen=True):
 async def s2(count: int, seed: int) -> Result:
     """`count` crossings, in a seeded order; all of them, over and over, where there are fewer."""
     rng, progress, faults, statuses = random.Random(seed), Progress("S2", count), [], Counter[int]()
-    async with StubProvider(_answer) as stub, aiohttp.ClientSession() as session:
+    async with StubProvider(_answer) as stub, aiohttp.ClientSession(connector=connections()) as session:
         text = config(worker("alpha", url=stub.url("openai"), abilities="{ tools = true }"))
         async with Server.open(text) as server:
             tenants = [await _tenant(session, server, name) for name in ("anna", "bert")]
