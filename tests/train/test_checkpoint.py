@@ -92,6 +92,38 @@ def test_a_killed_run_resumes_with_the_same_next_steps(tmp_path: Path, tiny_reci
         train(recipe, out=tmp_path / "killed", resume=True, quiet=True)
 
 
+@pytest.mark.timeout(600)
+def test_an_adapter_held_near_its_start_is_taken_up_where_it_was(tmp_path: Path, tiny_recipe: Recipe) -> None:
+    """With a penalty for the distance from the start, the start lies beside the policy in every checkpoint."""
+    from dirigent.train.run import train
+
+    assert tiny_recipe.base.tiny is not None
+    recipe = msgspec.structs.replace(
+        tiny_recipe,
+        base=msgspec.structs.replace(
+            tiny_recipe.base,
+            tiny=msgspec.structs.replace(tiny_recipe.base.tiny, steps=tiny_recipe.base.tiny.steps // 3),
+        ),
+        policy=msgspec.structs.replace(tiny_recipe.policy, rank=4),
+        warm_start=msgspec.structs.replace(tiny_recipe.warm_start, n=200, steps=20, measure=20),
+        grpo=msgspec.structs.replace(
+            tiny_recipe.grpo, steps=4, prompts=4, rollouts=8, save_every_steps=2, beta=0.05, learning_rate=5e-3
+        ),
+        eval=msgspec.structs.replace(tiny_recipe.eval, every_steps=2, n=20),
+    )
+    train(recipe, out=tmp_path / "whole", quiet=True)
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoint-4")
+    (tmp_path / "again" / "metrics.jsonl").unlink()
+    train(recipe, out=tmp_path / "again", resume=True, quiet=True)
+
+    whole, resumed = train_rows(tmp_path / "whole"), train_rows(tmp_path / "again")
+    for step in (3, 4):
+        for name in ("loss", "grad_norm", "reward", "kl"):
+            assert resumed[step][name] == pytest.approx(whole[step][name], rel=1e-4, abs=1e-6), (step, name)
+    assert whole[4]["kl"] > 0
+
+
 def kill_after_step_3(recipe: Recipe, out: Path) -> None:
     """Run the recipe in a process of its own and kill it, without warning, once its first checkpoint counts."""
     file = out.with_suffix(".json")

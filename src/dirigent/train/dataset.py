@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,7 +22,7 @@ from dirigent.limits import Limits
 from dirigent.messages import Message, conversation
 from dirigent.plan import Plan
 from dirigent.prompt import next_round_messages, trained_planner_messages
-from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool, renamed
+from dirigent.tasks.gym.pools import Cards, cards_for, draw_pool, misnamed, renamed
 from dirigent.tasks.gym.specialists import RL_ROSTER, Specialist
 from dirigent.tasks.gym.split import Split, generate
 from dirigent.tasks.task import Task
@@ -30,6 +30,10 @@ from dirigent.worker import WorkerInfo
 
 SECRET = "gym"
 """Marks around earlier results must be unguessable where users write; here they only have to be the same every time."""
+
+
+Names = Literal["own", "none", "another's"]
+"""What workers are called in a row: their own names, names that say nothing, or one another's."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -74,10 +78,12 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
     first_stage: int = 0
     """0: depths 1 and 2. 1: depth 3 as well. 2: large pools as well."""
-    rename: float = 0.3
+    rename: float = 0.2
     """Share of rows that show workers under names that say nothing, so that their cards must be read. Not in the first
     stage, where a policy that knows neither names nor cards would find nothing to go by. Training only: what is
     measured has the workers' own names."""
+    misname: float = 0.1
+    """Share of rows, in the same stages, that show every worker under the name of another one of the pool."""
     candidates: int = 4
     """Questions drawn for each one kept."""
     depth_weights: dict[str, float] = {}
@@ -162,7 +168,7 @@ class RowSource:
                 size=rng.randint(*size),
                 max_steps=settings.max_steps,
                 roster=self._roster,
-                rename=state.stage > 0 and rng.random() < settings.rename,
+                names=self._names(rng),
             )
             for task in chosen
         ]
@@ -195,6 +201,12 @@ class RowSource:
     def _weight(self, task: Task) -> float:
         by_kind = kind_weight(self.estimate(kind_of(task), task.depth), floor=self.settings.kind_floor)
         return by_kind * self.settings.depth_weights.get(str(task.depth), 1.0)
+
+    def _names(self, rng: random.Random) -> Names:
+        draw, settings = rng.random(), self.settings
+        if self.state.stage == 0 or draw >= settings.rename + settings.misname:
+            return "own"
+        return "none" if draw < settings.rename else "another's"
 
     def _pass_on(self, accuracy_by_depth: Mapping[int, float]) -> None:
         stage = next_stage(self.state.stage, accuracy_by_depth, at=self.settings.next_stage_at)
@@ -231,18 +243,17 @@ def make_row(
     max_steps: int = 5,
     wording: Cards = "train",
     roster: Sequence[Specialist] = RL_ROSTER,
-    rename: bool = False,
+    names: Names = "own",
 ) -> Row:
     """A question with a pool drawn for it, as a conductor is shown it."""
-    infos = cards_for(draw_pool(task, rng, size=size, roster=roster), rng, wording=wording)
-    names = tuple(info.name for info in infos)
-    if rename:
-        infos = renamed(infos, rng)
+    own = infos = cards_for(draw_pool(task, rng, size=size, roster=roster), rng, wording=wording)
+    if names != "own":
+        infos = renamed(own, rng) if names == "none" else misnamed(own, rng)
     return Row(
         id=f"{task.id}/{rng.getrandbits(40):010x}",
         task=task,
         infos=infos,
-        names=names,
+        names=tuple(info.name for info in own),
         messages=trained_planner_messages(conversation(task.question), infos, limits=Limits(max_steps=max_steps)),
         kind=kind_of(task),
     )

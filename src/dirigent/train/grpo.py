@@ -22,7 +22,7 @@ import msgspec
 from dirigent.train.checkpoint import seal, write_durably
 from dirigent.train.dataset import Row, RowState
 from dirigent.train.metrics import Collapse, CollapseState
-from dirigent.train.policy import Policy, measure
+from dirigent.train.policy import ADAPTER, Policy, measure
 from dirigent.train.progress import Progress
 from dirigent.train.recipe import Recipe, batching
 from dirigent.train.reward import lambda_start
@@ -217,8 +217,21 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
-    class SharingPrompts(GRPOTrainer):  # type: ignore[misc]
-        """TRL's trainer, but that a group's prompt is read once."""
+    class Resuming(GRPOTrainer):  # type: ignore[misc]
+        """TRL's trainer, but that a checkpoint's adapter is taken up also where a reference lies beside it.
+
+        Of a checkpoint with adapters in folders transformers loads those alone. TRL's reference is one, so the policy
+        itself would begin again from its warm start.
+        """
+
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+            if hasattr(policy.model, "peft_config"):
+                policy.model.load_adapter(resume_from_checkpoint, ADAPTER, is_trainable=True)
+            else:
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    class SharingPrompts(Resuming):
+        """And that a group's prompt is read once."""
 
         def _get_per_token_logps_and_entropies(
             self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **options: Any
@@ -230,7 +243,7 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
             return logps, entropies, None
 
     shares = recipe.grpo.share_prompts and policy.model.config._attn_implementation == "sdpa"
-    trainer = (SharingPrompts if shares else GRPOTrainer)(
+    trainer = (SharingPrompts if shares else Resuming)(
         model=policy.model,
         reward_funcs=[rollouts.plan_reward],
         args=trainer_arguments(recipe, out=out),

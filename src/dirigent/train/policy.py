@@ -74,6 +74,10 @@ class Policy:
         return Written(prompts, samples_PG, [[next(texts) for _ in group] for group in samples_PG])
 
 
+REFERENCE = ".ref."
+"""Marks the weights that TRL sets aside to measure a policy's distance from its start; nothing is written with them."""
+
+
 class Halved:
     """Full-precision weights in half precision while a GPU writes with them.
 
@@ -85,7 +89,11 @@ class Halved:
 
     @contextmanager
     def weights(self, model: Any) -> Iterator[None]:
-        full = [p for p in model.parameters() if p.dtype == torch.float32 and p.device.type == "cuda"]
+        full = [
+            p
+            for name, p in model.named_parameters()
+            if p.dtype == torch.float32 and p.device.type == "cuda" and REFERENCE not in name
+        ]
         if not full:
             yield
             return

@@ -142,6 +142,9 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What advantages are divided by. `group` cancels the weight of cost: see docs/how-it-learns.md."""
     refills: int = 1
     """How often groups without variance are replaced by newly drawn ones within a step."""
+    refill_below: float = 1.0
+    """Share of the groups that suffices: with so many that have variance, none are replaced. Sampling is most of a
+    step, so a smaller batch now is often worth more than a full one later."""
     gradient_checkpointing: bool = False
     sampler: Literal["torch", "vllm"] = "torch"
     cache: Literal["auto", "dynamic", "static", "graphs"] = "auto"

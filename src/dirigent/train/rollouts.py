@@ -69,7 +69,7 @@ class Rollouts:
             kept += [groups[i] for i in sifted.keep]
             spare += [groups[i] for i in sifted.dropped]
             ask_for = min(sifted.refill, wanted)
-            if not ask_for:
+            if not ask_for or len(kept) >= settings.refill_below * wanted:
                 break
         self.metrics |= {**seconds, "groups_kept": len(kept) / wanted, "lambda": self.lambda_(step)}
         # Too few even so: groups without variance fill the batch, and move nothing.

@@ -19,7 +19,7 @@ from dirigent.tasks.gym import (
     right_plans,
     warm_start,
 )
-from dirigent.tasks.gym.skills import CHECK_SKILL, OPERATIONS, WARM_SKILLS
+from dirigent.tasks.gym.skills import CHECK_SKILL, OPERATIONS
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 
 
@@ -32,19 +32,17 @@ def skills_of(subtask: str) -> set[str]:
     return {OPERATIONS[reading.operation].skill for reading in recognise(subtask)}
 
 
-def is_warm(lesson: Lesson) -> bool:
-    return all(skills_of(step.subtask) & set(WARM_SKILLS) for step in lesson.plan.steps)
-
-
 def skills_behind(lesson: Lesson, name: str) -> set[str]:
     """Of the worker whose card bears this name."""
     (card,) = [card for card in lesson.cards if card.name == name]
     return set(card.skills)
 
 
-def test_plans_of_each_length_are_as_many(lessons: list[Lesson]) -> None:
+def test_short_and_long_plans_are_shown(lessons: list[Lesson]) -> None:
     lengths = Counter(len(lesson.plan.steps) for lesson in lessons)
-    assert lengths == {1: 500, 2: 500, 3: 500, 4: 500}
+    assert set(lengths) == {1, 2, 3, 4, 5}
+    assert lengths[1] + lengths[2] > len(lessons) / 2
+    assert lengths[5] > len(lessons) / 40
 
 
 def test_every_plan_is_valid_over_the_cards_shown(lessons: list[Lesson]) -> None:
@@ -57,7 +55,7 @@ def test_every_plan_is_valid_over_the_cards_shown(lessons: list[Lesson]) -> None
 
 
 def test_all_are_right_decompositions_of_warm_only_skills_and_none_is_about_the_gym(lessons: list[Lesson]) -> None:
-    assert all(map(is_warm, lessons))
+    assert not any(skills_of(step.subtask) for lesson in lessons for step in lesson.plan.steps)
     gym = {task.question for task in generate("train", 2_000, seed=1)}
     assert not gym & {lesson.question for lesson in lessons}
 
@@ -73,11 +71,11 @@ def test_workers_are_uniform_over_the_pool_shown(lessons: list[Lesson]) -> None:
 
 
 def test_a_right_worker_is_met_no_more_often_than_by_chance() -> None:
-    lessons = [*warm_start(2_000, seed=1), *gym_decompositions(400, seed=1)]
+    lessons = gym_decompositions(800, seed=1)
     right, expected, variance = 0, 0.0, 0.0
     for lesson in lessons:
         for step in lesson.plan.steps:
-            for skill in skills_of(step.subtask) - set(WARM_SKILLS):
+            for skill in skills_of(step.subtask):
                 chance = sum(skill in card.skills for card in lesson.cards) / len(lesson.cards)
                 right += skill in skills_behind(lesson, step.worker)
                 expected += chance
@@ -89,6 +87,19 @@ def test_a_right_worker_is_met_no_more_often_than_by_chance() -> None:
 def test_access_is_random(lessons: list[Lesson]) -> None:
     second = [lesson.plan.steps[1].access for lesson in lessons if len(lesson.plan.steps) > 1]
     assert sum(access == (0,) for access in second) / len(second) == pytest.approx(0.5, abs=0.05)
+
+
+def test_some_lessons_ask_again_but_not_always_as_often(lessons: list[Lesson]) -> None:
+    first = [Counter(step.subtask for step in lesson.plan.steps)[lesson.plan.steps[0].subtask] for lesson in lessons]
+    assert {1, 2, 3, 4} == set(first)
+    assert 0.03 < sum(count > 1 for count in first) / len(lessons) < 0.12
+
+
+def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]) -> None:
+    decoyed = [lesson for lesson in lessons if "Never mind" in lesson.question or "can wait." in lesson.question]
+    assert len(decoyed) > len(lessons) / 40
+    words = ("never mind", "can wait")
+    assert not any(word in step.subtask.lower() for word in words for lesson in decoyed for step in lesson.plan.steps)
 
 
 def test_the_warm_start_is_the_same_for_the_same_seed() -> None:

@@ -150,8 +150,8 @@ def _lead(rng: random.Random, shape: Shape, depth: int, operations: Sequence[Ope
 
 
 def _joins_its_own(join: Operation) -> bool:
-    """Months, Roman numerals and colours come from the skill that also joins them; else a join is another's work."""
-    return join.gives in ("month", "roman", "colour", "note", "shape", "harmony")
+    """Months, Roman numerals and whatever is warm-only come from the skill that also joins them."""
+    return join.gives in ("month", "roman") or join.skill in WARM_SKILLS
 
 
 def _draw(
@@ -208,7 +208,7 @@ def draw_chain(
 ) -> tuple[Link, ...] | None:
     """A chain from a value named in the question, to a type if one is asked for; None where the walk got stuck."""
     if first is None:
-        firsts = [op for op in operations if op.arity == 1 and (length > 1 or not gives or op.gives == gives)]
+        firsts = [op for op in operations if (length > 1 or not gives or op.gives == gives) and op.arity == 1]
         if not firsts:
             return None
         first = pick_by_skill(rng, firsts)
@@ -232,9 +232,9 @@ def extend(
         nexts = [
             op
             for op in operations
-            if op.arity == 1
+            if fits(gives, takes=op.takes[0])
+            and op.arity == 1
             and (op.skill != link.skill or op.skill in WARM_SKILLS)
-            and fits(gives, takes=op.takes[0])
             and link.gold in keys_by_value(op.full_name)
         ]
         if not nexts:

@@ -154,9 +154,8 @@ def tell(blueprint: Blueprint, writer: Writer) -> Told:
     return Told(question, tuple(subtasks), style, writer.used_held_out)
 
 
-def add_decoy(question: str, *, skill: str, writer: Writer) -> str:
-    """The question with a sentence that names a skill it does not need."""
-    words = DECOY_WORDS[skill]
+def add_decoy(question: str, words: str, *, writer: Writer) -> str:
+    """The question with a sentence that names something it does not need."""
     sentence = writer.pick(DECOYS).text.format(w=words, W=words[0].upper() + words[1:])
     return f"{sentence} {question}" if writer.rng.random() < 0.5 else f"{question} {sentence}"
 

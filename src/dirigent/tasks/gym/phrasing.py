@@ -5,7 +5,7 @@ Referring: the value comes from an earlier result ("Count its letters."). Nested
 value's place. All three are one template with its slots filled differently.
 
 `recognise` is the inverse, by the same templates: exact, so that what a policy wrote can be scored and test
-workers can answer without a model. It knows nothing of questions made of several clauses.
+workers can answer without a model. It knows nothing of questions made of several clauses, nor of warm-only skills.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.tasks.gym.operation import Key
-from dirigent.tasks.gym.skills import OPERATIONS
+from dirigent.tasks.gym.skills import GYM_OPERATIONS, OPERATIONS, WARM_SKILLS
 
 Mood = Literal["noun", "order", "ask"]
 
@@ -74,7 +74,11 @@ TYPE_NAMES = {
     "square": "number",
 }
 
-_COUNTED = re.compile(r"\{x\} (hours|weeks|feet|days|sides)")
+_UNITS = (
+    "hours|weeks|feet|days|sides"
+    "|pegs|rungs|barrels|coins|turns|rows|sacks|laps|stops|miles|jars|panes|beads|knots|steps"
+)
+_COUNTED = re.compile(rf"\{{x\}} ({_UNITS})\b")
 """Where the value counts a unit, and "it" would be no English."""
 _PLACES = "alphabet position|position|place|index|rank|month number|orbit number|number"
 _KINDS = f"binary number|Roman numeral|letter|element|list|month|planet|jumble|{_PLACES}"
@@ -86,15 +90,16 @@ _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and
 
 @cache
 def templates(operation: str) -> tuple[Template, ...]:
-    """Every way to say an operation; the last of each mood is held out."""
+    """Every way to say an operation; the last of each mood is held out, but for warm-only ones: no test asks them."""
     phrases = OPERATIONS[operation].phrases
+    keeps_one = OPERATIONS[operation].skill not in WARM_SKILLS
     moods: tuple[tuple[Mood, tuple[str, ...]], ...] = (
         ("noun", phrases.nouns),
         ("order", phrases.orders),
         ("ask", phrases.asks),
     )
     return tuple(
-        Template(operation, mood, text, held_out=i == len(texts) - 1)
+        Template(operation, mood, text, held_out=keeps_one and i == len(texts) - 1)
         for mood, texts in moods
         for i, text in enumerate(texts)
     )
@@ -164,16 +169,17 @@ class Reading(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=100_000)
 def recognise(text: str) -> tuple[Reading, ...]:
-    """Every operation a subtask can be read as; more than one only where their answers agree."""
-    found: dict[Reading, None] = {}
-    for core in _cores(text):
-        for pattern in _candidates(core):
-            reading = _read(pattern, core)
-            if reading is not None:
-                found[reading] = None
-        if found:
-            break
-    return tuple(found)
+    """Every operation a subtask can be read as; more than one only where their answers agree.
+
+    Where no template's own words fit, others that point at an earlier result do as well: "Shift the result by 4
+    places." for "Shift that letter by 4 places." The trained specialists understand them, so exact ones must.
+    """
+    for patterns in (_patterns, _loose_patterns):
+        for core in _cores(text):
+            found = {reading: None for pattern in _candidates(core, patterns()) if (reading := _read(pattern, core))}
+            if found:
+                return tuple(found)
+    return ()
 
 
 class _Pattern(msgspec.Struct, frozen=True):
@@ -195,39 +201,83 @@ _OPENERS = sorted((*CONNECTIVES, *(lead.text for lead in LEADS)), key=len, rever
 _LEADING = re.compile(rf"^(?:{'|'.join(_OPENERS)})\b[,:]? +", re.IGNORECASE)
 
 
-def _candidates(core: str) -> Iterable[_Pattern]:
-    by_word = _patterns()
+_ByWord = dict[str, tuple[_Pattern, ...]]
+"""Patterns by first word; those that begin with a slot stand under the empty word."""
+
+
+def _candidates(core: str, by_word: _ByWord) -> Iterable[_Pattern]:
     first = core.split(" ", 1)[0].casefold()
     return (*by_word.get(first, ()), *by_word.get("", ()))
 
 
 @cache
-def _patterns() -> dict[str, tuple[_Pattern, ...]]:
-    """All templates as patterns, by first word; those that begin with a slot stand under the empty word."""
-    by_word: dict[str, list[_Pattern]] = {}
-    for name in OPERATIONS:
-        for template in templates(name):
-            for refers in (False, True):
-                word = template.text.split(" ", 1)[0].casefold()
-                slotted = "{" in word or (refers and _SINGLE.match(template.text))
-                by_word.setdefault("" if slotted else word, []).append(_compile(template, refers=refers))
-    return {word: tuple(patterns) for word, patterns in by_word.items()}
+def _patterns() -> _ByWord:
+    """All templates as patterns, direct and with their own references."""
+    found: dict[str, list[_Pattern]] = {}
+    for op in GYM_OPERATIONS:
+        for template in templates(op.full_name):
+            _file(found, _direct_pattern(template))
+            own = "|".join(re.escape(reference) for reference, _ in references(template))
+            _file(found, _referring_pattern(template, referring(template, (_K,), _X), own))
+    return {word: tuple(patterns) for word, patterns in found.items()}
 
 
-def _compile(template: Template, *, refers: bool) -> _Pattern:
-    parameter_mark, value_mark, other_mark = "\x00", "\x01", "\x02"
-    if refers:
-        text = referring(template, (parameter_mark,), value_mark)
-        alternatives = "|".join(re.escape(reference) for reference, _ in references(template))
-        value = f"(?:{alternatives})"
-    else:
-        text = template.text.replace("{x's}", f"{value_mark}'s").replace(" a {x}", " {a}{x}").replace("{x}", value_mark)
-        text = text.replace("{y}", other_mark).replace("{k}", parameter_mark)
-        value = "(?P<x>.+?)"
-    source = re.escape(text.rstrip(".?"))
-    source = source.replace(re.escape("{a}"), "an? ").replace(value_mark, value).replace(other_mark, "(?P<y>.+?)")
-    source = source.replace(parameter_mark, "(?P<k>.+?)", 1)
-    return _Pattern(template.operation, re.compile(source, re.IGNORECASE), refers)
+_NOUN = r"(?: [a-z]+){1,2}"
+_ANY_ONE = rf"it|that|this|the result|(?:that|this){_NOUN}"
+_ANY_OWNER = rf"its|the result's|(?:that|this){_NOUN}'s"
+_ANY_COUNT = "that many|this many|as many"
+_ANY_TWO = rf"both|(?:both|the two|these two){_NOUN}"
+
+
+@cache
+def _loose_patterns() -> _ByWord:
+    """All templates with anything that may point at an earlier result, also where a noun phrase would stand."""
+    found: dict[str, list[_Pattern]] = {}
+    for op in GYM_OPERATIONS:
+        for template in templates(op.full_name):
+            text = referring(template, (_K,), _X)
+            if op.arity == 2:
+                _file(found, _referring_pattern(template, text, _ANY_TWO))
+                continue
+            owner, counted = "{x's}" in template.text, bool(_COUNTED.search(template.text))
+            _file(
+                found, _referring_pattern(template, text, _ANY_OWNER if owner else _ANY_COUNT if counted else _ANY_ONE)
+            )
+            if template.nests:
+                _file(found, _referring_pattern(template, nested(template, (_K,), [_X]), _ANY_ONE))
+    return {word: tuple(patterns) for word, patterns in found.items()}
+
+
+def _any_reference(template: Template) -> str:
+    if "{x's}" in template.text:
+        return _ANY_OWNER
+    return _ANY_COUNT if _COUNTED.search(template.text) else _ANY_ONE
+
+
+_K, _X, _Y = "\x00", "\x01", "\x02"
+"""Stand for the slots while a template becomes a pattern."""
+
+
+def _file(by_word: dict[str, list[_Pattern]], entry: tuple[str, _Pattern]) -> None:
+    text, pattern = entry
+    word = text.split(" ", 1)[0].casefold()
+    by_word.setdefault("" if {_K, _X, _Y} & set(word) else word, []).append(pattern)
+
+
+def _direct_pattern(template: Template) -> tuple[str, _Pattern]:
+    text = template.text.replace("{x's}", f"{_X}'s").replace(" a {x}", " {a}{x}").replace("{x}", _X)
+    text = text.replace("{y}", _Y).replace("{k}", _K)
+    source = _source(text).replace(re.escape("{a}"), "an? ").replace(_X, "(?P<x>.+?)").replace(_Y, "(?P<y>.+?)")
+    return text, _Pattern(template.operation, re.compile(source, re.IGNORECASE), refers=False)
+
+
+def _referring_pattern(template: Template, text: str, reference: str) -> tuple[str, _Pattern]:
+    source = _source(text).replace(_X, f"(?:{reference})", 1)
+    return text, _Pattern(template.operation, re.compile(source, re.IGNORECASE), refers=True)
+
+
+def _source(text: str) -> str:
+    return re.escape(text.rstrip(".?")).replace(_K, "(?P<k>.+?)", 1)
 
 
 def _read(pattern: _Pattern, core: str) -> Reading | None:

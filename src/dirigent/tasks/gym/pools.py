@@ -79,6 +79,14 @@ def renamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo
     return tuple(msgspec.structs.replace(card, name=name) for card, name in zip(cards, names, strict=True))
 
 
+def misnamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo, ...]:
+    """The same cards, each under the name of another: whoever goes by names goes wrong."""
+    turn = rng.randrange(1, len(cards)) if len(cards) > 1 else 0
+    names = [card.name for card in cards]
+    names = [*names[turn:], *names[:turn]]
+    return tuple(msgspec.structs.replace(card, name=name) for card, name in zip(cards, names, strict=True))
+
+
 def _sketch(task: Task) -> Sketch:
     if task.sketch is None:
         raise ConfigError(f"task {task.id!r} does not say what it needs; only gym tasks have a sketch")

@@ -15,6 +15,7 @@ from dirigent.tasks.gym.skills_rare import PLANET_OPS, PUZZLES
 from dirigent.tasks.gym.skills_warm import WARM
 from dirigent.tasks.gym.skills_warm_scales import SCALES
 from dirigent.tasks.gym.skills_words import DATES, FACTS
+from dirigent.tasks.gym.warm_files import read_operations
 
 RL_OPERATIONS: tuple[Operation, ...] = (
     *FACTS,
@@ -29,7 +30,7 @@ RL_OPERATIONS: tuple[Operation, ...] = (
 )
 PUZZLE_OPERATIONS: tuple[Operation, ...] = PUZZLES
 HELD_OUT_OPERATIONS: tuple[Operation, ...] = PLANET_OPS
-WARM_OPERATIONS: tuple[Operation, ...] = (*WARM, *SCALES)
+WARM_OPERATIONS: tuple[Operation, ...] = (*WARM, *SCALES, *read_operations())
 
 GYM_OPERATIONS: tuple[Operation, ...] = (*RL_OPERATIONS, *PUZZLE_OPERATIONS, *HELD_OUT_OPERATIONS)
 """All that some specialist is asked to do."""

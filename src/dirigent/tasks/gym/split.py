@@ -271,7 +271,7 @@ def _writer(rng: random.Random, split: Split) -> Writer:
 def _with_decoy(blueprint: Blueprint, told: Told, writer: Writer) -> tuple[Told, dict[str, str]]:
     used = {link.skill for link in blueprint.links}
     skill = writer.rng.choice([skill for skill in DECOY_WORDS if skill not in used])
-    question = add_decoy(told.question, skill=skill, writer=writer)
+    question = add_decoy(told.question, DECOY_WORDS[skill], writer=writer)
     held_out = told.held_out_wording or writer.used_held_out
     return msgspec.structs.replace(told, question=question, held_out_wording=held_out), {"decoy": skill}
 

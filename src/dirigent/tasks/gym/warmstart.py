@@ -5,6 +5,8 @@ are uniform over the pool shown and access is random, so nothing about routing, 
 question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught
 a policy to tell gym questions apart and to cut just those at random; RL then had hardly a right decomposition to
 reward, and collapsed to one step.)
+Some lessons ask a riddle, or their first step, several times over, how often is drawn at random: that a plan may ask
+the same thing again is part of the language, whether it pays is not.
 `gym_decompositions` gives that away for a separate, differently labelled run; `right_plans` gives everything away
 and is the upper reference.
 """
@@ -17,8 +19,8 @@ from collections.abc import Sequence
 import msgspec
 
 from dirigent.plan import Plan, Step
-from dirigent.tasks.gym.compose import Blueprint, draw_blueprint, sketch_of
-from dirigent.tasks.gym.frames import Writer, tell
+from dirigent.tasks.gym.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
+from dirigent.tasks.gym.frames import Writer, add_decoy, tell
 from dirigent.tasks.gym.operation import Key, Operation
 from dirigent.tasks.gym.pools import cards_for, draw_pool, plan_for, renamed, solvable
 from dirigent.tasks.gym.skills import WARM_OPERATIONS
@@ -26,8 +28,42 @@ from dirigent.tasks.gym.specialists import RL_ROSTER
 from dirigent.tasks.gym.split import generate
 from dirigent.worker import WorkerInfo
 
-MAX_STEPS = 4
+LENGTHS = (1, 2, 1, 3, 2, 4, 1, 2, 3, 5, 1, 2, 3, 4, 1, 2, 4, 3, 1, 2)
+"""Steps of the lessons, over and over: as many of one and of two, fewer of each length after that."""
+MAX_STEPS = max(LENGTHS)
+RIDDLE_EVERY = 20
+MOST_ASKED = 4
+AGAIN_SHARE = 0.03
+"""Of the other lessons, those that ask their first step twice or three times."""
+DECOY_SHARE = 0.1
+DECOYS = (
+    *(
+        "ships and harbours",
+        "baking bread",
+        "the theatre",
+        "knots and ropes",
+        "knitting",
+        "garden plots",
+        "mountain huts",
+    ),
+    *(
+        "counting sheep",
+        "railway signals",
+        "chess openings",
+        "folding paper",
+        "card tricks",
+        "old coins",
+        "bee-keeping",
+    ),
+    *("weights and scales", "the parade", "museum tickets", "loom settings", "the price of fish", "crossing rivers"),
+)
+"""Things a lesson's question may name without needing them."""
 POOL_SIZES = (3, 11)
+SMALL_POOLS = 0.6
+"""Share of the lessons over pools of at most `SMALL`: every id is met, most lessons are quick to read."""
+SMALL = 5
+RIDDLES = tuple(op for op in WARM_OPERATIONS if op.full_name in ("riddles.answer", "riddles.carving"))
+"""What lessons ask more than once."""
 
 
 class Lesson(msgspec.Struct, frozen=True):
@@ -39,13 +75,18 @@ class Lesson(msgspec.Struct, frozen=True):
 
 
 def warm_start(n: int, *, seed: int) -> list[Lesson]:
-    """The language of plans: as many plans of each length, right about warm-only skills and about nothing else."""
+    """The language of plans: short and long ones, right about warm-only skills and about nothing else."""
     rng = random.Random(f"warm start {seed}")
     lessons = []
     for i in range(n):
-        question, subtasks = _warm_question(rng, steps=1 + i % MAX_STEPS)
+        riddle = i % RIDDLE_EVERY == 0
+        question, subtasks = _riddle(rng) if riddle else _warm_question(rng, steps=LENGTHS[i % len(LENGTHS)])
+        if not riddle and rng.random() < AGAIN_SHARE:
+            subtasks = [subtasks[0]] * rng.randint(1, 2) + subtasks
+        if rng.random() < DECOY_SHARE:
+            question = add_decoy(question, rng.choice(DECOYS), writer=Writer(rng, held_out_share=0.0))
         cards = _random_cards(rng)
-        lessons.append(Lesson(cards, question, _random_plan(rng, subtasks, cards)))
+        lessons.append(Lesson(cards, question, _random_plan(rng, subtasks[:MAX_STEPS], cards)))
     rng.shuffle(lessons)
     return lessons
 
@@ -96,11 +137,22 @@ def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
     return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
 
 
-def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
-    """A chain, or for three and four steps at times a fan, of exactly so many steps."""
-    fan = steps >= 3 and rng.random() < 0.35
+def _riddle(rng: random.Random) -> tuple[str, list[str]]:
+    """A riddle, asked once or more often, and at times one more step that takes up its answer."""
+    lead = rng.choice(RIDDLES)
     while True:
-        depth = rng.choice((2, 3)) if fan else steps
+        chain = draw_chain(rng, WARM_OPERATIONS, _Anything(), length=rng.choice((1, 1, 2)), first=lead)
+        if chain is not None:
+            break
+    told = tell(Blueprint("chain", (chain,)), Writer(rng, held_out_share=0.0))
+    return told.question, [told.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(told.subtasks[1:])
+
+
+def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
+    """A chain, or for three steps and more at times a fan, of exactly so many steps."""
+    fan = steps == MAX_STEPS or (steps >= 3 and rng.random() < 0.45)
+    while True:
+        depth = 3 if steps == MAX_STEPS else rng.choice((2, 3)) if fan else steps
         blueprint = draw_blueprint(
             rng, shape="fan" if fan else "chain", depth=depth, operations=WARM_OPERATIONS, rules=_Anything()
         )
@@ -109,7 +161,9 @@ def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
 
 
 def _random_cards(rng: random.Random) -> tuple[WorkerInfo, ...]:
-    return _named(cards_for(rng.sample(RL_ROSTER, rng.randint(*POOL_SIZES)), rng), rng)
+    fewest, most = POOL_SIZES
+    size = rng.randint(fewest, SMALL if rng.random() < SMALL_POOLS else most)
+    return _named(cards_for(rng.sample(RL_ROSTER, size), rng), rng)
 
 
 def _named(cards: tuple[WorkerInfo, ...], rng: random.Random) -> tuple[WorkerInfo, ...]:
