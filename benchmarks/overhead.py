@@ -1,13 +1,15 @@
 """What the server costs on top of a call: CPU and latency against a bare aiohttp proxy, and a kill -9.
 
-    python benchmarks/overhead.py [--requests 300] [--rounds 7] [--concurrency 1,16,64] [--json] [--profile]
+    python benchmarks/overhead.py [--requests 200] [--rounds 21] [--concurrency 1,16,64] [--json] [--profile]
     python benchmarks/overhead.py --soak 100000
 
 Three servers, one process each, at the same time before the same stub upstream: a proxy of twenty lines that only
 passes bodies on; `worker/NAME`; and a plan of one step. Both of ours keep every attempt (committed before the
-upstream call), its settlement and the trace (before the last byte). They take turns, a round of requests each, so
-that what else the machine does hits all alike; a ratio is the median over the rounds. CPU is user and system time of
-a server and its children. The last line is one JSON object. Machines differ: read the ratios.
+upstream call), its settlement and the trace (before the last byte). They take turns, a round of requests each, and each
+round begins with another one, so that what else the machine does hits all alike; a ratio is the median over the rounds.
+Rounds are short and many, since only neighbours compare: the proxy's own CPU swings by a third with the state of its
+heap (whether or not each read of a socket, 256 KiB by default, gets a mapping of its own from the system). CPU is user
+and system time of a server and its children. The last line is one JSON object. Machines differ: read the ratios.
 
 `--profile` says where our CPU goes, by library. `--soak N` sends N requests and compares the server's memory at the
 end with that after a tenth of them.
@@ -79,8 +81,8 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=300, help="requests a round, for each server and concurrency")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=200, help="requests a round, for each server and concurrency")
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--concurrency", default="1,16,64")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     parser.add_argument("--profile", action="store_true", help="also print where the CPU of a plan goes")
@@ -199,9 +201,11 @@ async def _rounds(
 ) -> dict[str, list[tuple[float, float]]]:
     """For each server (CPU ms a request, median latency in ms), round by round."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    turns = list(contest.items())
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         for number in range(-1, args.rounds):
-            for name, (process, url, model) in contest.items():
+            turns = [*turns[1:], turns[0]]
+            for name, (process, url, model) in turns:
                 count = WARM_UP if number < 0 else args.requests
                 before = _cpu_s(process.pid)
                 latencies = await _load(session, url, model, level, count)

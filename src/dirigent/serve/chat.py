@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from dirigent.serve.conducting import Ask, conducted, drafted, headers_of, prepare, resumed
 from dirigent.serve.extension import with_headers
-from dirigent.serve.handling import CLIENT_GONE, admitted, read_body, unless_gone
+from dirigent.serve.handling import CLIENT_GONE, JsonReply, admitted, read_body, unless_gone
 from dirigent.serve.problems import Problem
 from dirigent.serve.service import Service
 from dirigent.serve.stream import EventStream
@@ -30,7 +30,7 @@ async def chat(request: Request) -> Any:
     caller: Caller = request.scope["caller"]
     try:
         body = await read_body(request, timeout_s=service.settings.body_timeout_s)
-        wanted = with_headers(read_chat(body), request.headers)
+        wanted = with_headers(read_chat(body), request.scope)
     except ClientDisconnect:
         return CLIENT_GONE
     place = admitted(service, caller)
@@ -64,7 +64,7 @@ async def _answered(
 def _response(ask: Ask, found: Trace | DryRun) -> Response:
     if isinstance(found, DryRun):
         headers = {"X-Dirigent-Cost-USD": f"{found.cost_usd:.9f}"}
-        return Response(msgspec.json.encode(found), media_type="application/json", headers=headers)
+        return JsonReply(msgspec.json.encode(found), headers=headers)
     report = ask.report(found)
     body = msgspec.json.encode(completion_of(found, model=ask.chat.model, report=report, before=ask.before))
-    return Response(body, media_type="application/json", headers=headers_of(report))
+    return JsonReply(body, headers=headers_of(report))

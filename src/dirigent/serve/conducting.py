@@ -26,7 +26,7 @@ from dirigent.messages import Event, Message, Observe, Request, ignore
 from dirigent.plan import critical_path
 from dirigent.resume import Paused, RunState, taken_back
 from dirigent.serve.guardrails import check_request
-from dirigent.serve.models import check_abilities
+from dirigent.serve.models import NOTHING_MORE, check_abilities
 from dirigent.serve.overrides import recorded, rule_for
 from dirigent.serve.problems import Problem, problem_of, problem_of_run
 from dirigent.serve.resume import NOT_RESUMED, Waiting, going_on, kept, referenced_run, take_up, waiting_run
@@ -66,7 +66,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def extension(self) -> Extension:
-        return self.chat.dirigent or Extension()
+        return self.chat.dirigent or NOTHING_MORE
 
     def report(self, trace: Trace) -> RunReport:
         return report_of(
@@ -81,7 +81,7 @@ class Ask(msgspec.Struct, frozen=True):
 def prepare(service: Service, chat: ChatRequest, *, caller: Caller, began: float, run_id: str = "") -> Ask:
     """Everything that can be refused without paying anyone is refused here."""
     question, options = question_of(chat), options_of(chat)
-    extension = chat.dirigent or Extension()
+    extension = chat.dirigent or NOTHING_MORE
     config = service.runtime.config
     check_request(question, config.guardrails)
     rule = rule_for(

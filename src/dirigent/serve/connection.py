@@ -15,7 +15,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from dirigent.serve.gate import App
+from dirigent.serve.replying import InOnePiece
 
 LAST_REQUEST_S = 1.0
 
@@ -47,8 +50,8 @@ class Leaving:
 
 
 class _Joining:
-    """A transport that sends a reply's header together with what follows it in the same turn of the event loop: each
-    write is a call of the system and a packet, and uvicorn makes two of every reply."""
+    """A transport that sends a stream's header together with what follows it in the same turn of the event loop: each
+    write is a call of the system and a packet. Replies that are known whole come in one piece (`replying.py`)."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -115,6 +118,9 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         if self._stopping and self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, cast(Any, InOnePiece(cast(App, app))))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()

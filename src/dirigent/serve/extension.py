@@ -31,11 +31,14 @@ RAW_PREFIX = PREFIX.encode()
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def with_headers(chat: ChatRequest, headers: Headers) -> ChatRequest:
-    """The request, its field `dirigent` filled up from the headers."""
-    if not any(name.startswith(RAW_PREFIX) for name, _ in headers.raw):  # as nearly always
+def with_headers(chat: ChatRequest, scope: Mapping[str, Any]) -> ChatRequest:
+    """The request, its field `dirigent` filled up from the headers of its ASGI scope."""
+    for name, _ in scope["headers"]:
+        if name.startswith(RAW_PREFIX):
+            break
+    else:  # as nearly always
         return chat
-    extension = merged(chat.dirigent, headers)
+    extension = merged(chat.dirigent, Headers(raw=list(scope["headers"])))
     return chat if extension is chat.dirigent else msgspec.structs.replace(chat, dirigent=extension)
 
 

@@ -127,17 +127,19 @@ def _key(headers: dict[bytes, bytes]) -> str:
 
 
 def _require_loopback(headers: dict[bytes, bytes]) -> None:
-    host = headers.get(b"host", b"").decode("latin-1")
-    if not is_loopback(_host_of("//" + host)):
-        raise Problem(403, f"without keys this server answers to loopback names only, not {host[:80]!r}", code="host")
-    origin = headers.get(b"origin", b"").decode("latin-1")
-    if origin and not is_loopback(_host_of(origin)):
-        raise Problem(403, f"without keys this server takes no requests from {origin[:80]!r}", code="origin")
+    host = headers.get(b"host", b"")
+    if not _leads_to_loopback(b"//" + host):
+        said = f"without keys this server answers to loopback names only, not {host.decode('latin-1')[:80]!r}"
+        raise Problem(403, said, code="host")
+    origin = headers.get(b"origin", b"")
+    if origin and not _leads_to_loopback(origin):
+        said = f"without keys this server takes no requests from {origin.decode('latin-1')[:80]!r}"
+        raise Problem(403, said, code="origin")
 
 
 @functools.lru_cache(maxsize=256)
-def _host_of(url: str) -> str:
+def _leads_to_loopback(url: bytes) -> bool:
     try:
-        return urlsplit(url).hostname or ""
+        return is_loopback(urlsplit(url.decode("latin-1")).hostname or "")
     except ValueError:
-        return ""
+        return False

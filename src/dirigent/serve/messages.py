@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from dirigent.serve.conducting import Ask, conducted, drafted, headers_of, prepare, resumed
 from dirigent.serve.extension import with_headers
-from dirigent.serve.handling import CLIENT_GONE, admitted, read_body, unless_gone
+from dirigent.serve.handling import CLIENT_GONE, JsonReply, admitted, read_body, unless_gone
 from dirigent.serve.messages_events import MessagesEvents
 from dirigent.serve.messages_translate import calls_one_by_one, chat_of, estimated_tokens, message_of, renamed, told
 from dirigent.serve.messages_wire import (
@@ -77,7 +77,7 @@ async def _prepared(
     began: float,
 ) -> Ask:
     conversation = told(wanted)
-    chat = with_headers(chat_of(wanted, conversation, tools), request.headers)
+    chat = with_headers(chat_of(wanted, conversation, tools), request.scope)
     try:
         ask = prepare(service, chat, caller=caller, began=began)
         if not ask.extension.dry_run:
@@ -115,4 +115,4 @@ async def _drafted(service: Service, ask: Ask) -> Response:
 
 
 def _json(value: Any, *, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
+    return JsonReply(msgspec.json.encode(value), headers=headers)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from dirigent.serve.conducting import Ask, conducted, drafted, headers_of, prepare, resumed
 from dirigent.serve.extension import with_headers
-from dirigent.serve.handling import CLIENT_GONE, admitted, read_body, unless_gone
+from dirigent.serve.handling import CLIENT_GONE, JsonReply, admitted, read_body, unless_gone
 from dirigent.serve.one_call import one_call_each
 from dirigent.serve.problems import Problem
 from dirigent.serve.responses_background import ResponseReplay, begin, cancelled, up_to_date
@@ -148,7 +148,7 @@ async def _prepared(service: Service, request: Request, wanted: Wanted, *, calle
     conversation = told(wanted.request, wanted.items, history=history)
     if not conversation.messages:
         raise Problem(400, "input holds nothing to answer", param="input")
-    chat = with_headers(chat_of(wanted.request, conversation), request.headers)
+    chat = with_headers(chat_of(wanted.request, conversation), request.scope)
     try:
         ask = prepare(service, chat, caller=caller, began=began)
         if not ask.extension.dry_run:
@@ -225,4 +225,4 @@ def _number(text: str | None, name: str, *, least: int, most: int, default: int)
 
 
 def _json(value: Any, *, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
+    return JsonReply(msgspec.json.encode(value), headers=headers)

@@ -139,14 +139,16 @@ def _image(url: str, param: str) -> Image:
 
 
 def _tools(chat: ChatRequest) -> tuple[Tool, ...]:
-    names = [tool.function.name for tool in chat.tools or ()]
+    if not chat.tools:
+        return ()
+    names = [tool.function.name for tool in chat.tools]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise Problem(400, f"two tools are called {name!r}", param=f"tools[{index}].function.name")
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     return tuple(
         Tool(f.name, f.parameters or empty, f.description or "", bool(f.strict))
-        for f in (tool.function for tool in chat.tools or ())
+        for f in (tool.function for tool in chat.tools)
     )
 
 
@@ -226,7 +228,7 @@ def report_of(
     """What the reply says of its run since `before`; `whole` adds the plan and each step's cost, of all of it."""
     report = RunReport(
         trace_id=trace.id,
-        cost_usd=sum(attempt.cost_usd for attempt in attempts_since(trace, before)),
+        cost_usd=sum([attempt.cost_usd for attempt in attempts_since(trace, before)]),
         overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
         resumed=resumed,
     )
@@ -254,14 +256,19 @@ def upstream_s(trace: Trace, *, before: Trace | None = None) -> float:
 
 def _upstream_s_of_round(round: Round) -> float:
     planning_s = sum([attempt.seconds for draft in round.drafts for attempt in draft.attempts])
+    if len(round.steps) == 1:  # as for most requests, each of which asks twice
+        return planning_s + _waited_s(round.steps[0])
     ends: dict[int, float] = {}
     for step in round.steps:
-        # Several attempts: the pauses between them are waiting too. One: the book-keeping around it is ours.
-        waited_s = step.attempts[0].seconds if len(step.attempts) == 1 else step.seconds
-        if step.tool_traffic:  # between its calls it waited for tools and other steps
-            waited_s = sum(attempt.seconds for attempt in step.attempts)
-        ends[step.index] = waited_s + max((ends.get(j, 0.0) for j in step.access), default=0.0)
+        ends[step.index] = _waited_s(step) + max((ends.get(j, 0.0) for j in step.access), default=0.0)
     return planning_s + max(ends.values(), default=0.0)
+
+
+def _waited_s(step: StepRecord) -> float:
+    if step.tool_traffic:  # between its calls it waited for tools and other steps
+        return sum(attempt.seconds for attempt in step.attempts)
+    # Several attempts: the pauses between them are waiting too. One: the book-keeping around it is ours.
+    return step.attempts[0].seconds if len(step.attempts) == 1 else step.seconds
 
 
 def _step(step: StepRecord) -> WireStep:

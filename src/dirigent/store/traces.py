@@ -23,7 +23,7 @@ from dirigent.errors import StoreError
 from dirigent.store.moments import utc_text
 from dirigent.store.statement import Statement
 from dirigent.store.tables import traces
-from dirigent.trace import RunStatus, Trace
+from dirigent.trace import RunStatus, Trace, total_usage
 from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
 COMPRESSED, PLAIN = 1, 2
@@ -69,8 +69,10 @@ def to_row(trace: Trace) -> dict[str, Any]:
     """Everything the table keeps of a trace, without secrets."""
     trace, encoded = _without_secrets(trace)
     format, body = (PLAIN, encoded) if len(encoded) <= PLAIN_BYTES else (COMPRESSED, zlib.compress(encoded, 1))
-    usage = trace.usage
-    question = next((m.text for m in reversed(trace.question) if m.role == "user"), "")
+    attempts = trace.attempts
+    usage = total_usage(attempts)
+    asked = [message for message in trace.question if message.role == "user"]
+    question = asked[-1].text if asked else ""
     return {
         "id": trace.id,
         "created_at": _stamp(trace),
@@ -79,10 +81,10 @@ def to_row(trace: Trace) -> dict[str, Any]:
         "status": trace.status,
         "question": _text(question[:PREVIEW_CHARS]),
         "answer": _text(trace.answer[:PREVIEW_CHARS]),
-        "steps": sum(len(r.steps) for r in trace.rounds),
-        "calls": usage.calls,
+        "steps": sum([len(r.steps) for r in trace.rounds]),
+        "calls": len(attempts),
         "tokens": usage.input_tokens + usage.output_tokens,
-        "cost_usd": trace.cost_usd,
+        "cost_usd": sum([attempt.cost_usd for attempt in attempts]),
         "seconds": trace.seconds,
         "searchable": _text("\n".join((question, trace.answer, trace.error)).casefold()),
         "format": format,

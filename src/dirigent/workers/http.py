@@ -26,6 +26,7 @@ from dirigent.errors import RETRYABLE, ConfigError, Fault, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.worker import WorkerInfo
 from dirigent.workers.addresses import Rebound, SteadyResolver
+from dirigent.workers.exchange import Exchange, Target, post
 from dirigent.workers.hops import hop_headers
 from dirigent.workers.secret import MASK, Secret, redact
 from dirigent.workers.sse import EventParser
@@ -76,12 +77,15 @@ class HttpClient:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._targets: dict[str, Target] = {}
+        """Of the session's event loop. Their URLs are the operator's, so there are few."""
 
     def session(self) -> aiohttp.ClientSession:
         """The session. Call it inside the event loop that will use it."""
         import aiohttp
 
         if self._session is None or self._session.closed:
+            self._targets.clear()
             self._session = aiohttp.ClientSession(
                 connector=_connector(),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -89,6 +93,17 @@ class HttpClient:
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
+
+    async def post(
+        self, url: str, *, headers: Mapping[str, str], body: bytes, connecting: aiohttp.ClientTimeout
+    ) -> Exchange:
+        """Send a call; its reply has begun when this returns."""
+        connector = self.session().connector
+        assert connector is not None  # the session is open
+        target = self._targets.get(url)
+        if target is None:
+            target = self._targets[url] = Target(url)
+        return await post(connector, target, headers=headers, body=body, connecting=connecting)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -146,7 +161,7 @@ class HttpWorker:
 
     async def _call(self, call: HttpCall, request: Request, observe: Observe) -> Reply:
         patience = _Patience(self.timeout, deadline=request.deadline)
-        response: aiohttp.ClientResponse | None = None
+        response: Exchange | None = None
         try:
             async with patience.scope:
                 response = await self._post(call)
@@ -164,25 +179,25 @@ class HttpWorker:
             raise WorkerError(patience.said, fault="timeout") from None
         finally:
             if response is not None:
-                response.close()  # does nothing once the body was read to its end: it is back in the pool
+                response.close()  # does nothing once the whole body has come
 
-    async def _post(self, call: HttpCall) -> aiohttp.ClientResponse:
+    async def _post(self, call: HttpCall) -> Exchange:
         """Send the call; its reply has begun when this returns."""
         import aiohttp
+        from aiohttp.http import HttpProcessingError
 
         key_headers: Mapping[str, str] = self._wire.key_headers(self._key.reveal()) if self._key else {}
         if self._connecting is None:
             connect_s = self.timeout.connect_s
             self._connecting = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
         try:
-            return await self._client.session().post(
+            return await self._client.post(
                 call.url,
-                data=call.body,
                 headers={"Content-Type": "application/json", **hop_headers(), **call.headers, **key_headers},
-                allow_redirects=False,
-                timeout=self._connecting,
+                body=call.body,
+                connecting=self._connecting,
             )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             raise _not_reached(error, call.url, self.timeout) from None
 
     async def _read_stream(self, body: _Body, observe: Observe, *, most_chars: float) -> Reply:
@@ -261,13 +276,13 @@ class _Patience:
 class _Body:
     """The body of one reply: its type checked, its size bounded, each piece in time."""
 
-    def __init__(self, response: aiohttp.ClientResponse, patience: _Patience) -> None:
+    def __init__(self, response: Exchange, patience: _Patience) -> None:
         self._response = response
         self._patience = patience
         self._size = 0
 
     async def require(self, content_type: str) -> None:
-        found = self._response.content_type if "Content-Type" in self._response.headers else "none"
+        found = self._response.content_type or "none"
         if found != content_type:
             text = error_text(await self.beginning(MAX_ERROR_BYTES))
             raise unreadable(f"expected content type {content_type}, got {quote(found)}: {text}")
@@ -328,13 +343,14 @@ def _cut(text: str, written_chars: int) -> Reply:
 def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:
     """Why no reply began."""
     import aiohttp
+    from aiohttp.http import HttpProcessingError
 
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return WorkerError(f"no connection within {limits.connect_s:g} s (connect_s) to {url}", fault="timeout")
+    if isinstance(error, HttpProcessingError):
+        return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
     if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, aiohttp.ClientError | OSError):
         return WorkerError(f"{url!r} cannot be called ({error}): check base_url", fault="request")
-    if isinstance(error, aiohttp.ClientResponseError):
-        return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
     if isinstance(error, aiohttp.ClientConnectorError):
         where = f"{error.host}:{error.port}"
         if isinstance(error.os_error, Rebound):
@@ -347,7 +363,7 @@ def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:
     return WorkerError(f"{url} hung up before it replied: {quote(repr(error))}", fault="connect")
 
 
-async def _refused(response: aiohttp.ClientResponse, body: _Body) -> WorkerError:
+async def _refused(response: Exchange, body: _Body) -> WorkerError:
     """What a status other than 200 means."""
     status, hint = response.status, ""
     if 300 <= status < 400:
@@ -368,7 +384,7 @@ async def _refused(response: aiohttp.ClientResponse, body: _Body) -> WorkerError
     )
 
 
-def _is_final(response: aiohttp.ClientResponse) -> bool:
+def _is_final(response: Exchange) -> bool:
     """Whether the provider says that trying again is of no use, in the header that OpenAI's clients heed as well."""
     return response.headers.get("x-should-retry", "").strip().lower() == "false"
 
@@ -411,6 +427,8 @@ def _counted(request: Request, reply: Reply) -> Usage:
         calls = "".join(call.name + call.arguments for call in reply.tool_calls)
         written = estimate_tokens(reply.text + reply.reasoning + calls)
         usage = msgspec.structs.replace(usage, output_tokens=written)
+    if not (usage.cached_input_tokens or usage.cache_write_input_tokens or usage.reasoning_tokens):
+        return usage
     cached = min(usage.cached_input_tokens, usage.input_tokens)
     return msgspec.structs.replace(
         usage,  # a part above its whole would make the rest of the input cost less than nothing

@@ -83,7 +83,8 @@ class OpenAIWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             body["stream"] = True
             if self.stream_usage:
                 body["stream_options"] = {"include_usage": True}
-        return HttpCall(f"{base_url}/chat/completions", msgspec.json.encode(body | self.extra))
+        body |= self.extra
+        return HttpCall(f"{base_url}/chat/completions", msgspec.json.encode(body))
 
     def key_headers(self, key: str) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
@@ -178,16 +179,19 @@ def _format(request: Request) -> dict[str, Any]:
 
 
 def _sampling(request: Request) -> dict[str, Any]:
-    # "max" is no value of OpenAI's; its highest is "xhigh". Servers that know more take it through `extra`.
-    effort = "xhigh" if request.effort == "max" else request.effort
-    fields = {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "seed": request.seed,
-        "stop": list(request.stop) or None,
-        "reasoning_effort": effort,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    fields: dict[str, Any] = {}
+    if request.temperature is not None:
+        fields["temperature"] = request.temperature
+    if request.top_p is not None:
+        fields["top_p"] = request.top_p
+    if request.seed is not None:
+        fields["seed"] = request.seed
+    if request.stop:
+        fields["stop"] = request.stop
+    if request.effort is not None:
+        # "max" is no value of OpenAI's; its highest is "xhigh". Servers that know more take it through `extra`.
+        fields["reasoning_effort"] = "xhigh" if request.effort == "max" else request.effort
+    return fields
 
 
 class _Function(msgspec.Struct):
