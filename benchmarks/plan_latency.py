@@ -41,6 +41,7 @@ from dirigent.tasks.task import Task
 from dirigent.weights import packaged
 from dirigent.worker import WorkerInfo
 from dirigent.workers.local import Local, LocalModel
+from dirigent.workers.local_server import writing_threads
 
 BASE = "smollm2-135m"
 LIMITS = Limits(max_steps=5)
@@ -94,6 +95,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         "workers": len(specialists),
         "questions": len(tasks),
         "threads": args.threads,
+        "writing_threads": writing_threads(args.threads),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "start_s": round(start_s, 2),
@@ -193,7 +195,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapter", default="", help="a packaged adapter, or a .gguf file taken as the conductor")
     parser.add_argument("--questions", type=int, default=21)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="that read prompts; one fewer writes, but at least one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args()

@@ -401,6 +401,38 @@ async def test_a_missing_extra_says_what_to_install(weights_path: Path, monkeypa
         LocalModel(weights_path)
 
 
+async def test_what_is_copied_is_guessed_and_the_text_stays_the_same(model: LocalModel) -> None:
+    copied = "The lamp of the old harbour master stands on the third shelf beside two brass compasses."
+    body = {
+        "messages": [{"role": "user", "content": f"Repeat this: {copied}"}],
+        "grammar": f'root ::= "{copied} {copied}"',
+        "temperature": 0.0,
+        "max_tokens": 80,
+    }
+    reply = await call(model, "/v1/chat/completions", body)
+    assert reply["choices"][0]["message"]["content"] == f"{copied} {copied}"
+    timings = reply["timings"]
+    assert timings["draft_n_accepted"] > timings["predicted_n"] / 2, "most of a copy is guessed"
+
+
+async def test_a_wrong_guess_is_dropped(model: LocalModel) -> None:
+    said = "one two three four five six seven"
+    body = {
+        "messages": [{"role": "user", "content": f"{said} eight nine ten eleven"}],
+        "grammar": f'root ::= "{said} zero {said} zero"',
+        "temperature": 0.0,
+        "max_tokens": 80,
+    }
+    reply = await call(model, "/v1/chat/completions", body)
+    assert reply["choices"][0]["message"]["content"] == f"{said} zero {said} zero"
+    assert reply["timings"]["draft_n"] > reply["timings"]["draft_n_accepted"] > 0
+
+
+@pytest.mark.parametrize(("threads", "writing"), [(1, 1), (2, 1), (4, 3)])
+async def test_a_core_is_left_to_whoever_takes_the_tokens(threads: int, writing: int) -> None:
+    assert local_server.writing_threads(threads) == writing
+
+
 async def test_threads_are_cores_within_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= local_server.physical_cores() <= (os.cpu_count() or 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
