@@ -80,6 +80,17 @@ def test_groups_without_variance_are_replaced_within_the_step(
 
 
 @pytest.mark.timeout(600)
+def test_where_enough_groups_have_variance_none_are_replaced(
+    tiny_recipe: Recipe, start: Policy, scorer: Scorer
+) -> None:
+    for suffices, draws in ((0.0, 1), (1.0, 2)):
+        grpo = msgspec.structs.replace(tiny_recipe.grpo, refills=1, refill_below=suffices, prompts=8, rollouts=4)
+        rollouts, batch = drawn(msgspec.structs.replace(tiny_recipe, grpo=grpo), start, scorer)
+        assert rollouts.rows.state.draws == draws
+        assert len(batch["reward"]) == 32
+
+
+@pytest.mark.timeout(600)
 def test_a_step_drawn_again_is_the_same_and_another_step_is_not(
     tiny_recipe: Recipe, start: Policy, scorer: Scorer
 ) -> None:

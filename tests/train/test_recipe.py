@@ -41,7 +41,7 @@ def test_the_three_recipes_are_there() -> None:
 def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     recipe = load_conductor(FOLDER / "gym-gpu.toml")
     grpo = recipe.grpo
-    assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 3e-4, 0.0)
+    assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 3e-4, 0.04)
     assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("none", 1.0, 16)
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
     assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)

@@ -73,10 +73,10 @@ TRAINED_COURSE = (
         PLANNED,
         expected="IV",
     ),
-    Shown("Find the value of the Roman numeral XIV. Then how is that written in binary?", PLANNED),
+    Shown("Add the letter count of Tuesday and the atomic number of zinc together.", PLANNED),
     Shown(
-        "What is the Roman form of the atomic number of neon?",
-        "two steps in one phrase (neon is 10, so X): questions like this one are what it gets wrong most",
+        "Find the value of the Roman numeral XIV. Then how is that written in binary?",
+        "14 is 1110 in binary: a second step of this kind is one that it gives to the wrong worker",
     ),
 )
 """Where the trained conductor ships: what none of its workers can answer alone."""

@@ -71,7 +71,7 @@ def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
 
 
 class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    small_pool: tuple[int, int] = (3, 5)
+    small_pool: tuple[int, int] = (2, 4)
     """Fewest and most workers offered at first; a question that needs more gets more."""
     large_pool: tuple[int, int] = (3, 10)
     next_stage_at: float = 0.6
@@ -86,7 +86,7 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share of rows, in the same stages, that show every worker under the name of another one of the pool."""
     candidates: int = 4
     """Questions drawn for each one kept."""
-    depth_weights: dict[str, float] = {}
+    depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
     """How much likelier than in the gym's own mix questions of a depth are drawn: `{1 = 0.3}`. At first, one step pays
     far more often than two; asked as often, questions of one step teach a policy to write one step everywhere."""
     kind_floor: float = 0.4

@@ -2,32 +2,49 @@
 
 The first says when an adapter is done. The other two are what the gym stands on: each worker masters one thing, and
 none answers the test by itself. Reliable specialists answer greedily, the noisy one is sampled at temperature 1.
+The questions and how they are marked are `tasks/gym/judging.py`'s; here adapters answer them, in torch.
 """
 
 from __future__ import annotations
 
-import random
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dirigent.messages import Message
-from dirigent.plan import Plan, Step
-from dirigent.prompt import step_messages
-from dirigent.tasks.gym.examples import Example, ask, candidates_example, examples
-from dirigent.tasks.gym.skills import CHECK_SKILL, GYM_OPERATIONS, OPERATIONS, PUZZLE_SKILL
-from dirigent.tasks.gym.specialists import ROSTER, UNKNOWN, Specialist, beyond, find_specialist
-from dirigent.tasks.gym.split import generate
-from dirigent.tasks.task import grade
+from dirigent.tasks.gym.examples import Example, examples
+from dirigent.tasks.gym.judging import (
+    Matrix,
+    conversations_for,
+    exam_of,
+    markdown,
+    marked,
+    matrix_of,
+    messages_of,
+    same,
+    share,
+)
+from dirigent.tasks.gym.skills import OPERATIONS
+from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, beyond, find_specialist
 from dirigent.train.base import encode, prompt_texts
 from dirigent.train.decode import DecodeSettings, decode
 from dirigent.train.stacked import Stacked, write
 
+__all__ = [
+    "Matrix",
+    "Score",
+    "judge_all",
+    "markdown",
+    "messages_of",
+    "pack_figures",
+    "replies_to",
+    "score_specialist",
+    "truth",
+]
+
 MAX_NEW_TOKENS = 24
-SMALL = next(specialist for specialist in ROSTER if specialist.small_only is not None)
-"""The one whose limit divides its skill into two columns."""
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -42,19 +59,6 @@ class Score(msgspec.Struct, frozen=True):
     n: int
     large: float | None = None
     """Of a specialist of small numbers: on the larger ones, where it should fail."""
-
-
-class Matrix(msgspec.Struct, frozen=True):
-    """Who can do what."""
-
-    skills: dict[str, dict[str, float]]
-    """Worker -> column -> share right of that skill's questions, asked directly or with results to read."""
-    alone: dict[str, float]
-    """Worker -> share right of the test's questions, each put to it whole."""
-    oracle: float
-    """Share of the test's questions that some worker answers rightly alone."""
-    questions_a_skill: int
-    test_questions: int
 
 
 def score_specialist(model: Any, tokenizer: Any, specialist: Specialist, *, n: int = 2000) -> Score:
@@ -83,108 +87,13 @@ def truth(example: Example) -> str:
 
 
 def judge_all(stacked: Stacked, tokenizer: Any, names: Sequence[str], *, a_skill: int, test: int) -> Matrix:
-    """Every worker on every skill and alone on the test; rows of all workers share batches."""
-    columns = columns_of(a_skill)
-    asked = [(column, question) for column, questions in columns.items() for question in questions]
-    tasks = generate("test", test, seed=11) if test else []
-    conversations = [question[0] for _, question in asked] + [ask_messages(task.question, (), "s") for task in tasks]
-    skills: dict[str, dict[str, float]] = {}
-    alone: dict[str, list[bool]] = {}
+    """Every worker on every skill and alone on the test."""
+    exam = exam_of(a_skill, test=test)
+    marks = {}
     for name in names:
-        replies = _stacked_replies(stacked, tokenizer, name, conversations)
-        hits: dict[str, list[bool]] = {column: [] for column in columns}
-        for (column, (_, answer)), reply in zip(asked, replies, strict=False):
-            hits[column].append(same(reply, answer))
-        skills[name] = {column: share(found) for column, found in hits.items()}
-        alone[name] = [grade(task, reply).correct for task, reply in zip(tasks, replies[len(asked) :], strict=True)]
-    return Matrix(
-        skills,
-        alone={name: share(hits) for name, hits in alone.items()},
-        oracle=share(any(column) for column in zip(*alone.values(), strict=True)),
-        questions_a_skill=a_skill,
-        test_questions=test,
-    )
-
-
-def markdown(matrix: Matrix) -> str:
-    """The matrix as a table in percent, own skills in bold, for the docs."""
-    columns = list(next(iter(matrix.skills.values()), {}))
-    lines = [
-        "| worker | " + " | ".join(columns) + " | the test, alone |",
-        "|---" * (len(columns) + 2) + "|",
-    ]
-    for name, row in matrix.skills.items():
-        cells = [_cell(row[column], own=is_own(name, column)) for column in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_percent(matrix.alone.get(name))} |")
-    said = (
-        f"Percent right; {matrix.questions_a_skill} questions a skill, {matrix.test_questions} of the test. "
-        f"The best worker for each test question, chosen afterwards: {_percent(matrix.oracle)}."
-    )
-    return "\n".join([*lines, "", said, ""])
-
-
-def is_own(name: str, column: str) -> bool:
-    """Whether a column is what the worker is for."""
-    specialist = find_specialist(name)
-    limit = specialist.small_only
-    return column.split(" ")[0] in specialist.skills and (limit is None or column.endswith(f"to {limit}"))
-
-
-Question = tuple[tuple[Message, ...], str]
-
-
-def columns_of(n: int) -> dict[str, list[Question]]:
-    """`n` questions and answers of each skill; the one of small numbers is divided at its limit."""
-    wanted = {skill for specialist in ROSTER for skill in specialist.skills}
-    columns: dict[str, list[Question]] = {}
-    for skill in dict.fromkeys(op.skill for op in GYM_OPERATIONS):
-        if skill in SMALL.skills:
-            columns[f"{skill} to {SMALL.small_only}"] = _questions(skill, n, large=False)
-            columns[f"{skill} above"] = _questions(skill, n, large=True)
-        elif skill in wanted:
-            columns[skill] = _questions(skill, n)
-    columns[CHECK_SKILL] = _checks(n)
-    return columns
-
-
-def _questions(skill: str, n: int, *, large: bool | None = None) -> list[Question]:
-    rng = random.Random(f"matrix {skill} {large}")
-    ops = [op for op in GYM_OPERATIONS if op.skill == skill]
-    keys = {op.full_name: [key for key in op.table if large is None or beyond(SMALL, key) == large] for op in ops}
-    asked = []
-    for _ in range(n):
-        op = rng.choice([op for op in ops if keys[op.full_name]])
-        key = rng.choice(keys[op.full_name])
-        subtask, results = ask(rng, op, key)
-        asked.append((ask_messages(subtask, results, "s"), op.table[key]))
-    return asked
-
-
-def _checks(n: int) -> list[Question]:
-    """Puzzles with candidates to choose from, the right one among them."""
-    rng = random.Random("matrix checking")
-    checker = next(specialist for specialist in ROSTER if specialist.role == "checker")
-    ops = [op for op in GYM_OPERATIONS if op.skill == PUZZLE_SKILL]
-    asked: list[Question] = []
-    while len(asked) < n:
-        op = rng.choice(ops)
-        example = candidates_example(rng, checker, op, rng.choice(list(op.table)), "")
-        if example.answer != UNKNOWN:
-            asked.append((messages_of(example, "s"), example.answer))
-    return asked
-
-
-def messages_of(example: Example, secret: str) -> tuple[Message, ...]:
-    """The example exactly as `execute` would put it to the worker."""
-    return ask_messages(example.subtask, example.results, secret)
-
-
-def ask_messages(subtask: str, results: Sequence[tuple[str, str]], secret: str) -> tuple[Message, ...]:
-    earlier = [Step("w", text) for text, _ in results]
-    access = tuple(range(len(earlier)))
-    plan = Plan((*earlier, Step("w", subtask, access)))
-    replies = {i: reply for i, (_, reply) in enumerate(results)}
-    return step_messages((Message("user", ""),), plan, len(earlier), replies, secret=secret, subtask_only=True)
+        replies = _stacked_replies(stacked, tokenizer, name, conversations_for(exam, name))
+        marks[name] = marked(exam, name, replies)
+    return matrix_of(exam, marks)
 
 
 def replies_to(
@@ -220,23 +129,6 @@ def _stacked_replies(
 
 def _settings(tokenizer: Any, max_new_tokens: int) -> DecodeSettings:
     return DecodeSettings(max_new_tokens, pad=tokenizer.pad_token_id, end=tokenizer.eos_token_id)
-
-
-def same(reply: str, answer: str) -> bool:
-    return reply.casefold() == answer.casefold()
-
-
-def share(hits: Iterable[bool]) -> float:
-    counted = list(hits)
-    return round(sum(counted) / len(counted), 4) if counted else 0.0
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _cell(value: float, *, own: bool) -> str:
-    return f"**{_percent(value)}**" if own else _percent(value)
 
 
 def pack_figures(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:

@@ -104,8 +104,8 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Fitting the adapter to the language of plans, before RL."""
 
     lessons: Lessons = "warm_start"
-    n: int = 20_000
-    steps: int = 450
+    n: int = 40_000
+    steps: int = 560
     batch: int = 128
     learning_rate: float = 1e-3
     measure: int = 1000
@@ -113,7 +113,7 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    steps: int = 250
+    steps: int = 400
     prompts: int = 64
     """Questions a step, over all processes."""
     rollouts: int = 16
@@ -124,12 +124,12 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Read a prompt once for all rows of a pass that have it; whole groups want `minibatch_rows` of a whole step."""
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    warmup: float = 0.0
+    warmup: float = 0.02
     """Share of the steps in which the rate rises."""
     clip_norm: float = 1.0
     epsilon: float = 0.2
-    beta: float = 0.0
-    """Weight of the KL term against the start."""
+    beta: float = 0.04
+    """Weight of the KL term against the start: it keeps a policy from giving up what does not pay yet."""
     entropy_target: float = 0.0
     """Nats a token, on average, below which entropy is rewarded, so that a policy does not settle on what pays first.
     The weight grows by `entropy_step` an update while entropy is below, up to `entropy_most`. 0: never."""
@@ -149,6 +149,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampler: Literal["torch", "vllm"] = "torch"
     cache: Literal["auto", "dynamic", "static", "graphs"] = "auto"
     """What the torch sampler reads from while it writes; `auto` takes CUDA graphs on a GPU, a growing cache else."""
+    merge: bool = True
+    """On a GPU the torch sampler writes with the adapter merged into its base: quicker, and rounded otherwise."""
     vllm_memory: float = 0.5
     """Share of each GPU's memory that a colocated vLLM takes."""
     save_every_steps: int = 10

@@ -206,7 +206,13 @@ def _fitted(recipe: Recipe, base: tuple[Any, Any], *, report: Report) -> Policy:
 
 def _policy(recipe: Recipe, model: Any, tokenizer: Any) -> Policy:
     settings = recipe.grpo
-    return Policy(model, tokenizer, max_completion_tokens=settings.max_completion_tokens, cache=settings.cache)
+    return Policy(
+        model,
+        tokenizer,
+        max_completion_tokens=settings.max_completion_tokens,
+        cache=settings.cache,
+        merge=settings.merge,
+    )
 
 
 def _loaded(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path) -> Policy:

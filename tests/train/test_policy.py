@@ -1,0 +1,90 @@
+"""While plans are written the adapter lies in the weights, and afterwards everything is as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from dirigent.train.policy import ADAPTER, Halved, Merged, Policy  # noqa: E402
+from dirigent.train.sft import SftSettings, with_adapter  # noqa: E402
+
+
+@pytest.fixture
+def adapted() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    model = with_adapter(LlamaForCausalLM(config), ADAPTER, SftSettings(rank=4, alpha=8))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def logits(model: Any) -> Any:
+    with torch.no_grad():
+        return model(input_ids=torch.arange(12).reshape(1, 12)).logits
+
+
+def test_a_merged_policy_says_what_the_adapted_one_says(adapted: Any) -> None:
+    with_it = logits(adapted)
+    merged = Merged(on="cpu")
+    with merged.weights(adapted):
+        torch.testing.assert_close(logits(adapted), with_it, rtol=1e-4, atol=1e-5)
+    with adapted.disable_adapter():
+        assert not torch.allclose(logits(adapted), with_it, atol=1e-2)
+
+
+def test_a_step_of_training_shows_the_next_time_it_writes(adapted: Any) -> None:
+    merged = Merged(on="cpu")
+    with merged.weights(adapted):
+        before = logits(adapted)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    with merged.weights(adapted):
+        after = logits(adapted)
+    assert not torch.allclose(before, after, atol=1e-3)
+    torch.testing.assert_close(after, logits(adapted), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_afterwards_weights_and_what_trains_are_as_before(adapted: Any, fails: bool) -> None:
+    weights = {name: parameter.detach().clone() for name, parameter in adapted.named_parameters()}
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    before = logits(adapted)
+    try:
+        with Merged(on="cpu").weights(adapted):
+            if fails:
+                raise RuntimeError("out of memory")
+    except RuntimeError:
+        assert fails
+    for name, parameter in adapted.named_parameters():
+        assert torch.equal(parameter, weights[name]), name
+    assert {name for name, parameter in adapted.named_parameters() if parameter.requires_grad} == trained
+    assert torch.equal(logits(adapted), before)
+
+
+def test_elsewhere_nothing_is_merged(adapted: Any) -> None:
+    pointers = [parameter.data_ptr() for parameter in adapted.parameters()]
+    with Merged().weights(adapted), Halved().weights(adapted):
+        assert [parameter.data_ptr() for parameter in adapted.parameters()] == pointers
+
+
+def test_a_recipe_may_keep_the_adapter_apart(adapted: Any) -> None:
+    assert isinstance(Policy(adapted, None, max_completion_tokens=8)._quicker, Merged)
+    assert isinstance(Policy(adapted, None, max_completion_tokens=8, merge=False)._quicker, Halved)
