@@ -32,9 +32,9 @@ from dirigent.limits import Limits
 from dirigent.messages import Message
 from dirigent.prompt import trained_planner_messages
 from dirigent.tasks.gym import ROSTER, cards_for, draw_pool, examples, generate
+from dirigent.tasks.gym.judging import messages_of
 from dirigent.train.base import encode, load_base, prompt_texts
 from dirigent.train.export import Precision, default_base, export_adapter, export_base, read_base
-from dirigent.train.judge import messages_of
 from dirigent.train.sft import SftSettings, with_adapter
 from dirigent.workers.local import LocalModel
 

@@ -103,7 +103,7 @@ def test_every_piece_of_configuration_is_valid(page: Path) -> None:
     for piece in blocks(page, "toml"):
         if re.search(r"^\[(\[worker\]|profile|store|serve|guardrails|\[override\])", piece, re.MULTILINE):
             named = re.search(r'^name = "(?:gpt-5|claude-sonnet-4|gemma-3-27b)"', piece, re.MULTILINE)
-            parse_config(piece if named else f"{presets}\n{piece}")
+            assert parse_config(piece if named else f"{presets}\n{piece}").config
 
 
 @pytest.mark.parametrize("page", CURLS, ids=name)

@@ -86,5 +86,5 @@ def test_elsewhere_nothing_is_merged(adapted: Any) -> None:
 
 
 def test_a_recipe_may_keep_the_adapter_apart(adapted: Any) -> None:
-    assert isinstance(Policy(adapted, None, max_completion_tokens=8)._quicker, Merged)
+    assert isinstance(Policy(adapted, None, max_completion_tokens=8, merge=True)._quicker, Merged)
     assert isinstance(Policy(adapted, None, max_completion_tokens=8, merge=False)._quicker, Halved)

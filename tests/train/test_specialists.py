@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.tasks.gym.examples import examples  # noqa: E402
-from dirigent.tasks.gym.judging import columns_of, is_own  # noqa: E402
+from dirigent.tasks.gym.judging import Matrix, columns_of, is_own, markdown  # noqa: E402  # noqa: E402
 from dirigent.tasks.gym.specialists import ROSTER, UNKNOWN, beyond, find_specialist  # noqa: E402
 from dirigent.train import judge  # noqa: E402
-from dirigent.train.judge import Matrix, markdown, score_specialist, truth  # noqa: E402
+from dirigent.train.judge import score_specialist, truth  # noqa: E402
 from dirigent.train.recipe import (  # noqa: E402
     BaseSettings,
     FitChanges,

@@ -19,7 +19,6 @@ from dirigent.tasks.gym.judging import (
     Matrix,
     conversations_for,
     exam_of,
-    markdown,
     marked,
     matrix_of,
     messages_of,
@@ -31,18 +30,6 @@ from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, beyond, find_spe
 from dirigent.train.base import encode, prompt_texts
 from dirigent.train.decode import DecodeSettings, decode
 from dirigent.train.stacked import Stacked, write
-
-__all__ = [
-    "Matrix",
-    "Score",
-    "judge_all",
-    "markdown",
-    "messages_of",
-    "pack_figures",
-    "replies_to",
-    "score_specialist",
-    "truth",
-]
 
 MAX_NEW_TOKENS = 24
 

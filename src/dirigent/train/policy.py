@@ -49,7 +49,7 @@ class Policy:
         *,
         max_completion_tokens: int,
         cache: CacheKind = "auto",
-        merge: bool = True,
+        merge: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer

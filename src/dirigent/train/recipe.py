@@ -149,7 +149,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampler: Literal["torch", "vllm"] = "torch"
     cache: Literal["auto", "dynamic", "static", "graphs"] = "auto"
     """What the torch sampler reads from while it writes; `auto` takes CUDA graphs on a GPU, a growing cache else."""
-    merge: bool = True
+    merge: bool = False
     """On a GPU the torch sampler writes with the adapter merged into its base: quicker, and rounded otherwise."""
     vllm_memory: float = 0.5
     """Share of each GPU's memory that a colocated vLLM takes."""

@@ -27,10 +27,11 @@ import msgspec
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.tasks.gym.examples import examples
+from dirigent.tasks.gym.judging import Matrix, markdown, messages_of
 from dirigent.tasks.gym.specialists import ROSTER, Specialist, find_specialist
 from dirigent.train.adapters import load_adapters
 from dirigent.train.checkpoint import write_durably
-from dirigent.train.judge import Matrix, Score, judge_all, markdown, messages_of, pack_figures, score_specialist
+from dirigent.train.judge import Score, judge_all, pack_figures, score_specialist
 from dirigent.train.recipe import FitSettings, SpecialistsRecipe, TinySettings
 from dirigent.train.sft import Pair, Report, SftSettings, fit_adapter, save_adapter
 from dirigent.train.stacked import stack

@@ -99,9 +99,8 @@ async def post(
         protocol.set_response_params(read_until_eof=True)
         protocol.transport.write(sent)
         message, content = await protocol.read()
-        while (
-            100 <= message.code < 200 and message.code != 101
-        ):  # "continue", "early hints": the reply is still to come
+        # "continue", "early hints": the reply is still to come.
+        while 100 <= message.code < 200 and message.code != 101:
             message, content = await protocol.read()
         return Exchange(connection, message, content)
     except BaseException:
