@@ -96,6 +96,26 @@ def test_a_static_cache_gives_the_tokens_and_logprobs_of_a_growing_one(
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
+def test_rows_read_their_own_prompt_also_where_heads_share_keys() -> None:
+    """As SmolLM2 has it: three query heads read what one key head keeps."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(2)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    prompts = [[3, 9, 4, 4, 7], [11], [5, 6, 20, 30, 41, 2, 8, 8]]
+    seeds = group_seeds(4, prompts=3, group=5)
+    growing, static = (
+        decode(model, prompts, seeds_PG=seeds, settings=DecodeSettings(9, pad=0, end=1, cache=kind))
+        for kind in ("dynamic", "static")
+    )
+    assert ids_of(static) == ids_of(growing)
+    assert len({tuple(ids) for group in ids_of(static) for ids in group}) > 10
+
+
 def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) -> None:
     """What a captured graph does: the same memory, filled anew for the next batch."""
     from transformers import DynamicCache
@@ -111,7 +131,7 @@ def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) 
         first, mask = DynamicCache(config=model.config), torch.ones_like(ids)
         with torch.no_grad():
             logits = read(model, ids, mask, torch.arange(ids.shape[1])[None], first)
-            turns = turns or FixedTurns(model, settings, rows=16, length=64, noisy=False, like=first)
+            turns = turns or FixedTurns(model, settings, prompts=16, group=1, length=64, noisy=False, like=first)
             starts, sampled = seed_starts([None], "cpu")
             turns.begin(logits, mask, first, starts_B=starts, sampled_B=sampled)
             turns.choose()

@@ -23,7 +23,7 @@ from dirigent.train.metrics import Collapse
 from dirigent.train.policy import Policy
 from dirigent.train.progress import Progress, duration, progress_line
 from dirigent.train.recipe import BaseSettings, Recipe, TinySettings, load_conductor
-from dirigent.train.rollouts import Rollouts, step_seed
+from dirigent.train.rollouts import Rollouts, scale_at, step_seed
 from dirigent.train.rows import SkillRows, read_tasks, skill_tasks
 from dirigent.train.run import Result, train
 from dirigent.train.scorer import Scorer, open_scorer
@@ -202,6 +202,11 @@ def test_a_collapse_stops_the_run_names_itself_and_keeps_the_checkpoint(
     kept = latest(tmp_path)
     assert kept is not None
     assert load_state(kept[0]).rows.draws >= 1
+
+
+def test_advantages_are_scaled_only_once_cost_counts_where_the_recipe_says_so() -> None:
+    assert [scale_at("with_cost", weight) for weight in (0.0, 0.01)] == ["none", "floored_std"]
+    assert [scale_at(scale, 0.2) for scale in ("none", "floored_std", "group")] == ["none", "floored_std", "group"]
 
 
 @pytest.mark.timeout(600)

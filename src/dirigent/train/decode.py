@@ -82,7 +82,9 @@ def decode(
     if any(len(seeds) != group for seeds in seeds_PG):
         raise ValueError(f"groups must be of one size, not {sorted({len(seeds) for seeds in seeds_PG})}")
     order = sorted(range(len(prompts_P)), key=lambda i: len(prompts_P[i]))
-    widths = [group * (len(prompt) + settings.max_new_tokens) for prompt in prompts_P]
+    # A cache that grows has the prompt in every row, the others once for its group.
+    copies = group if _kind(model, settings, graphs) == "dynamic" else 1
+    widths = [copies * len(prompt) + group * settings.max_new_tokens for prompt in prompts_P]
     groups_P: list[list[Sample]] = [[] for _ in prompts_P]
     with evaluating(model):
         for chosen in chunks(order, widths, settings.chunk_tokens, most=max(1, ROW_BUCKETS[-1] // group)):
@@ -136,6 +138,13 @@ def cache_kind(kind: CacheKind, inner: Any, device: torch.device) -> CacheKind:
     return kind
 
 
+def _kind(model: Any, settings: DecodeSettings, graphs: Graphs | None) -> CacheKind:
+    inner = base_of(model)
+    kind = cache_kind(settings.cache, inner, next(inner.parameters()).device)
+    # With nowhere to keep what is captured it would be captured for one batch.
+    return "dynamic" if kind == "graphs" and graphs is None else kind
+
+
 def row_bucket(rows: int) -> int:
     """The size of static batch that so many rows go into."""
     last = ROW_BUCKETS[-1]
@@ -155,9 +164,7 @@ def _decode_chunk(
 
     inner = base_of(model)
     device = next(inner.parameters()).device
-    kind = cache_kind(settings.cache, inner, device)
-    if kind == "graphs" and graphs is None:
-        kind = "dynamic"  # nowhere to keep what is captured: it would be captured for one batch
+    kind = _kind(model, settings, graphs)
     longest, rows = max(len(prompt) for prompt in prompts), len(seeds_B)
     ids_PT = torch.tensor([[settings.pad] * (longest - len(p)) + list(p) for p in prompts], device=device)
     mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
@@ -170,12 +177,15 @@ def _decode_chunk(
     if kind == "dynamic":
         turns: Turns = GrowingTurns(inner, settings, rows=rows)
     else:
-        size = row_bucket(rows)
-        length = -(-(longest + settings.max_new_tokens) // LENGTH_STEP) * LENGTH_STEP
-        prompt_of_row += [0] * (size - rows)
+        group = rows // len(prompts)
+        shape = Shape(
+            prompts=-(-row_bucket(rows) // group), group=group, length=-(-longest // LENGTH_STEP) * LENGTH_STEP,
+            noisy=bool(sampled_B.any()),
+        )  # fmt: skip
+        prompt_of_row += [0] * (shape.prompts * group - rows)
         turns = _fixed_turns(
-            inner, settings, rows=size, length=length, noisy=bool(sampled_B.any()),
-            first=first, graphs=graphs if kind == "graphs" else None, surroundings=around(prompt_of_row),
+            inner, settings, shape, first=first, graphs=graphs if kind == "graphs" else None,
+            surroundings=around(prompt_of_row),
         )  # fmt: skip
     turns.begin(logits_PV, mask_PT, first, starts_B=starts_B, sampled_B=sampled_B)
     with around(prompt_of_row):
@@ -183,13 +193,21 @@ def _decode_chunk(
     return _cut(turns.tokens_BT[:rows], turns.logprobs_BT[:rows], end=settings.end)
 
 
+class Shape(msgspec.Struct, frozen=True):
+    """What turns over a static cache are made for."""
+
+    prompts: int
+    group: int
+    length: int
+    """Of the prompts."""
+    noisy: bool
+
+
 def _fixed_turns(
     inner: Any,
     settings: DecodeSettings,
+    shape: Shape,
     *,
-    rows: int,
-    length: int,
-    noisy: bool,
     first: Any,
     graphs: Graphs | None,
     surroundings: AbstractContextManager[None],
@@ -197,12 +215,12 @@ def _fixed_turns(
     """Turns over a static cache: captured before or now where there is somewhere to keep them, else plain."""
 
     def build() -> FixedTurns:
-        return FixedTurns(inner, settings, rows=rows, length=length, noisy=noisy, like=first)
+        return FixedTurns(inner, settings, **msgspec.structs.asdict(shape), like=first)
 
     if graphs is None:
         return build()
     with surroundings:
-        return graphs.turns(inner, settings, (rows, length, noisy), build=build)
+        return graphs.turns(inner, settings, shape, build=build)
 
 
 def _take_turns(turns: Turns, max_new_tokens: int, *, look_every: int) -> None:

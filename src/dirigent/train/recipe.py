@@ -22,7 +22,7 @@ from dirigent.train.reward import LambdaSettings, RewardSettings
 
 Lessons = Literal["warm_start", "gym_decompositions", "right_plans", "none"]
 Loss = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
-Scale = Literal["none", "floored_std", "group"]
+Scale = Literal["none", "floored_std", "with_cost", "group"]
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -139,7 +139,9 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_completion_tokens: int = 128
     loss: Loss = "dapo"
     scale: Scale = "none"
-    """What advantages are divided by. `group` cancels the weight of cost: see docs/how-it-learns.md."""
+    """What advantages are divided by: nothing, the group's spread but at least 0.1, or the spread whatever it is, which
+    cancels the weight of cost (docs/how-it-learns.md). `with_cost` is nothing until cost counts and the floored spread
+    from then on: where all of a group is right, cost alone tells its plans apart, and by very little."""
     refills: int = 1
     """How often groups without variance are replaced by newly drawn ones within a step."""
     refill_below: float = 1.0

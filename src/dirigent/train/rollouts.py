@@ -18,7 +18,7 @@ from dirigent.train.dataset import Row, RowState, sift
 from dirigent.train.decode import Sample
 from dirigent.train.metrics import step_metrics
 from dirigent.train.policy import Policy, Written
-from dirigent.train.recipe import GrpoSettings, Recipe
+from dirigent.train.recipe import GrpoSettings, Recipe, Scale
 from dirigent.train.reward import Scored, advantages, controlled, lambda_at, rewards
 from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
@@ -47,14 +47,14 @@ class Rollouts:
 
     def sample(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`: as many rows as it asks for, and their rewards as one more column."""
-        chosen = self.groups(
-            len(prompts) // self.recipe.grpo.rollouts, step=int(trainer.state.global_step), trainer=trainer
-        )
+        step = int(trainer.state.global_step)
+        chosen = self.groups(len(prompts) // self.recipe.grpo.rollouts, step=step, trainer=trainer)
+        scale = scale_at(self.recipe.grpo.scale, self.lambda_(step))
         return {
             "prompt_ids": [group.prompt for group in chosen for _ in group.samples],
             "completion_ids": [sample.ids for group in chosen for sample in group.samples],
             "logprobs": [sample.logprobs for group in chosen for sample in group.samples],
-            "reward": [reward for group in chosen for reward in _scaled(group.rewards, self.recipe.grpo)],
+            "reward": [reward for group in chosen for reward in _scaled(group.rewards, scale)],
         }
 
     def groups(self, wanted: int, *, step: int, trainer: Any = None) -> list[Group]:
@@ -162,9 +162,16 @@ def _figures(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, float]:
     return step_metrics([row for row, _ in first], [one for _, one in first]) | second_metrics(second)
 
 
-def _scaled(rewards_G: list[float | None], settings: GrpoSettings) -> list[float | None]:
+def scale_at(scale: Scale, lambda_: float) -> Scale:
+    """What advantages are divided by while cost has this weight."""
+    if scale == "with_cost":
+        return "floored_std" if lambda_ > 0 else "none"
+    return scale
+
+
+def _scaled(rewards_G: list[float | None], scale: Scale) -> list[float | None]:
     """TRL subtracts the mean; a floor under the spread it does not know, so that is applied here."""
-    if settings.scale == "floored_std":
+    if scale == "floored_std":
         return advantages([rewards_G], scale="floored_std")[0]
     return rewards_G
 

@@ -24,8 +24,8 @@ from dirigent.train.reward import Scored
 
 CHECKABLE = ("check",)
 """Shapes of question whose answer a worker can verify."""
-QUESTIONS_A_TRY = 8
-"""About one question in ten is checkable."""
+QUESTIONS_AT_ONCE = 256
+"""Drawn at a time until enough are checkable: about one in ten is."""
 
 
 class Stock(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ def first_rounds(rng: random.Random, n: int, *, settings: RowSettings) -> list[R
     """`n` rows of checkable questions over pools of every size."""
     checkable: list[Task] = []
     while len(checkable) < n:
-        tasks = generate("train", n * QUESTIONS_A_TRY, seed=rng.getrandbits(48))
+        tasks = generate("train", QUESTIONS_AT_ONCE, seed=rng.getrandbits(48))
         checkable += [task for task in tasks if task.tags.get("shape") in CHECKABLE]
     return [
         make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=RL_ROSTER)

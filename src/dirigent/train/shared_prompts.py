@@ -23,7 +23,7 @@ import torch
 
 NO_LABEL = -100
 PADDING = -1
-MOST_TOKENS = 32_768
+MOST_TOKENS = 65_536
 """Of one pass through the model, padding counted: sequences of like length go together."""
 
 

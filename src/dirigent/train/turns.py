@@ -6,13 +6,13 @@ start and moves a pointer. Of the latter a turn is the same work on the same mem
 the host, which is what a captured graph needs.
 """
 
-# ruff: noqa: N803, N806 -- suffixes name dimensions: see `decode.py`
+# ruff: noqa: N803, N806, N815 -- suffixes name dimensions: see `decode.py`
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -35,43 +35,75 @@ def read(inner: Any, ids_BT: torch.Tensor, mask: torch.Tensor, positions_BT: tor
 
 
 @contextmanager
-def one_query_attention(config: Any) -> Iterator[None]:
-    """Inside, a model whose query heads share keys reads its cache without repeating it for each of them.
+def shared_prompt_attention(config: Any) -> Iterator[None]:
+    """Inside, a model reads from a `FixedCache`: each prompt once for all the rows that share it.
 
-    With one query a row, the heads that share a key are to attention what queries of one sequence are. transformers
-    repeats the whole cache instead where there is a mask, which takes several times the memory traffic of reading it.
+    A row's own tokens are few where its prompt is long. Repeated over its group, as transformers would have it, the
+    prompt's cache is most of what a turn reads; and repeated again for query heads that share keys, several times that.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if config._attn_implementation != "sdpa":
         yield
         return
-    ALL_ATTENTION_FUNCTIONS.register(ONE_QUERY, _attend)
-    config._attn_implementation = ONE_QUERY
+    ALL_ATTENTION_FUNCTIONS.register(SHARED_PROMPT, _attend)
+    config._attn_implementation = SHARED_PROMPT
     try:
         yield
     finally:
         config._attn_implementation = "sdpa"
 
 
-ONE_QUERY = "dirigent_one_query"
+SHARED_PROMPT = "dirigent_shared_prompt"
+
+
+class Layer(NamedTuple):
+    """What one layer has to read from. Handed through transformers in place of its keys."""
+
+    prompt_keys_PKLD: torch.Tensor
+    prompt_values_PKLD: torch.Tensor
+    own_keys_BKCD: torch.Tensor
+    own_values_BKCD: torch.Tensor
+    bias_PS: torch.Tensor
+    """Added to scores over the prompt's tokens, then the row's own: 0 where there is something to read, else -inf."""
 
 
 def _attend(
     module: Any,
     query_BHTD: torch.Tensor,
-    key_BKLD: torch.Tensor,
-    value_BKLD: torch.Tensor,
+    layer: Layer,
+    values: None,
     mask: torch.Tensor | None,
     *,
     scaling: float | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
+    """One query a row. The heads that share a key are to attention what queries of one sequence are, and so are the
+    rows that share a prompt: P prompts, G rows each, K key heads, R query heads each, S = L + C tokens to read."""
     rows, heads, turns, size = query_BHTD.shape
     assert turns == 1, "one query a row"
-    shared = query_BHTD.reshape(rows, key_BKLD.shape[1], -1, size)
-    found = torch.nn.functional.scaled_dot_product_attention(shared, key_BKLD, value_BKLD, mask, scale=scaling)
+    prompts, keys, longest, _ = layer.prompt_keys_PKLD.shape
+    group, repeats = rows // prompts, heads // keys
+    with torch.autocast(query_BHTD.device.type, enabled=False):
+        query_BKRD = (query_BHTD * (size**-0.5 if scaling is None else scaling)).reshape(rows, keys, repeats, size)
+        query_BKRD = query_BKRD.to(layer.own_keys_BKCD.dtype)
+        of_prompt = _by_prompt(query_BKRD, prompts) @ layer.prompt_keys_PKLD.transpose(2, 3)
+        of_prompt = of_prompt.view(prompts, keys, group, repeats, longest).transpose(1, 2)
+        of_own = (query_BKRD @ layer.own_keys_BKCD.transpose(2, 3)).view(prompts, group, keys, repeats, -1)
+        scores = torch.cat([of_prompt, of_own], dim=-1) + layer.bias_PS[:, None, None, None]
+        weights = scores.softmax(-1).view(rows, keys, repeats, -1)
+        from_prompt = _by_prompt(weights[..., :longest], prompts) @ layer.prompt_values_PKLD
+        from_prompt = from_prompt.view(prompts, keys, group, repeats, size).transpose(1, 2)
+        from_own = (weights[..., longest:] @ layer.own_values_BKCD).view(prompts, group, keys, repeats, size)
+        found = from_prompt + from_own
     return found.reshape(rows, 1, heads, size), None
+
+
+def _by_prompt(rows_BKRX: torch.Tensor, prompts: int) -> torch.Tensor:
+    """Rows of one prompt as queries of one sequence: [P, K, G * R, X]."""
+    rows, keys, repeats, width = rows_BKRX.shape
+    rows_PGKRX = rows_BKRX.view(prompts, rows // prompts, keys, repeats, width)
+    return rows_PGKRX.transpose(1, 2).reshape(prompts, keys, -1, width)
 
 
 class Turns:
@@ -168,15 +200,14 @@ class GrowingTurns(Turns):
 class FixedTurns(Turns):
     """Over a cache of fixed length. Used again for the next batch of the same shape."""
 
-    def __init__(self, inner: Any, settings: DecodeSettings, *, rows: int, length: int, noisy: bool, like: Any) -> None:
-        super().__init__(inner, settings, rows=rows)
+    def __init__(
+        self, inner: Any, settings: DecodeSettings, *, prompts: int, group: int, length: int, noisy: bool, like: Any
+    ) -> None:
+        super().__init__(inner, settings, rows=prompts * group)
         self.noisy = noisy
         self.replay: Callable[[], None] | None = None
         """A captured turn, where there is one."""
-        device = self.done_B.device
-        self._mask_BL = torch.zeros(rows, length, dtype=torch.bool, device=device)
-        self._mask_BL[:, 0] = True  # a row that may read nothing at all would divide by zero
-        self._cache = FixedCache(like, rows=rows, length=length)
+        self._cache = FixedCache(like, prompts=prompts, group=group, length=length, room=settings.max_new_tokens)
 
     def take(self) -> None:
         if self.replay is None:
@@ -185,30 +216,23 @@ class FixedTurns(Turns):
             self.replay()
 
     def read_last(self) -> None:
-        with one_query_attention(self.inner.config):
+        with shared_prompt_attention(self.inner.config):
             super().read_last()
 
     def restart(self) -> None:
         """Back to the first turn, so that turns taken only to warm up leave nothing behind that is out of range."""
         self.turn.zero_()
-        self._cache.slot.zero_()
+        self._cache.restart()
 
     def _keep(self, mask_PT: torch.Tensor, first: Any, *, group: int) -> None:
-        rows, longest = len(mask_PT) * group, mask_PT.shape[1]
-        self._mask_BL.zero_()
-        self._mask_BL[:, 0] = True
-        self._mask_BL[:rows, :longest] = mask_PT.repeat_interleave(group, 0).bool()
-        self._cache.fill(first, group=group)
-        self._cache.slot.fill_(longest - 1)
+        self._cache.fill(first, mask_PT)
 
     def _one_more(self) -> tuple[torch.Tensor, Any]:
-        self._cache.slot.add_(1)
-        self._mask_BL.index_fill_(1, self._cache.slot, True)
-        return self._mask_BL[:, None, None, :], self._cache
+        return self._cache.next_column(), self._cache
 
 
 class FixedCache:
-    """Keys and values of every layer at full length, written one column at a time where `slot` points.
+    """Keys and values of every layer: of prompts, once each, and of what rows say after them, a column a turn.
 
     Has of transformers' caches only what a Llama asks of one. Written here because theirs has changed its arguments
     from release to release, and a GPU image rarely has the newest.
@@ -216,28 +240,54 @@ class FixedCache:
 
     is_compileable = False
 
-    def __init__(self, like: Any, *, rows: int, length: int) -> None:
-        layers = [(layer.keys, layer.values) for layer in like.layers]
-        self._keys = [keys.new_zeros(rows, keys.shape[1], length, keys.shape[3]) for keys, _ in layers]
-        self._values = [values.new_zeros(rows, values.shape[1], length, values.shape[3]) for _, values in layers]
-        self.slot = torch.zeros(1, dtype=torch.long, device=self._keys[0].device)
+    def __init__(self, like: Any, *, prompts: int, group: int, length: int, room: int) -> None:
+        keys = like.layers[0].keys
+        self._longest = length
+        self._before = torch.zeros(1, dtype=torch.long, device=keys.device)
+        self._column = torch.zeros(1, dtype=torch.long, device=keys.device)
+        self._bias_PS = keys.new_full((prompts, length + room), float("-inf"))
+        self._bias_PS[:, 0] = 0.0  # a row that may read nothing at all would divide by zero
+        self._layers = [
+            Layer(
+                layer.keys.new_zeros(prompts, layer.keys.shape[1], length, layer.keys.shape[3]),
+                layer.values.new_zeros(prompts, layer.values.shape[1], length, layer.values.shape[3]),
+                layer.keys.new_zeros(prompts * group, layer.keys.shape[1], room, layer.keys.shape[3]),
+                layer.values.new_zeros(prompts * group, layer.values.shape[1], room, layer.values.shape[3]),
+                self._bias_PS,
+            )
+            for layer in like.layers
+        ]
 
-    def fill(self, first: Any, *, group: int) -> None:
-        """Take over what was read of the prompts, each repeated over its group."""
-        for mine, theirs in [
-            *zip(self._keys, (layer.keys for layer in first.layers), strict=True),
-            *zip(self._values, (layer.values for layer in first.layers), strict=True),
-        ]:
-            prompts, heads, longest, size = theirs.shape
-            rows = mine[: prompts * group].view(prompts, group, heads, mine.shape[2], size)
-            rows[:, :, :, :longest] = theirs[:, None]
+    def fill(self, first: Any, mask_PT: torch.Tensor) -> None:
+        """Take over what was read of the prompts."""
+        prompts, longest = mask_PT.shape
+        self._bias_PS.fill_(float("-inf"))
+        self._bias_PS[:, 0] = 0.0
+        self._bias_PS[:prompts, :longest] = torch.where(mask_PT.bool(), 0.0, float("-inf")).to(self._bias_PS.dtype)
+        for mine, theirs in zip(self._layers, first.layers, strict=True):
+            mine.prompt_keys_PKLD[:prompts, :, :longest] = theirs.keys
+            mine.prompt_values_PKLD[:prompts, :, :longest] = theirs.values
+        self.restart()
+
+    def restart(self) -> None:
+        self._column.fill_(-1)
+        self._before.fill_(self._longest - 1)
+
+    def next_column(self) -> torch.Tensor:
+        """Make room for one more token a row. What is returned keeps transformers from making a mask of its own."""
+        self._column.add_(1)
+        self._before.add_(1)
+        self._bias_PS.index_fill_(1, self._before, 0.0)
+        mask: torch.Tensor = self._bias_PS[:, None, None]
+        return mask
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self._keys[layer_idx].index_copy_(2, self.slot, keys.to(self._keys[layer_idx].dtype))
-        self._values[layer_idx].index_copy_(2, self.slot, values.to(self._values[layer_idx].dtype))
-        return self._keys[layer_idx], self._values[layer_idx]
+    ) -> tuple[Layer, None]:
+        layer = self._layers[layer_idx]
+        layer.own_keys_BKCD.index_copy_(2, self._column, keys.to(layer.own_keys_BKCD.dtype))
+        layer.own_values_BKCD.index_copy_(2, self._column, values.to(layer.own_values_BKCD.dtype))
+        return layer, None
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         return 0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.tasks import Task
 from dirigent.tasks.gym import assert_disjoint, describe, generate
-from dirigent.tasks.gym.frames import FANS, SEQUENCES
+from dirigent.tasks.gym.frames import DECOYS, FANS, SEQUENCES
 from dirigent.tasks.gym.phrasing import LEADS, direct, templates
 from dirigent.tasks.gym.skills import OPERATIONS
 from dirigent.tasks.gym.split import (
@@ -94,8 +96,51 @@ def test_training_uses_no_held_out_wording(train: list[Task]) -> None:
         assert first.subtask not in held_out
 
 
-def test_there_are_a_dozen_frames() -> None:
-    assert len(SEQUENCES) + len(FANS) + len(LEADS) >= 12
+PLAIN = {
+    "the",
+    "and",
+    "then",
+    "now",
+    "what",
+    "that",
+    "you",
+    "out",
+    "for",
+    "two",
+    "with",
+    "all",
+    "please",
+    "about",
+    "are",
+}
+
+
+def marking_words(texts: Iterable[str]) -> set[str]:
+    """The words that mark a frame: without slots, and without those that any English sentence has."""
+    return set(re.findall(r"[a-z]{3,}", re.sub(r"\{.\}", " ", " ".join(texts)).lower())) - PLAIN
+
+
+def test_frames_for_training_alone_are_many_and_share_no_marking_word_with_a_held_out_one() -> None:
+    frames = [((f.opening, *f.later, f.closing), f.held_out, f.training) for f in SEQUENCES]
+    frames += [((f.text,), f.held_out, f.training) for f in FANS]
+    frames += [((f.text,), f.held_out, f.training) for f in DECOYS]
+    frames += [((f.text,), f.held_out, f.training) for f in LEADS]
+    held_out = marking_words(text for texts, held, _ in frames if held for text in texts)
+    training = marking_words(text for texts, _, training in frames if training for text in texts)
+    assert sum(training for _, _, training in frames) >= 100
+    assert {"consider", "neighbour", "determine"} <= held_out
+    assert not held_out & training
+
+
+def test_the_test_asks_in_no_frame_made_for_training(train: list[Task], test_set: list[Task]) -> None:
+    texts = [frame.text for frame in FANS if frame.training] + [decoy.text for decoy in DECOYS if decoy.training]
+    marks = [max(re.split(r"\{.\}", text), key=len).strip() for text in texts]
+
+    def asked_so(tasks: list[Task]) -> int:
+        return sum(any(mark in task.question for mark in marks if len(mark) > 8) for task in tasks)
+
+    assert asked_so(train) > len(train) / 20
+    assert not asked_so(test_set)
 
 
 def test_a_fifth_of_the_test_stands_in_minimal_pairs(test_set: list[Task]) -> None:

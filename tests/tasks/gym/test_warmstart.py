@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -19,6 +20,7 @@ from dirigent.tasks.gym import (
     right_plans,
     warm_start,
 )
+from dirigent.tasks.gym.frames import DECOYS
 from dirigent.tasks.gym.skills import CHECK_SKILL, OPERATIONS
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 
@@ -96,10 +98,10 @@ def test_some_lessons_ask_again_but_not_always_as_often(lessons: list[Lesson]) -
 
 
 def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]) -> None:
-    decoyed = [lesson for lesson in lessons if "Never mind" in lesson.question or "can wait." in lesson.question]
-    assert len(decoyed) > len(lessons) / 40
-    words = ("never mind", "can wait")
-    assert not any(word in step.subtask.lower() for word in words for lesson in decoyed for step in lesson.plan.steps)
+    marks = [max(re.split(r"\{.\}", decoy.text), key=len).strip().lower() for decoy in DECOYS if not decoy.held_out]
+    decoyed = [lesson for lesson in lessons if any(mark in lesson.question.lower() for mark in marks)]
+    assert len(decoyed) > len(lessons) / 20
+    assert not any(mark in step.subtask.lower() for mark in marks for lesson in decoyed for step in lesson.plan.steps)
 
 
 def test_the_warm_start_is_the_same_for_the_same_seed() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from dirigent.tasks.gym.compose import Link
 from dirigent.tasks.gym.operation import Key, Operation, fits
 from dirigent.tasks.gym.oracle import Result, answer, distractors
-from dirigent.tasks.gym.phrasing import LEADS, Template, direct, lowered, references, referring, templates
+from dirigent.tasks.gym.phrasing import TEST_LEADS, Template, direct, lowered, references, referring, templates
 from dirigent.tasks.gym.skills import GYM_OPERATIONS, OPERATIONS
 from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, beyond, operations_of
 
@@ -110,7 +110,7 @@ def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False
     text = referring(template, key, _reference(rng, template)) if refers else direct(template, key)
     bare_noun = template.mood == "noun" and rng.random() < 0.5
     if template.mood == "noun" and not bare_noun:
-        text = rng.choice(LEADS).around(text)
+        text = rng.choice(TEST_LEADS).around(text)
     draw = rng.random()
     if draw < 0.1:
         return f"{rng.choice(('Then', 'Next,', 'After that,', 'Now', 'Finally,', 'And'))} {lowered(text)}"

@@ -42,6 +42,9 @@ class _HasHeldOut(Protocol):
     @property
     def held_out(self) -> bool: ...
 
+    @property
+    def training(self) -> bool: ...
+
 
 T = TypeVar("T", bound=_HasHeldOut)
 
@@ -55,6 +58,51 @@ class Telling(msgspec.Struct, frozen=True):
     later: tuple[str, ...]
     closing: str = ""
     held_out: bool = False
+    training: bool = False
+    """Met in training only, and never asked in a test: variety that leaves the test as it is."""
+
+
+def _training(opening_mood: Mood, opening: str, later_mood: Mood, later: tuple[str, ...], closing: str = "") -> Telling:
+    return Telling(opening_mood, opening, later_mood, later, closing, training=True)
+
+
+TRAINING_SEQUENCES = (
+    _training("noun", "I have {c} in front of me.", "order", ("{C}", "Now {c}")),
+    _training("noun", "Suppose you have {c}.", "order", ("With that, {c}", "{C}")),
+    _training("noun", "Let us look at {c}.", "order", ("{C}", "Then {c}"), "That is all I want."),
+    _training("noun", "My first question is about {c}.", "ask", ("{C}", "And then: {c}")),
+    _training("noun", "You are given {c}.", "order", ("{C}", "Your next task: {c}")),
+    _training("noun", "Step one: {c}.", "order", ("Another step: {c}", "Next step: {c}")),
+    _training("order", "Step 1: {c}", "order", ("Next step: {c}", "One more step: {c}"), "Done."),
+    _training("noun", "Somebody asked me for {c}.", "order", ("Once you have it, {c}", "{C}")),
+    _training("noun", "Write down {c}.", "order", ("Underneath, {c}", "{C}")),
+    _training("noun", "Look up {c}.", "order", ("Having done so, {c}", "Next {c}")),
+    _training("noun", "Recall {c}.", "order", ("Using that, {c}", "{C}")),
+    _training("noun", "Get hold of {c}.", "order", ("Then please {c}", "{C}"), "Tell me what that makes."),
+    _training("noun", "We need {c}.", "ask", ("{C}", "So {c}")),
+    _training("noun", "Imagine {c}.", "order", ("{C}", "Following that, {c}")),
+    _training("ask", "Quick one: {c}", "ask", ("Also, {c}", "{C}")),
+    _training("ask", "{C}", "ask", ("And after that: {c}", "Building on this, {c}")),
+    _training("ask", "Hello! {C}", "order", ("When you have it, {c}", "{C}"), "Thanks."),
+    _training("order", "Please {c}", "order", ("Then please {c}", "{C}")),
+    _training("order", "{C}", "ask", ("With the outcome in hand: {c}", "{C}")),
+    _training("order", "One thing first: {c}", "order", ("Another thing: {c}", "{C}")),
+    _training("noun", "The puzzle opens with {c}.", "order", ("It goes on: {c}", "{C}"), "Solve it."),
+    _training("noun", "Compute {c}.", "order", ("{C}", "Subsequently, {c}")),
+    _training("noun", "Figure out {c}.", "ask", ("In view of this, {c}", "{C}")),
+    _training("noun", "Note {c}.", "order", ("{C}", "Moving on, {c}"), "Just the final value, please."),
+    _training("noun", "Everything hangs on {c}.", "order", ("Having that, {c}", "{C}")),
+    _training("order", "Your task: {c}", "order", ("Later, {c}", "{C}")),
+    _training("order", "Do this: {c}", "order", ("And this: {c}", "And then this: {c}"), "What is left?"),
+    _training("noun", "For the quiz we want {c}.", "order", ("{C}", "In the next round, {c}")),
+    _training("noun", "Call {c} your first result.", "order", ("{C}", "For the next result, {c}")),
+    _training("ask", "I wonder: {c}", "ask", ("{C}", "Which leads to this: {c}")),
+    _training("noun", "Hold {c} in your head.", "order", ("{C}", "Without writing, {c}")),
+    _training("noun", "A friend gave me {c}.", "ask", ("{C}", "Tell me, {c}"), "I am curious."),
+    _training("order", "In this order: {c}", "order", ("Then: {c}", "Then, {c}"), "Then stop."),
+    _training("noun", "Pick {c}.", "order", ("{C}", "Continue: {c}")),
+)
+"""Enough of them that no frame is worth remembering. None has a word in common with a held-out one that marks it."""
 
 
 SEQUENCES = (
@@ -69,6 +117,7 @@ SEQUENCES = (
     Telling("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), held_out=True),
     Telling("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", held_out=True),
     Telling("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), held_out=True),
+    *TRAINING_SEQUENCES,
 )
 
 
@@ -77,6 +126,41 @@ class Fan(msgspec.Struct, frozen=True):
 
     text: str
     held_out: bool = False
+    training: bool = False
+
+
+TRAINING_FANS = (
+    "One half is {a}; the other half is {b}.",
+    "First up is {a}, then {b}.",
+    "I have two values: {a} and {b}.",
+    "Compute {a}, then, independently, {b}.",
+    "Left: {a}. Right: {b}.",
+    "Number one is {a}. Number two is {b}.",
+    "Look up {a}. Also look up {b}.",
+    "Two things matter, {a} and {b}.",
+    "Write down {a}; next to it write {b}.",
+    "My sister asks for {a}, my brother for {b}.",
+    "Team red gets {a}, team blue gets {b}.",
+    "On the first card stands {a}; on the second, {b}.",
+    "We hold {a} against {b}.",
+    "Find {a}. Find {b}.",
+    "You will need {a}; you will also need {b}.",
+    "A is {a}, B is {b}.",
+    "Think of {a}. Besides that, think of {b}.",
+    "Let us have {a}, and also {b}.",
+    "Together with {a} we look at {b}.",
+    "Both {a} and {b} matter now.",
+    "Somebody wrote {a} on the board and {b} below it.",
+    "The first answer is {a}, the second one {b}.",
+    "In one hand {a}, in the other {b}.",
+    "Something must be settled between {a} and {b}.",
+    "Get {a} before you get {b}.",
+    "Figure out {a} and, on its own, {b}.",
+    "Two jobs are waiting: {a}; and after it {b}.",
+    "Solve for {a}. In the same way solve for {b}.",
+    "Given {a}, and given {b}:",
+    "Beside {a} stands {b}.",
+)
 
 
 FANS = (
@@ -87,12 +171,34 @@ FANS = (
     Fan("Get {a}; get {b} too."),
     Fan("Consider {a}, as well as {b}.", held_out=True),
     Fan("Here are two parts: {a}; {b}.", held_out=True),
+    *(Fan(text, training=True) for text in TRAINING_FANS),
 )
 
 
 class Decoy(msgspec.Struct, frozen=True):
     text: str
     held_out: bool = False
+    training: bool = False
+
+
+TRAINING_DECOYS = (
+    "Forget about {w}.",
+    "I am not asking about {w}.",
+    "{W} will be another day's work.",
+    "Someone mentioned {w} earlier.",
+    "No need for {w}.",
+    "Last week we did {w}.",
+    "{W} belongs to a different question.",
+    "The next exercise is about {w}.",
+    "Leave {w} to others.",
+    "I never liked {w}.",
+    "You may ignore {w}.",
+    "By the way, I enjoy {w}.",
+    "Do not think of {w}.",
+    "We are done with {w}.",
+    "My teacher prefers {w}.",
+    "{W} is not the point.",
+)
 
 
 DECOYS = (
@@ -101,6 +207,7 @@ DECOYS = (
     Decoy("{W} can wait."),
     Decoy("Please keep {w} out of it.", held_out=True),
     Decoy("My neighbour is fond of {w}.", held_out=True),
+    *(Decoy(text, training=True) for text in TRAINING_DECOYS),
 )
 DECOY_WORDS = {
     "facts": "capitals and currencies",
@@ -125,7 +232,8 @@ class Writer:
 
     def pick(self, options: Sequence[T]) -> T:
         wanted = self.rng.random() < self.held_out_share
-        matching = [option for option in options if option.held_out == wanted] or list(options)
+        allowed = [option for option in options if not (option.training and self.held_out_share)]
+        matching = [option for option in allowed if option.held_out == wanted] or allowed
         chosen = self.rng.choice(matching)
         self.used_held_out |= chosen.held_out
         return chosen

@@ -28,6 +28,7 @@ class Template(msgspec.Struct, frozen=True):
     mood: Mood
     text: str
     held_out: bool
+    training: bool = False
 
     @property
     def nests(self) -> bool:
@@ -41,10 +42,27 @@ class Lead(msgspec.Struct, frozen=True):
     text: str
     mood: Mood
     held_out: bool = False
+    training: bool = False
+    """Met in training only, and never asked in a test."""
 
     def around(self, noun: str) -> str:
         return f"{self.text} {noun}{'?' if self.mood == 'ask' else '.'}"
 
+
+TRAINING_LEADS: dict[Mood, tuple[str, ...]] = {
+    "order": (
+        *("Compute", "Figure out", "Look for", "Show me", "Return", "State", "Calculate", "I am looking for", "Get me"),
+        *("Let me hear", "Write down", "Send me", "We need", "Kindly give", "Just tell me", "Quickly give", "Provide"),
+        *("The question is", "Our task is to find", "Help me find", "Answer with"),
+    ),
+    "ask": (
+        "What might be",
+        "Could you find",
+        "May I ask for",
+        "Will you work out",
+        "What do you get for",
+    ),
+}
 
 LEADS = (
     Lead("Give", "order"),
@@ -58,7 +76,10 @@ LEADS = (
     Lead("Determine", "order", held_out=True),
     Lead("I would like to know", "order", held_out=True),
     Lead("Do you know", "ask", held_out=True),
+    *(Lead(text, mood, training=True) for mood, texts in TRAINING_LEADS.items() for text in texts),
 )
+TEST_LEADS = tuple(lead for lead in LEADS if not lead.training)
+"""What a question of the test may begin with. Specialists learn these: more variety is for conductors."""
 
 CONNECTIVES = (
     *("then", "next", "after that", "now", "finally", "first", "and", "separately", "also"),
