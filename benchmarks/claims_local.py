@@ -1,7 +1,8 @@
 """What the shipped files do through llama.cpp on this CPU: plans under the grammar, and how long one takes.
 
 The same questions, pools and prompts as in torch, so that the two can be compared question by question. The base is the
-4-bit file that users run. With workers that are adapters, they too answer through llama.cpp. Needs the extra `local`.
+4-bit file that users run. With workers that are adapters, they too answer through llama.cpp. A part of `claims.py`, no
+program. Needs the extra `local`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from pathlib import Path
 import msgspec
 from benchmarks import plan_latency
 
+from dirigent.evals.gym_workers import specialist_worker
 from dirigent.grammar import plan_grammar
-from dirigent.gympool import CONDUCTOR, PLAN_TOKENS, REPLY_TOKENS
+from dirigent.gympool import CONDUCTOR, PLAN_TOKENS
 from dirigent.limits import Limits
 from dirigent.messages import Request
-from dirigent.tasks.gym.specialists import RL_ROSTER, Specialist
+from dirigent.tasks.gym.specialists import RL_ROSTER
 from dirigent.train.adapters import find_adapters
 from dirigent.train.claims import Run
 from dirigent.train.dataset import Row
@@ -29,7 +31,6 @@ from dirigent.train.recipe import Recipe
 from dirigent.train.reward import ScoreSettings, score
 from dirigent.train.workers import ExactWorkers
 from dirigent.worker import Worker
-from dirigent.workers.defaults import Defaults
 from dirigent.workers.local import Local, LocalModel
 
 
@@ -52,17 +53,18 @@ def as_gguf(adapter: Path) -> Iterator[Path]:
 async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe, workers: str) -> LocalRun:
     """One plan a row, written by the file under the grammar and carried out."""
     with tempfile.TemporaryDirectory() as folder:
-        adapters = {CONDUCTOR: conductor}
-        if workers == "local":
-            adapters |= specialist_files(recipe, Path(folder))
-        async with LocalModel(recipe.base.weights, adapters=adapters) as model:
-            writer = Local(model, name=CONDUCTOR, adapter=CONDUCTOR)
+        adapters = specialist_files(recipe, Path(folder)) if workers == "local" else {}
+        async with (
+            LocalModel(recipe.base.weights, merged=conductor) as planner,
+            LocalModel(recipe.base.weights, adapters=adapters) as model,
+        ):
+            writer = Local(planner, name=CONDUCTOR)
             began = time.monotonic()
             texts = [await _plan(writer, row, recipe=recipe) for row in rows]
             seconds = time.monotonic() - began
             hands: Mapping[str, Worker] = ExactWorkers(RL_ROSTER)
             if workers == "local":
-                hands = {s.name: _specialist(model, s) for s in RL_ROSTER}
+                hands = {s.name: specialist_worker(model, s) for s in RL_ROSTER}
             settings = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps, concurrency=8)
             scored = await score(rows, texts, hands, settings)
     return LocalRun(Run(tuple(rows), tuple(scored)), seconds)
@@ -90,9 +92,3 @@ def specialist_files(recipe: Recipe, folder: Path) -> dict[str, Path]:
     for name, path in zip(names, find_adapters(recipe.workers.adapters, names), strict=True):
         found[name] = path if path.suffix == ".gguf" else export_adapter(path, folder / f"{name}.gguf", base=base).path
     return found
-
-
-def _specialist(model: LocalModel, specialist: Specialist) -> Worker:
-    """As `dirigent eval --workers local` has it: greedy, but for the one that is meant to be unreliable."""
-    local = Local(model, name=specialist.name, adapter=specialist.name, skills=specialist.skills, subtask_only=True)
-    return Defaults(local, temperature=1.0 if specialist.noise else 0.0, max_output_tokens=REPLY_TOKENS)

@@ -1,11 +1,12 @@
 """How long the conductor takes to write a plan on this CPU: new question, cards cached and cards cold.
 
-    python benchmarks/plan_latency.py [--adapter NAME|FILE] [--questions 21] [--threads 2] [--json]
+    python benchmarks/plan_latency.py [--adapter NAME|FILE] [--questions 21] [--threads 2] [--beside] [--json]
 
 The default pool is the packaged specialists, as `dirigent ask` offers them. *Cached*: the server has read these cards
 for an earlier question; between two plans specialists answer, as in real runs, so that a slot which loses its prefix
 would show. *Cold*: the same cards in an order it never saw. The server is up in both; its start is told apart.
 
+The conductor is merged into its base, as the default pool has it; `--beside` leaves it an adapter among the others.
 Without a conductor in the package any adapter will do as a stand-in: it costs the same a token. But it writes no plans,
 so it writes freely, exactly as many tokens as the question's right plan has. What the grammar of plans costs can only
 be measured with a conductor: where a model means to write something else, the grammar is tried on the whole vocabulary,
@@ -40,7 +41,7 @@ from dirigent.tasks.gym.specialists import Specialist
 from dirigent.tasks.task import Task
 from dirigent.weights import packaged
 from dirigent.worker import WorkerInfo
-from dirigent.workers.local import Local, LocalModel
+from dirigent.workers.local import MERGED_SLOTS, Local, LocalModel
 from dirigent.workers.local_server import writing_threads
 
 BASE = "smollm2-135m"
@@ -77,8 +78,13 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     specialists = [s for s in ROSTER if s.name in adapters]
     tasks = _tasks(args.questions, specialists, seed=args.seed)
     began = time.perf_counter()
-    async with LocalModel(BASE, adapters=adapters, threads=args.threads) as model:
-        bench = Bench(model, name, (await model.running()).process.pid)
+    async with (
+        LocalModel(BASE, adapters=adapters, threads=args.threads) as model,
+        LocalModel(BASE, merged=adapters[name], slots=MERGED_SLOTS, threads=args.threads) as merged_model,
+    ):
+        merges = name == CONDUCTOR and not args.beside
+        planning = merged_model if merges else model
+        bench = Bench(planning, name, (await planning.running()).process.pid, merged=merges)
         start_s = time.perf_counter() - began
         lengths = {task.id: 0 for task in tasks} if bench.conducts else await right_lengths(bench, tasks, specialists)
         cached = []
@@ -92,6 +98,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "adapter": name,
         "stand_in": not bench.conducts,
+        "merged": merges,
         "workers": len(specialists),
         "questions": len(tasks),
         "threads": args.threads,
@@ -107,11 +114,12 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
 class Bench:
     """The adapter that writes plans, and the server it runs on."""
 
-    def __init__(self, model: LocalModel, adapter: str, pid: int) -> None:
+    def __init__(self, model: LocalModel, adapter: str, pid: int, *, merged: bool) -> None:
         self.conducts = adapter == CONDUCTOR
         self._pid = pid
-        self._writer = Local(model, name=CONDUCTOR, adapter=adapter)
-        self._rambling = Local(model, name=CONDUCTOR, adapter=adapter, extra={"ignore_eos": True})
+        beside = None if merged else adapter
+        self._writer = Local(model, name=CONDUCTOR, adapter=beside)
+        self._rambling = Local(model, name=CONDUCTOR, adapter=beside, extra={"ignore_eos": True})
 
     async def write(self, task: Task, specialists: Sequence[Specialist], *, tokens: int) -> Plan:
         """A plan for a question: the conductor's own under the grammar, or so many tokens of a stand-in's."""
@@ -196,6 +204,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--adapter", default="", help="a packaged adapter, or a .gguf file taken as the conductor")
     parser.add_argument("--questions", type=int, default=21)
     parser.add_argument("--threads", type=int, default=2, help="that read prompts; one fewer writes, but at least one")
+    parser.add_argument("--beside", action="store_true", help="do not merge the conductor into its base")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args()

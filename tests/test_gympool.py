@@ -11,12 +11,11 @@ from dirigent.build import card
 from dirigent.config import Config, parse_config
 from dirigent.discover import Found, toml_of
 from dirigent.errors import ConfigError
-from dirigent.gympool import gym_toml
+from dirigent.gympool import gym_toml, specialist_config
 from dirigent.prompt import cards
 from dirigent.runtime import open_runtime
-from dirigent.tasks.gym import ROSTER, find_specialist
+from dirigent.tasks.gym import ROSTER, Specialist, find_specialist
 from dirigent.tasks.gym.oracle import ExactSpecialist
-from tests.conftest import WEIGHTS_CACHE
 from tests.workers.gguf_adapter import write_adapter
 
 NAMES = tuple(specialist.name for specialist in ROSTER)
@@ -84,7 +83,10 @@ def test_a_machine_without_keys_gets_the_trained_pool_where_it_ships(orchestra: 
 async def test_the_conductor_plans_and_is_given_no_step(
     orchestra: Path, weights_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DIRIGENT_HOME", str(WEIGHTS_CACHE.parent))
+    monkeypatch.setenv("DIRIGENT_HOME", str(orchestra))
+    (orchestra / "weights").mkdir()
+    for path in (weights_path, weights_path.with_name(weights_path.name + ".checked")):
+        (orchestra / "weights" / path.name).symlink_to(path)
     async with open_runtime(parse_config(toml_of(Found()))) as runtime:
         conductor = runtime.conductor(changes={"max_steps": 1, "planner_output_tokens": 60})
         trace = await conductor.run("What is the capital of Norway?")
@@ -95,6 +97,7 @@ async def test_the_conductor_plans_and_is_given_no_step(
     assert draft.messages[0].text.startswith("Plan in at most 1 lines: subtask | worker | reads\n0 facts: Good at")
     assert trace.pool[0].price is not None
     assert trace.pool[0].price.output == 0.4
+    assert list((orchestra / "weights" / "merged").glob("*+conductor.*.gguf")), "its adapter is merged into the base"
 
 
 async def test_a_conductor_without_its_worker_says_what_is_missing() -> None:
@@ -110,3 +113,17 @@ async def test_a_hand_written_adapter_path_still_is_a_path(orchestra: Path) -> N
     loaded = parse_config('[[worker]]\nname = "a"\nkind = "local"\nadapter = "nowhere.gguf"\n')
     async with open_runtime(loaded) as runtime:
         assert "there is no file" in runtime.problems["a"]
+
+
+@pytest.mark.parametrize("specialist", ROSTER, ids=lambda specialist: specialist.name)
+def test_a_specialist_by_itself_has_the_settings_that_it_has_in_the_pool(
+    specialist: Specialist, config: Config
+) -> None:
+    (in_the_pool,) = [worker for worker in config.worker if worker.name == specialist.name]
+    assert specialist_config(specialist) == in_the_pool
+
+
+def test_only_the_noisy_one_is_sampled_without_cuts() -> None:
+    cuts = {specialist.name: specialist_config(specialist).extra for specialist in ROSTER}
+    assert {name for name, extra in cuts.items() if extra} == {"guesser"}
+    assert cuts["guesser"] == {"top_k": 0, "top_p": 1.0, "min_p": 0.0}

@@ -36,7 +36,7 @@ class Builder:
         self.problems: dict[str, str] = {}
         self._loaded = loaded
         self._client = client
-        self._models: dict[str, LocalModel] = {}
+        self._models: dict[tuple[str, str], LocalModel] = {}
 
     async def close(self) -> None:
         for model in self._models.values():
@@ -57,14 +57,7 @@ class Builder:
             concurrency=worker.concurrency,
             cache=home() / "replies" / worker.name if worker.cache else None,
         )
-        return Defaults(
-            wrapped,
-            system=worker.system,
-            temperature=worker.temperature,
-            effort=worker.effort,
-            max_output_tokens=worker.max_output_tokens,
-            sampling=worker.sampling is not False,
-        )
+        return with_defaults(wrapped, worker)
 
     def _bare(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
         match worker.kind:
@@ -77,7 +70,7 @@ class Builder:
 
                 return Recorded(self._path(worker.path), **_card_fields(info))
             case "local":
-                return self._local(worker, info)
+                return local_worker(worker, self._model(worker))
             case _:
                 return self._http(worker, info)
 
@@ -91,36 +84,22 @@ class Builder:
             timeout=worker.timeout,
         )
 
-    def _local(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
-        from dirigent.workers.local import TIMEOUTS, Local
-
-        local = Local(
-            self._model(worker.weights),
-            name=worker.name,
-            adapter=worker.adapter or None,
-            about=worker.about,
-            skills=worker.skills,
-            subtask_only=worker.subtask_only,
-            timeout=TIMEOUTS if worker.timeout == Timeouts() else worker.timeout,
-            extra=worker.extra,
-        )
-        local.info = msgspec.structs.replace(
-            local.info, price=info.price, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
-        )
-        return local
-
-    def _model(self, weights: str) -> LocalModel:
-        """One process a weights file, with the adapters of all its workers."""
-        from dirigent.workers.local import LocalModel
+    def _model(self, worker: WorkerConfig) -> LocalModel:
+        """One process a weights file, with the adapters of all its workers; a merged adapter has its own."""
+        from dirigent.workers.local import MERGED_SLOTS, LocalModel
         from dirigent.workers.weights import KNOWN
 
-        if weights not in self._models:
-            on_them = [w.adapter for w in self._loaded.config.worker if w.weights == weights and w.adapter]
-            self._models[weights] = LocalModel(
-                weights if weights in KNOWN else self._path(weights),
-                adapters={adapter: self._adapter(adapter) for adapter in dict.fromkeys(on_them)},
-            )
-        return self._models[weights]
+        merged = worker.adapter if worker.merged else ""
+        key = (worker.weights, merged)
+        if key not in self._models:
+            weights = worker.weights if worker.weights in KNOWN else self._path(worker.weights)
+            if merged:
+                self._models[key] = LocalModel(weights, merged=self._adapter(merged), slots=MERGED_SLOTS)
+            else:
+                beside = [w for w in self._loaded.config.worker if w.weights == worker.weights and not w.merged]
+                names = dict.fromkeys(w.adapter for w in beside if w.adapter)
+                self._models[key] = LocalModel(weights, adapters={name: self._adapter(name) for name in names})
+        return self._models[key]
 
     def _adapter(self, adapter: str) -> Path:
         """One that ships with the package, by its name; else a path."""
@@ -169,6 +148,39 @@ def card(worker: WorkerConfig) -> WorkerInfo:
         skills=worker.skills,
         abilities=_abilities(worker),
         subtask_only=worker.subtask_only,
+    )
+
+
+def local_worker(worker: WorkerConfig, model: LocalModel) -> Worker:
+    """A worker of kind `local` on a model that is open, its adapter among the model's or merged into it."""
+    from dirigent.workers.local import TIMEOUTS, Local
+
+    local = Local(
+        model,
+        name=worker.name,
+        adapter=None if worker.merged else worker.adapter or None,
+        about=worker.about,
+        skills=worker.skills,
+        subtask_only=worker.subtask_only,
+        timeout=TIMEOUTS if worker.timeout == Timeouts() else worker.timeout,
+        extra=worker.extra,
+    )
+    info = card(worker)
+    local.info = msgspec.structs.replace(
+        local.info, price=info.price, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
+    )
+    return local
+
+
+def with_defaults(built: Worker, worker: WorkerConfig) -> Worker:
+    """What its settings add to requests that leave it open."""
+    return Defaults(
+        built,
+        system=worker.system,
+        temperature=worker.temperature,
+        effort=worker.effort,
+        max_output_tokens=worker.max_output_tokens,
+        sampling=worker.sampling is not False,
     )
 
 

@@ -54,6 +54,7 @@ KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "extra": (*WIRES, "local"),
     "weights": ("local",),
     "adapter": ("local",),
+    "merged": ("local",),
     "path": ("recorded",),
     "replies": ("scripted",),
 }
@@ -150,6 +151,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`local`: a known name or the path of a GGUF file. Default: smollm2-135m."""
     adapter: str = ""
     """`local`: a LoRA adapter in GGUF on those weights: the name of one that ships, or a path."""
+    merged: bool = False
+    """`local`: add the adapter into a copy of the weights: quicker, for a process and a file of its own."""
     path: str = ""
     """`recorded`: a JSONL file (.gz too) of recorded answers."""
     replies: tuple[str, ...] = ()
@@ -166,6 +169,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"breaker_rest_s must be above 0 and at most an hour, not {self.breaker_rest_s:g}")
         if self.temperature is not None and not 0 <= self.temperature <= 2:
             raise ValueError(f"temperature must be 0 to 2, not {self.temperature:g}")
+        if self.merged and not self.adapter:
+            raise ValueError("merged = true needs an adapter to add to the weights")
 
 
 class Profile(Limits, frozen=True, kw_only=True):

@@ -10,9 +10,11 @@ Knows the roster and which adapters are in the package; how a worker is built is
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
 import msgspec
 
+from dirigent.config import WorkerConfig, parse_config
 from dirigent.tasks.gym.specialists import ROSTER, Specialist
 
 CONDUCTOR = "conductor"
@@ -31,6 +33,13 @@ def gym_toml(adapters: Collection[str]) -> str:
     return "\n".join([HEADER, *tables, CONDUCTOR_TABLE, PROFILES.format(names=names, plan_tokens=PLAN_TOKENS)])
 
 
+@cache
+def specialist_config(specialist: Specialist) -> WorkerConfig:
+    """What the pool's text says of one specialist, parsed: for whoever opens it outside that pool."""
+    (worker,) = parse_config(_specialist_table(specialist)).config.worker
+    return worker
+
+
 HEADER = """\
 # The embedded default: a trained conductor and its specialists, LoRA adapters that ship with the package, all on
 # one SmolLM2-135M-Instruct on this CPU (98 MB, brought by `dirigent pool pull`). `adapter` is the name of one that
@@ -43,6 +52,7 @@ CONDUCTOR_TABLE = """\
 name = "conductor"
 kind = "local"
 adapter = "conductor"
+merged = true                   # a quarter quicker, for 145 MB in the cache and 0.4 GB of memory
 about = "Writes the plans; no step is given to it."
 
 # The base without an adapter, for questions that are nobody's skill.

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from dirigent.build import local_worker, with_defaults
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.gym_pools import WorkerFor
-from dirigent.gympool import PLAN_TOKENS, REPLY_TOKENS
+from dirigent.gympool import PLAN_TOKENS, specialist_config
 from dirigent.planner import LanguagePlanner
 from dirigent.tasks.gym.oracle import ExactSpecialist
 from dirigent.tasks.gym.specialists import Specialist
 from dirigent.toml import nearest
 from dirigent.weights import FOLDER, packaged
 from dirigent.worker import Worker
-from dirigent.workers.defaults import Defaults
 from dirigent.workers.local import Local, LocalModel
 
 WORKERS = ("exact", "local")
@@ -48,20 +48,26 @@ async def gym_workers(
     adapters: Path | None = None,
     weights: str | Path = BASE_WEIGHTS,
 ) -> AsyncIterator[tuple[WorkerFor, Mapping[str, PlannerFor]]]:
-    """Whoever answers, and the planners among `planners` that are models; one process serves all adapters.
+    """Whoever answers, and the planners among `planners` that are models.
 
+    As users run them: one process serves all specialists, and each trained planner is merged into a base of its own.
     `adapters` is a folder of them, the package's by default; `weights` is the base they were made for.
     """
     if workers not in WORKERS:
         raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
     kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
     trained = [kind for kind in kinds if kind in TRAINED_PLANNERS]
-    names = [*trained, *([s.name for s in roster] if workers == "local" else ())]
-    if not names and PROMPTED not in kinds:
+    hands = [specialist.name for specialist in roster] if workers == "local" else []
+    if not trained and not hands and PROMPTED not in kinds:
         yield exact_worker, {}
         return
-    async with LocalModel(weights, adapters=find_adapters(adapters or FOLDER, names)) as model:
-        factories = {name: _planner_for(model, name) for name in trained}
+    found = find_adapters(adapters or FOLDER, [*trained, *hands])
+    async with AsyncExitStack() as stack:
+        factories = {}
+        for name in trained:
+            merged = await stack.enter_async_context(LocalModel(weights, merged=found[name]))
+            factories[name] = _planner_for(merged, name)
+        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
         if PROMPTED in kinds:
             factories[PROMPTED] = _prompted(model)
         yield (_worker_for(model) if workers == "local" else exact_worker), factories
@@ -88,18 +94,20 @@ def adapters_digest(folder: Path) -> str:
     return digest.hexdigest() if found else ""
 
 
-def _worker_for(model: LocalModel) -> WorkerFor:
-    def worker_for(specialist: Specialist, seed: int) -> Worker:
-        """Greedy, but for one that is meant to be unreliable: it samples, seeded by the run."""
-        local = Local(model, name=specialist.name, adapter=specialist.name, skills=specialist.skills, subtask_only=True)
-        return Defaults(local, temperature=1.0 if specialist.noise else 0.0, max_output_tokens=REPLY_TOKENS)
+def specialist_worker(model: LocalModel, specialist: Specialist) -> Worker:
+    """As users' pools have it, from the same text by the same code, so that what is measured is what they run. Only the
+    wrappers are left out: nothing is retried, and a call is priced by the card that it is offered under."""
+    config = specialist_config(specialist)
+    return with_defaults(local_worker(config, model), config)
 
-    return worker_for
+
+def _worker_for(model: LocalModel) -> WorkerFor:
+    return lambda specialist, seed: specialist_worker(model, specialist)
 
 
 def _planner_for(model: LocalModel, name: str) -> PlannerFor:
     planner = LanguagePlanner(
-        Local(model, name=name, adapter=name),
+        Local(model, name=name),
         dialect="lines",
         trained=True,
         max_output_tokens=PLAN_TOKENS,

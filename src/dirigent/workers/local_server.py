@@ -25,6 +25,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dirigent.errors import ConfigError
+from dirigent.workers.local_merge import merged_file
+
 BATCH_TOKENS = 64
 """Tokens of a prompt that are read at once. The server notices a cancelled request between batches only:
 64 are about 0.3 s on two cores, and are read at nearly the speed of 512."""
@@ -48,6 +51,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     adapters: tuple[str, ...] = ()
     slots: int = 1
     slot_context_tokens: int = 4096
+    merged: str = ""
+    """An adapter that is added into the weights; empty: none is."""
+    merged_folder: str = ""
+    """Where the sum is kept."""
     threads: int = 1
     """For reading prompts and checking guesses. One fewer writes, if there are more: see `writing_threads`."""
 
@@ -67,6 +74,9 @@ def main() -> None:
     threading.Thread(target=_exit_at_eof, daemon=True).start()
     try:
         server = _serve(settings)
+    except (ConfigError, ValueError) as error:  # of files that do not fit or are broken
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)
     except RuntimeError:  # llama.cpp has said why, in its own words, on stderr
         os._exit(1)
     port = urlsplit(server.listening_address).port
@@ -100,8 +110,9 @@ def _exit_at_eof() -> None:
 def _serve(settings: ServerSettings) -> Any:
     from xllamacpp import CommonAdapterLoraInfo, CommonParams, Server, common_speculative_type
 
+    weights, scales = _files(settings)
     params = CommonParams()
-    params.model.path = settings.weights
+    params.model.path = weights
     params.model_alias = {settings.alias}
     params.hostnames = ["127.0.0.1"]
     params.port = 0
@@ -124,12 +135,29 @@ def _serve(settings: ServerSettings) -> Any:
     params.cache_ram_mib = 0
     params.cache_idle_slots = False
     adapters = []
-    for path in settings.adapters:
+    for path, scale in scales.items():
         adapter = CommonAdapterLoraInfo()
-        adapter.path, adapter.scale = path, 0.0  # off, until a request switches it on
+        adapter.path, adapter.scale = path, scale
         adapters.append(adapter)
     params.lora_adapters = adapters
     return Server(params)
+
+
+def _files(settings: ServerSettings) -> tuple[str, dict[str, float]]:
+    """The weights, and the adapters with their scales: off, until a request switches one on.
+
+    Where one cannot be merged (no package `gguf`, no room on the disk), it is always on instead: the same, but slower.
+    """
+    scales = dict.fromkeys(settings.adapters, 0.0)
+    if not settings.merged:
+        return settings.weights, scales
+    adapter = Path(settings.merged)
+    try:
+        merged = merged_file(Path(settings.weights), adapter, folder=Path(settings.merged_folder))
+    except (OSError, ImportError) as error:
+        print(f"{adapter.name} is not merged: {error}", file=sys.stderr)
+        return settings.weights, scales | {settings.merged: 1.0}
+    return str(merged), scales
 
 
 def writing_threads(threads: int) -> int:
