@@ -3,7 +3,8 @@
 All adapters, the conductor's, its warm start's and the controls', stand stacked on one base, so that PEFT folders and
 GGUF files are measured alike and nothing is loaded twice. Plans are written in batches, greedy unless said otherwise,
 and carried out by the code that training uses. Nothing is chosen on the test: the ceiling's ways come from the
-development split, the best worker from the training split. What `claims.py` prints is arithmetic over this.
+development split, the best worker from the training split. A part of `claims.py`, no program: what that one prints is
+arithmetic over this.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ NOTES = """\
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with the recorded files; without it only the page is renewed")
     parser.add_argument("--out", type=Path, default=Path("docs/results/recorded.json"))
     parser.add_argument("--limit", type=int, default=None, help="questions of each set")

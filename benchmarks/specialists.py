@@ -9,7 +9,8 @@ others answer greedily. Each worker is asked more of its own skill, since 20 que
 
 Writes JSON (figures, counts, commit, hashes of the files) and the page beside it; both only when all is measured. A run
 that was cut is taken up where it was: each worker's marks are kept in a hidden file beside --out until the end.
-`--page` writes the page anew from a JSON that is there. About 20 minutes on two cores. Needs the extra `local`.
+`--page` writes the page anew from a JSON that is there. About 20 minutes on two cores with
+`--a-skill 10`. Needs the extra `local`.
 """
 
 from __future__ import annotations

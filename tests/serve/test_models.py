@@ -12,7 +12,7 @@ from dirigent.config import KNOWN_PLANNERS, parse_config
 from dirigent.errors import ConfigError
 from dirigent.messages import Request
 from dirigent.runtime import open_runtime
-from dirigent.serve import models
+from dirigent.serve import catalogue
 from dirigent.serve.models import Models
 from dirigent.serve.problems import Problem
 from dirigent.serve.wire import Extension
@@ -95,7 +95,7 @@ def test_a_version_is_a_date() -> None:
 
 
 async def found(text: str, monkeypatch: pytest.MonkeyPatch, date: str = "2026-10-01") -> tuple[Models, Any]:
-    monkeypatch.setattr(models, "read_cards", card(date))
+    monkeypatch.setattr(catalogue, "read_cards", card(date))
     async with open_runtime(parse_config(text)) as runtime:
         return Models(runtime), runtime
 

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import email.utils
 import gzip
 import json
 import time
@@ -13,7 +12,7 @@ from dirigent.messages import Delta, Image, Message, Request, Tool, ToolCall, Us
 from dirigent.worker import WorkerInfo
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
-from dirigent.workers.http import HttpClient, HttpWorker, Timeouts, fault_of, retry_after_s
+from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.secret import Secret
 from tests.stub_provider import WIRES, StubProvider, StubReply
@@ -293,44 +292,6 @@ async def test_error_bodies_of_many_shapes_are_quoted(client, body):
         with pytest.raises(WorkerError, match=r"HTTP 422 Unprocessable: nope$") as caught:
             await ask(url, client)
     assert (caught.value.fault, caught.value.status) == ("request", 422)
-
-
-def test_statuses_and_their_faults():
-    faults = {status: fault_of(status) for status in (204, 302, 400, 401, 402, 403, 404, 408, 409, 422, 429, 500, 529)}
-    assert faults == {
-        204: "reply",
-        302: "request",
-        400: "request",
-        401: "auth",
-        402: "request",
-        403: "auth",
-        404: "request",
-        408: "overloaded",
-        409: "overloaded",
-        422: "request",
-        429: "rate_limited",
-        500: "overloaded",
-        529: "overloaded",
-    }
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"Retry-After": "2"}, 2.0),
-        ({"Retry-After": "0.5"}, 0.5),
-        ({"retry-after-ms": "250", "Retry-After": "1"}, 0.25),
-        ({"Retry-After": email.utils.formatdate(1030, usegmt=True)}, 30.0),
-        ({"Retry-After": email.utils.formatdate(900, usegmt=True)}, 0.0),
-        ({"Retry-After": "soon"}, None),
-        ({"Retry-After": "-3"}, None),
-        ({"Retry-After": "inf"}, None),
-        ({"Retry-After": "nan"}, None),
-    ],
-)
-def test_retry_after(headers, seconds):
-    assert retry_after_s(headers, now_s=1000.0) == seconds
 
 
 @pytest.mark.parametrize(

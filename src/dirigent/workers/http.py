@@ -3,7 +3,8 @@
 `HttpWorker` speaks any `Wire`. It asks the provider to stream only when somebody observes. Everything that
 can go wrong on the way ends as a `WorkerError` with its fault, within the time-outs; nothing is followed
 (no redirect, no proxy from the environment, no cookie) and nothing is believed: replies are bounded,
-checked and either whole or an error. Retrying, metering and rate limits belong to `wrappers.py`.
+checked and either whole or an error. Which fault it was is `faults.py`'s to say; retrying, metering and rate
+limits belong to `wrappers.py`.
 
 Cancelling the task that asks closes its connection at once, so that the provider stops working and
 charging.
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
 import re
 import time
 from collections.abc import Mapping
@@ -22,11 +22,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dirigent.errors import RETRYABLE, ConfigError, Fault, WorkerError
+from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.worker import WorkerInfo
-from dirigent.workers.addresses import Rebound, SteadyResolver
+from dirigent.workers.addresses import SteadyResolver
 from dirigent.workers.exchange import Exchange, Target, post
+from dirigent.workers.faults import not_reached, refused
 from dirigent.workers.hops import hop_headers
 from dirigent.workers.secret import MASK, Secret, redact
 from dirigent.workers.sse import EventParser
@@ -167,7 +168,7 @@ class HttpWorker:
                 response = await self._post(call)
                 body = _Body(response, patience)
                 if response.status != 200:
-                    raise await _refused(response, body)
+                    raise refused(response, explained=error_text(await body.beginning(MAX_ERROR_BYTES)))
                 if observe is ignore:
                     await body.require("application/json")
                     return self._wire.parse(await body.whole())
@@ -198,7 +199,7 @@ class HttpWorker:
                 connecting=self._connecting,
             )
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            raise _not_reached(error, call.url, self.timeout) from None
+            raise not_reached(error, call.url, connect_s=self.timeout.connect_s) from None
 
     async def _read_stream(self, body: _Body, observe: Observe, *, most_chars: float) -> Reply:
         parser, decoder = EventParser(), self._wire.decoder()
@@ -338,79 +339,6 @@ def _most_chars(request: Request) -> float:
 def _cut(text: str, written_chars: int) -> Reply:
     """A reply that was ended for its length, by us. Its provider has not said what it counts, so it is estimated."""
     return Reply(text, finish="length", usage=Usage(output_tokens=-(-written_chars // CHARS_PER_TOKEN)))
-
-
-def _not_reached(error: Exception, url: str, limits: Timeouts) -> WorkerError:
-    """Why no reply began."""
-    import aiohttp
-    from aiohttp.http import HttpProcessingError
-
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return WorkerError(f"no connection within {limits.connect_s:g} s (connect_s) to {url}", fault="timeout")
-    if isinstance(error, HttpProcessingError):
-        return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
-    if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, aiohttp.ClientError | OSError):
-        return WorkerError(f"{url!r} cannot be called ({error}): check base_url", fault="request")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        where = f"{error.host}:{error.port}"
-        if isinstance(error.os_error, Rebound):
-            return WorkerError(str(error.os_error), fault="connect")
-        if isinstance(error, aiohttp.ClientConnectorDNSError):
-            return WorkerError(f"no host is called {error.host!r}: check base_url", fault="connect")
-        if isinstance(error.os_error, ConnectionRefusedError):
-            return WorkerError(f"refused at {where}: is the server up?", fault="connect")
-        return WorkerError(f"cannot connect to {where}: {quote(str(error.os_error))}", fault="connect")
-    return WorkerError(f"{url} hung up before it replied: {quote(repr(error))}", fault="connect")
-
-
-async def _refused(response: Exchange, body: _Body) -> WorkerError:
-    """What a status other than 200 means."""
-    status, hint = response.status, ""
-    if 300 <= status < 400:
-        hint = " (redirects are not followed: set base_url to where it points)"
-    elif status in (401, 403):
-        hint = " (check the key)"
-    elif status == 404:
-        hint = " (check base_url and model)"
-    fault = fault_of(status)
-    if fault in RETRYABLE and _is_final(response):
-        fault = "failed"
-    text = error_text(await body.beginning(MAX_ERROR_BYTES))
-    return WorkerError(
-        f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {text}" if text else ""),
-        fault=fault,
-        status=status,
-        retry_after_s=retry_after_s(response.headers, now_s=time.time()),
-    )
-
-
-def _is_final(response: Exchange) -> bool:
-    """Whether the provider says that trying again is of no use, in the header that OpenAI's clients heed as well."""
-    return response.headers.get("x-should-retry", "").strip().lower() == "false"
-
-
-def fault_of(status: int) -> Fault:
-    """The kind of failure that an HTTP status other than 200 stands for."""
-    if status in (401, 403):
-        return "auth"
-    if status == 429:
-        return "rate_limited"
-    if status in (408, 409) or status >= 500:
-        return "overloaded"
-    return "request" if status >= 300 else "reply"
-
-
-def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
-    """How long to wait, as the provider says: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
-    for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
-        value = headers.get(name, "")
-        with contextlib.suppress(ValueError):
-            seconds = float(value) * unit_s
-            if 0 <= seconds < float("inf"):
-                return seconds
-    with contextlib.suppress(ValueError, TypeError):
-        return max(0.0, email.utils.parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - now_s)
-    return None
 
 
 def _counted(request: Request, reply: Reply) -> Usage:

@@ -1,0 +1,49 @@
+"""Every program in benchmarks/ explains itself, and the page lists them all in their own words."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+FILES = sorted((ROOT / "benchmarks").glob("*.py"))
+PROGRAMS = [file for file in FILES if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")]
+WRITERS_OF_RESULTS = ("gym", "paper_table", "recorded", "specialists")
+
+
+def story(file: Path) -> str:
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda file: file.stem)
+def test_a_program_says_what_it_measures_with_an_example(program: Path) -> None:
+    done = subprocess.run([sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert story(program).splitlines()[0] in done.stdout
+    assert re.search(rf"^ +python benchmarks/{program.name}\b", done.stdout, re.MULTILINE)
+
+
+def test_the_page_lists_every_program_in_its_own_words() -> None:
+    listed = re.findall(r"^\| `(\w+)\.py` \| (.*?) \|", PAGE, re.MULTILINE)
+    assert sorted(listed) == [(program.stem, story(program).splitlines()[0]) for program in PROGRAMS]
+
+
+def test_what_is_no_program_says_whose_part_it_is_and_stands_on_the_page() -> None:
+    parts = [file for file in FILES if file not in PROGRAMS]
+    assert [part.stem for part in parts] == ["claims_evidence", "claims_local"]
+    assert all("A part of `claims.py`" in story(part).replace("\n", " ") and f"`{part.name}`" in PAGE for part in parts)
+
+
+def test_every_page_of_results_is_made_anew_by_make_results() -> None:
+    """The claims apart, which want a trained run."""
+    recipe = re.search(r"^results:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert recipe is not None
+    assert re.findall(r"benchmarks/(\w+)\.py", recipe[1]) == list(WRITERS_OF_RESULTS)
+    pages = {page.stem for page in (ROOT / "docs" / "results").glob("*.md")}
+    assert pages - {"claims"} == {"gym", "paper-dry-run", "recorded", "specialists"}
