@@ -10,7 +10,7 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.tasks import Task
-from dirigent.tasks.gym import assert_disjoint, describe, generate
+from dirigent.tasks.gym import assert_disjoint, describe, generate, split
 from dirigent.tasks.gym.frames import DECOYS, FANS, SEQUENCES
 from dirigent.tasks.gym.phrasing import LEADS, direct, templates
 from dirigent.tasks.gym.skills import OPERATIONS
@@ -200,6 +200,29 @@ def test_the_novel_split_always_needs_the_skill_that_training_never_shows(train:
     assert all("planets" in task.tags["skills"] for task in generate("novel", 100, seed=1))
     assert not any("planets" in task.tags["skills"] for task in train)
     assert not any(planet in task.question for task in train for planet in PLANETS)
+
+
+@pytest.mark.parametrize(("n", "seed"), [(200, 3), (250, 7), (300, 3)])
+def test_a_skill_that_one_question_in_ten_begins_with_is_found_however_long_it_takes(n: int, seed: int) -> None:
+    tasks = generate("novel", n, seed=seed)
+    assert len({task.question for task in tasks}) == n
+    assert Counter(task.depth for task in tasks)[1] == round(n * 0.3 / 0.7)  # of chains, which have 70% of the mix
+
+
+def test_more_than_there_are_is_an_error_that_says_how_many_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split, "MAX_TRIES", 1)  # so that the first question drawn twice is taken for the end
+    with pytest.raises(ConfigError) as raised:
+        generate("novel", 700, seed=1)
+    said = re.match(
+        r"novel has about (\d+) different questions that are a chain of depth 1, and 700 in all would take 300; "
+        r"ask for (\d+) or fewer, or for other depths",
+        str(raised.value),
+    )
+    assert said is not None, raised.value
+    found, fewer = int(said[1]), int(said[2])
+    assert 0 < found < 300
+    assert fewer == 700 * found // 300
+    assert len(generate("novel", fewer, seed=1)) == fewer
 
 
 def test_describe_prints_the_mix(test_set: list[Task]) -> None:

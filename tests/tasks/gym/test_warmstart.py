@@ -41,7 +41,7 @@ def skills_behind(lesson: Lesson, name: str) -> set[str]:
 
 
 def test_short_and_long_plans_are_shown(lessons: list[Lesson]) -> None:
-    lengths = Counter(len(lesson.plan.steps) for lesson in lessons)
+    lengths = Counter(len(lesson.plan.steps) for lesson in lessons if lesson.plan.steps)
     assert set(lengths) == {1, 2, 3, 4, 5}
     assert lengths[1] + lengths[2] > len(lessons) / 2
     assert lengths[5] > len(lessons) / 40
@@ -92,9 +92,10 @@ def test_access_is_random(lessons: list[Lesson]) -> None:
 
 
 def test_some_lessons_ask_again_but_not_always_as_often(lessons: list[Lesson]) -> None:
-    first = [Counter(step.subtask for step in lesson.plan.steps)[lesson.plan.steps[0].subtask] for lesson in lessons]
+    plans = [lesson.plan.steps for lesson in lessons if lesson.plan.steps]
+    first = [Counter(step.subtask for step in steps)[steps[0].subtask] for steps in plans]
     assert {1, 2, 3, 4} == set(first)
-    assert 0.03 < sum(count > 1 for count in first) / len(lessons) < 0.12
+    assert 0.05 < sum(count > 1 for count in first) / len(plans) < 0.15
 
 
 def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]) -> None:
@@ -102,6 +103,15 @@ def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]
     decoyed = [lesson for lesson in lessons if any(mark in lesson.question.lower() for mark in marks)]
     assert len(decoyed) > len(lessons) / 20
     assert not any(mark in step.subtask.lower() for mark in marks for lesson in decoyed for step in lesson.plan.steps)
+
+
+def test_second_rounds_teach_how_to_accept_and_how_to_plan_anew_but_not_when(lessons: list[Lesson]) -> None:
+    seconds = [lesson for lesson in lessons if lesson.earlier is not None]
+    assert 0.05 < len(seconds) / len(lessons) < 0.11
+    assert all(lesson.plan.steps for lesson in lessons if lesson.earlier is None)
+    for kind in (str.isdigit, "unknown".__eq__):
+        accepted = [not lesson.plan.steps for lesson in seconds if lesson.earlier and kind(lesson.earlier[1])]
+        assert sum(accepted) / len(accepted) == pytest.approx(0.5, abs=0.2)
 
 
 def test_the_warm_start_is_the_same_for_the_same_seed() -> None:

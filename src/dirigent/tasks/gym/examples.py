@@ -1,9 +1,9 @@
 """What a specialist is trained on: subtasks, the results it may read, and the bare answer.
 
-All of its tables, in every mood, with every wording, held-out ones included: the split is the conductor's, not the
-specialists'. One in ten is another's work and is answered "unknown". Extra results that do not fit are mixed in, since
-a plan may let a step read more than it needs. A specialist of small numbers meets mostly small ones: what it is to
-master gets the practice, and enough large ones are left to learn that it fails there.
+All of its tables, in every mood, with every wording that the test may ask, held-out ones included: the split is the
+conductor's, not the specialists'. One in ten is another's work and is answered "unknown". Extra results that do not fit
+are mixed in, since a plan may let a step read more than it needs. A specialist of small numbers meets mostly small
+ones: what it is to master gets the practice, and enough large ones are left to learn that it fails there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from dirigent.tasks.gym.compose import Link
 from dirigent.tasks.gym.operation import Key, Operation, fits
 from dirigent.tasks.gym.oracle import Result, answer, distractors
-from dirigent.tasks.gym.phrasing import TEST_LEADS, Template, direct, lowered, references, referring, templates
+from dirigent.tasks.gym.phrasing import TEST_LEADS, Template, asked_templates, direct, lowered, references, referring
 from dirigent.tasks.gym.skills import GYM_OPERATIONS, OPERATIONS
 from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, beyond, operations_of
 
@@ -106,7 +106,7 @@ def ask(rng: random.Random, op: Operation, key: Key) -> tuple[str, tuple[Result,
 
 def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False) -> str:
     """Any wording of the operation, with what a clause may bring along from its sentence."""
-    template = rng.choice(templates(op.full_name))
+    template = rng.choice(asked_templates(op.full_name))
     text = referring(template, key, _reference(rng, template)) if refers else direct(template, key)
     bare_noun = template.mood == "noun" and rng.random() < 0.5
     if template.mood == "noun" and not bare_noun:

@@ -160,6 +160,20 @@ TRAINING_FANS = (
     "Solve for {a}. In the same way solve for {b}.",
     "Given {a}, and given {b}:",
     "Beside {a} stands {b}.",
+    "Look at {a} along with {b}.",
+    "We take {a} together with {b}.",
+    "Work with {a}, followed by {b}.",
+    "Put {a} alongside {b}.",
+    "Not only {a} but also {b} is wanted.",
+    "Ask for {a}; likewise ask for {b}.",
+    "Note {a}, not forgetting {b}.",
+    "Figure out {a} and do the same with {b}.",
+    "The pair is {a} / {b}.",
+    "It is {a} versus {b}.",
+    "List {a}, {b}.",
+    "Gather {a} first and {b} second.",
+    "Besides {a} we want {b}.",
+    "Name {a}. Name {b} too.",
 )
 
 
@@ -223,16 +237,18 @@ DECOY_WORDS = {
 
 
 class Writer:
-    """Draws wordings. `held_out_share` is how often it reaches for one that training never shows."""
+    """Draws wordings. `held_out_share` is how often it reaches for one that training never shows; those made for
+    training alone it takes only where that is 0 and they are wanted."""
 
-    def __init__(self, rng: random.Random, *, held_out_share: float) -> None:
+    def __init__(self, rng: random.Random, *, held_out_share: float, varied: bool = True) -> None:
         self.rng = rng
         self.held_out_share = held_out_share
+        self.varied = varied and not held_out_share
         self.used_held_out = False
 
     def pick(self, options: Sequence[T]) -> T:
         wanted = self.rng.random() < self.held_out_share
-        allowed = [option for option in options if not (option.training and self.held_out_share)]
+        allowed = [option for option in options if self.varied or not option.training]
         matching = [option for option in allowed if option.held_out == wanted] or allowed
         chosen = self.rng.choice(matching)
         self.used_held_out |= chosen.held_out

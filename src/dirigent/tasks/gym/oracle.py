@@ -26,15 +26,33 @@ Result = tuple[str, str]
 """An earlier subtask and its reply."""
 
 
-def answer(specialist: Specialist, subtask: str, results: Sequence[Result] = (), *, seed: str = "") -> str:
-    """What the specialist replies. `seed` names the question and the attempt; it matters to the guesser alone."""
+def answer(
+    specialist: Specialist, subtask: str, results: Sequence[Result] = (), *, seed: str = "", misled: float = 0.0
+) -> str:
+    """What the specialist replies. `seed` names the question and the attempt; it matters to the guesser alone.
+
+    `misled` is the share of subtasks on which it goes wrong if it is shown results that it does not need. Always the
+    same subtasks with the same results: two plans that differ in what a step reads are told apart by one attempt each.
+    """
     for reading in recognise(subtask):
         if specialist.role == "checker":
             return _select(reading, results)
         if OPERATIONS[reading.operation].skill in specialist.skills:
             key = resolve(reading, results)
-            return UNKNOWN if key is None else _say(specialist, reading.operation, key, seed=seed)
+            if key is None:
+                return UNKNOWN
+            if misled and len(results) > _needed(reading) and _falls_for(subtask, results, share=misled):
+                return distractors(reading.operation, key)[0]
+            return _say(specialist, reading.operation, key, seed=seed)
     return UNKNOWN
+
+
+def _needed(reading: Reading) -> int:
+    return OPERATIONS[reading.operation].arity if reading.refers else 0
+
+
+def _falls_for(subtask: str, results: Sequence[Result], *, share: float) -> bool:
+    return random.Random(f"misled {subtask} {list(results)}").random() < share
 
 
 def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:

@@ -17,8 +17,9 @@ from typing import Literal
 
 import msgspec
 
-from dirigent.tasks.gym.operation import Key
+from dirigent.tasks.gym.operation import Key, Phrases
 from dirigent.tasks.gym.skills import GYM_OPERATIONS, OPERATIONS, WARM_SKILLS
+from dirigent.tasks.gym.training_phrases import NONE, training_phrases
 
 Mood = Literal["noun", "order", "ask"]
 
@@ -29,6 +30,7 @@ class Template(msgspec.Struct, frozen=True):
     text: str
     held_out: bool
     training: bool = False
+    """Met in training only, and never asked in a test."""
 
     @property
     def nests(self) -> bool:
@@ -103,7 +105,7 @@ _COUNTED = re.compile(rf"\{{x\}} ({_UNITS})\b")
 """Where the value counts a unit, and "it" would be no English."""
 _PLACES = "alphabet position|position|place|index|rank|month number|orbit number|number"
 _KINDS = f"binary number|Roman numeral|letter|element|list|month|planet|jumble|{_PLACES}"
-_SINGLE = re.compile(rf"(?:(?:the |a )?(?P<kind>{_KINDS}) |\b(?:a|the) )?\{{x\}}")
+_SINGLE = re.compile(rf"(?:(?:the |a )?\b(?P<kind>{_KINDS}) |\b(?:a|the) )?\{{x\}}")
 """The value with the word for what it is, which a reference replaces as a whole: "the Roman numeral XIV", "it"."""
 _PLACED = re.compile(rf"(?:the )?\b({_PLACES}) \{{x\}}")
 _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and \{y\}")
@@ -111,19 +113,32 @@ _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and
 
 @cache
 def templates(operation: str) -> tuple[Template, ...]:
-    """Every way to say an operation; the last of each mood is held out, but for warm-only ones: no test asks them."""
-    phrases = OPERATIONS[operation].phrases
+    """Every way to say an operation: those of its skill, then those that only training uses.
+
+    The last of its skill's in each mood is held out, but for warm-only ones: no test asks them.
+    """
     keeps_one = OPERATIONS[operation].skill not in WARM_SKILLS
-    moods: tuple[tuple[Mood, tuple[str, ...]], ...] = (
-        ("noun", phrases.nouns),
-        ("order", phrases.orders),
-        ("ask", phrases.asks),
-    )
-    return tuple(
+    own = tuple(
         Template(operation, mood, text, held_out=keeps_one and i == len(texts) - 1)
-        for mood, texts in moods
+        for mood, texts in _by_mood(OPERATIONS[operation].phrases)
         for i, text in enumerate(texts)
     )
+    further = training_phrases().get(operation, NONE)
+    return own + tuple(
+        Template(operation, mood, text, held_out=False, training=True)
+        for mood, texts in _by_mood(further)
+        for text in texts
+    )
+
+
+@cache
+def asked_templates(operation: str) -> tuple[Template, ...]:
+    """Those a question of the test may use. Specialists learn these: more variety is for conductors."""
+    return tuple(template for template in templates(operation) if not template.training)
+
+
+def _by_mood(phrases: Phrases) -> tuple[tuple[Mood, tuple[str, ...]], ...]:
+    return ("noun", phrases.nouns), ("order", phrases.orders), ("ask", phrases.asks)
 
 
 def direct(template: Template, key: Key) -> str:
@@ -222,25 +237,26 @@ _OPENERS = sorted((*CONNECTIVES, *(lead.text for lead in LEADS)), key=len, rever
 _LEADING = re.compile(rf"^(?:{'|'.join(_OPENERS)})\b[,:]? +", re.IGNORECASE)
 
 
-_ByWord = dict[str, tuple[_Pattern, ...]]
-"""Patterns by first word; those that begin with a slot stand under the empty word."""
+_ByWords = dict[tuple[str, ...], tuple[_Pattern, ...]]
+"""Patterns by their first words, at most three, before any slot; those that begin with a slot stand under none."""
+_FILED_WORDS = 3
 
 
-def _candidates(core: str, by_word: _ByWord) -> Iterable[_Pattern]:
-    first = core.split(" ", 1)[0].casefold()
-    return (*by_word.get(first, ()), *by_word.get("", ()))
+def _candidates(core: str, by_words: _ByWords) -> Iterable[_Pattern]:
+    first = tuple(core.casefold().split(" ", _FILED_WORDS)[:_FILED_WORDS])
+    return (pattern for n in range(len(first), -1, -1) for pattern in by_words.get(first[:n], ()))
 
 
 @cache
-def _patterns() -> _ByWord:
+def _patterns() -> _ByWords:
     """All templates as patterns, direct and with their own references."""
-    found: dict[str, list[_Pattern]] = {}
+    found: dict[tuple[str, ...], list[_Pattern]] = {}
     for op in GYM_OPERATIONS:
         for template in templates(op.full_name):
             _file(found, _direct_pattern(template))
             own = "|".join(re.escape(reference) for reference, _ in references(template))
             _file(found, _referring_pattern(template, referring(template, (_K,), _X), own))
-    return {word: tuple(patterns) for word, patterns in found.items()}
+    return {words: tuple(patterns) for words, patterns in found.items()}
 
 
 _NOUN = r"(?: [a-z]+){1,2}"
@@ -251,22 +267,19 @@ _ANY_TWO = rf"both|(?:both|the two|these two){_NOUN}"
 
 
 @cache
-def _loose_patterns() -> _ByWord:
+def _loose_patterns() -> _ByWords:
     """All templates with anything that may point at an earlier result, also where a noun phrase would stand."""
-    found: dict[str, list[_Pattern]] = {}
+    found: dict[tuple[str, ...], list[_Pattern]] = {}
     for op in GYM_OPERATIONS:
         for template in templates(op.full_name):
             text = referring(template, (_K,), _X)
             if op.arity == 2:
                 _file(found, _referring_pattern(template, text, _ANY_TWO))
                 continue
-            owner, counted = "{x's}" in template.text, bool(_COUNTED.search(template.text))
-            _file(
-                found, _referring_pattern(template, text, _ANY_OWNER if owner else _ANY_COUNT if counted else _ANY_ONE)
-            )
+            _file(found, _referring_pattern(template, text, _any_reference(template)))
             if template.nests:
                 _file(found, _referring_pattern(template, nested(template, (_K,), [_X]), _ANY_ONE))
-    return {word: tuple(patterns) for word, patterns in found.items()}
+    return {words: tuple(patterns) for words, patterns in found.items()}
 
 
 def _any_reference(template: Template) -> str:
@@ -279,10 +292,11 @@ _K, _X, _Y = "\x00", "\x01", "\x02"
 """Stand for the slots while a template becomes a pattern."""
 
 
-def _file(by_word: dict[str, list[_Pattern]], entry: tuple[str, _Pattern]) -> None:
+def _file(by_words: dict[tuple[str, ...], list[_Pattern]], entry: tuple[str, _Pattern]) -> None:
     text, pattern = entry
-    word = text.split(" ", 1)[0].casefold()
-    by_word.setdefault("" if {_K, _X, _Y} & set(word) else word, []).append(pattern)
+    before_slot = re.split(f"[{_K}{_X}{_Y}]", text, maxsplit=1)[0]
+    words = before_slot.casefold().split(" ")[:-1]  # the last is empty, or part of the word with the slot
+    by_words.setdefault(tuple(words[:_FILED_WORDS]), []).append(pattern)
 
 
 def _direct_pattern(template: Template) -> tuple[str, _Pattern]:

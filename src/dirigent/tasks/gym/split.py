@@ -54,6 +54,8 @@ SWAP_SHARE = 0.4
 """The same for chains of depth 2 and 3, where most pairs swap two skills."""
 DECOY_SHARE = 0.06
 """Share of other questions that carry a decoy, so that a decoy is no mark of the test."""
+MAX_TRIES = 500
+"""Draws in a row that gave nothing new, after which there is taken to be nothing new."""
 HELD_OUT_PAIRS = 0.2
 HELD_OUT_TRIPLES = 0.4
 
@@ -64,15 +66,16 @@ def generate(split: Split, n: int, *, seed: int, depths: Sequence[int] = ()) -> 
         raise ConfigError(f"no split is called {split!r}; there are: {', '.join(get_args(Split))}")
     rng = random.Random(f"{split} {seed}")
     slots = _slots(split, n, depths)
-    drawn: list[tuple[Blueprint, Told, dict[str, str]]] = []
+    drawn: list[Drawn] = []
     seen: set[str] = set()
     for (shape, depth), count in slots.items():
-        swaps = shape == "chain" and depth in (2, 3)
-        pairs = round(count * (SWAP_SHARE if swaps else PAIR_SHARE) / 2) if split == "test" else 0
-        for i in range(pairs):
-            drawn += _draw_pair(rng, shape, depth, seen, swap=swaps and i % 4 != 3)
-        for _ in range(count - 2 * pairs):
-            drawn.append(_draw_new(rng, split, shape, depth, seen))
+        found = _draw_slot(rng, split, shape, depth, seen, count=count)
+        if len(found) < count:
+            raise ConfigError(
+                f"{split} has about {len(found)} different questions that are a {shape} of depth {depth}, and {n} in "
+                f"all would take {count}; ask for {n * len(found) // count} or fewer, or for other depths"
+            )
+        drawn += found
     rng.shuffle(drawn)
     return [_task(f"{split}-{seed}-{i}", split, *parts) for i, parts in enumerate(drawn)]
 
@@ -237,10 +240,24 @@ def _slots(split: Split, n: int, depths: Sequence[int]) -> dict[tuple[Shape, int
 Drawn = tuple[Blueprint, Told, dict[str, str]]
 
 
-def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str]) -> Drawn:
-    """One task whose question is new."""
+def _draw_slot(
+    rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, count: int
+) -> list[Drawn]:
+    """Tasks of one shape and depth, the test's minimal pairs first; fewer than `count` where there are no more."""
+    swaps = shape == "chain" and depth in (2, 3)
+    pairs = round(count * (SWAP_SHARE if swaps else PAIR_SHARE) / 2) if split == "test" else 0
+    drawn: list[Drawn] = []
+    for i in range(pairs):
+        drawn += _draw_pair(rng, shape, depth, seen, swap=swaps and i % 4 != 3)
+    while len(drawn) < count and (new := _draw_new(rng, split, shape, depth, seen)) is not None:
+        drawn.append(new)
+    return drawn
+
+
+def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str]) -> Drawn | None:
+    """One task whose question is new; None where no try gave one."""
     operations = (*RL_OPERATIONS, *HELD_OUT_OPERATIONS) if split == "novel" else RL_OPERATIONS
-    for _ in range(500):
+    for _ in range(MAX_TRIES):
         rules = SplitRules(split, _combination(rng, split, shape, depth))
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
         told = tell(blueprint, _writer(rng, split))
@@ -250,7 +267,7 @@ def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: 
         if told.question not in seen and (split != "test" or told.held_out_wording):
             seen.add(told.question)
             return blueprint, told, tags
-    raise ConfigError(f"{split} has no new {shape} of depth {depth} left after {len(seen)} tasks; ask for fewer")
+    return None
 
 
 def _combination(
@@ -278,14 +295,17 @@ def _with_decoy(blueprint: Blueprint, told: Told, writer: Writer) -> tuple[Told,
 
 def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, swap: bool) -> list[Drawn]:
     """Two test tasks that differ in the order of two skills, or in a sentence that should change nothing."""
-    for _ in range(500):
+    for _ in range(MAX_TRIES):
         if swap:
             blueprints = _swapped(rng, depth)
             seed = rng.random()
             tolds = [tell(b, Writer(random.Random(seed), held_out_share=0.5)) for b in blueprints]
             tags = [{"pair_kind": "swap"}] * 2
         else:
-            blueprint, told, decoy = _draw_new(rng, "test", shape, depth, set(seen))
+            new = _draw_new(rng, "test", shape, depth, set(seen))
+            if new is None:
+                break
+            blueprint, told, decoy = new
             if decoy:
                 continue
             decoyed, decoy = _with_decoy(blueprint, told, _writer(rng, "test"))

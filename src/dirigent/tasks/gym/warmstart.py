@@ -31,10 +31,12 @@ from dirigent.worker import WorkerInfo
 LENGTHS = (1, 2, 1, 3, 2, 4, 1, 2, 3, 5, 1, 2, 3, 4, 1, 2, 4, 3, 1, 2)
 """Steps of the lessons, over and over: as many of one and of two, fewer of each length after that."""
 MAX_STEPS = max(LENGTHS)
-RIDDLE_EVERY = 20
+RIDDLE_EVERY = 14
 MOST_ASKED = 4
-AGAIN_SHARE = 0.03
+AGAIN_SHARE = 0.06
 """Of the other lessons, those that ask their first step twice or three times."""
+SECOND_SHARE = 0.08
+"""Lessons that are second rounds: an earlier plan and an answer to accept or to mend, by the toss of a coin."""
 DECOY_SHARE = 0.1
 DECOYS = (
     *(
@@ -72,6 +74,9 @@ class Lesson(msgspec.Struct, frozen=True):
     cards: tuple[WorkerInfo, ...]
     question: str
     plan: Plan
+    """Empty: accept the earlier answer."""
+    earlier: tuple[Plan, str] | None = None
+    """In a second round: the first one's plan and its answer."""
 
 
 def warm_start(n: int, *, seed: int) -> list[Lesson]:
@@ -86,7 +91,9 @@ def warm_start(n: int, *, seed: int) -> list[Lesson]:
         if rng.random() < DECOY_SHARE:
             question = add_decoy(question, rng.choice(DECOYS), writer=Writer(rng, held_out_share=0.0))
         cards = _random_cards(rng)
-        lessons.append(Lesson(cards, question, _random_plan(rng, subtasks[:MAX_STEPS], cards)))
+        plan = _random_plan(rng, subtasks[:MAX_STEPS], cards)
+        second = rng.random() < SECOND_SHARE
+        lessons.append(_second_round(rng, cards, question, plan) if second else Lesson(cards, question, plan))
     rng.shuffle(lessons)
     return lessons
 
@@ -135,6 +142,13 @@ def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
     blueprint = _warm_blueprint(rng, steps=steps)
     told = tell(blueprint, Writer(rng, held_out_share=0.0))
     return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
+
+
+def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: str, plan: Plan) -> Lesson:
+    """How to accept and how to plan anew are language; when to do which is left open, whatever the answer is."""
+    answer = rng.choice((str(rng.randint(1, 99)), rng.choice(question.split()).strip(".,:;?!"), "unknown"))
+    anew = _random_plan(rng, [step.subtask for step in plan.steps], cards)
+    return Lesson(cards, question, anew if rng.random() < 0.5 else Plan(()), earlier=(plan, answer))
 
 
 def _riddle(rng: random.Random) -> tuple[str, list[str]]:
