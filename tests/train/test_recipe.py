@@ -42,7 +42,7 @@ def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     recipe = load_conductor(FOLDER / "gym-gpu.toml")
     grpo = recipe.grpo
     assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 3e-4, 0.04)
-    assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("none", 1.0, 16)
+    assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("with_cost", 1.0, 16)
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
     assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)
     assert recipe.warm_start.lessons == "warm_start"
@@ -76,6 +76,8 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ("[grpo]\nsteps = 0", "steps must be 1 or more, not 0"),
         ("[grpo]\nrefills = -1", "refills must be 0 or more"),
         ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
+        ('[workers]\nkind = "exact"\nmisled = 1.5', "a share from 0 to 1, not 1.5"),
+        ("[workers]\nmisled = 0.3", 'it wants kind "exact"'),
         ('[workers]\nprofile = "ultra"', '"profile" chooses among the workers of "config"'),
         ('[tasks]\nfile = "a.jsonl"', "belong together"),
         ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),

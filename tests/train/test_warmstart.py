@@ -20,13 +20,20 @@ SKILLS = ("roman", "code")
 
 @pytest.mark.parametrize("lessons", ["warm_start", "gym_decompositions", "right_plans"])
 def test_every_lesson_is_a_valid_plan_for_the_pool_its_prompt_shows(lessons: str) -> None:
-    recipe = Recipe("x", warm_start=WarmStartSettings(lessons=lessons, n=40))  # type: ignore[arg-type]
+    recipe = Recipe("x", warm_start=WarmStartSettings(lessons=lessons, n=80))  # type: ignore[arg-type]
     pairs = pairs_for(recipe, seed=3)
-    assert len(pairs) == 40
+    assert len(pairs) == 80
+    assert any(len(pair.messages) > 2 for pair in pairs) == (lessons == "warm_start")
     for pair in pairs:
         cards = pair.messages[0].text.splitlines()[1:]
         names = [card.split(":")[0].split()[1] for card in cards]
-        assert parse_plan(pair.completion, names, Limits(), dialect="lines").steps
+        second = len(pair.messages) > 2
+        plan = parse_plan(pair.completion, names, Limits(), dialect="lines", may_accept=second)
+        if second:
+            assert parse_plan(pair.messages[2].text, names, Limits(), dialect="lines").steps
+            assert "by writing the single line: accept" in pair.messages[3].text
+        else:
+            assert plan.steps
 
 
 def test_lessons_follow_the_seed() -> None:

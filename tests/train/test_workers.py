@@ -40,6 +40,27 @@ async def test_exact_workers_carry_out_the_right_plan_of_every_reliable_question
             assert done.reply.text.casefold() == task.answer.casefold()
 
 
+async def test_exact_workers_are_misled_only_by_what_they_need_not_read_and_always_by_the_same() -> None:
+    async def ends(workers: ExactWorkers, step: Step) -> list[str]:
+        """What the step says after another one, for many first steps."""
+        replies = []
+        for n in range(1, 60):
+            plan = Plan((Step("roman", f"the Roman numeral for {n}"), step))
+            done = await execute(plan, workers, "a question", secret="gym")
+            assert done.reply is not None
+            replies.append(done.reply.text)
+        return replies
+
+    mild, harsh = ExactWorkers(), ExactWorkers(misled=0.3)
+    for step in (Step("numbers", "the sum of 4 and 6"), Step("roman", "Read that Roman numeral as a number.", (0,))):
+        assert await ends(harsh, step) == await ends(mild, step)
+    reads_too_much = Step("numbers", "the sum of 4 and 6", (0,))
+    replies = await ends(harsh, reads_too_much)
+    assert set(await ends(mild, reads_too_much)) == {"10"}
+    assert sum(reply != "10" for reply in replies) / len(replies) == pytest.approx(0.3, abs=0.2)
+    assert await ends(harsh, reads_too_much) == replies
+
+
 async def test_the_unreliable_worker_depends_on_the_seed_alone() -> None:
     workers = ExactWorkers()
 

@@ -29,6 +29,9 @@ class Graphs:
         self._most = most
         """Each holds a cache of its own: about 4 GB for 64 prompts of 768 tokens and 1,024 plans of a 135M Llama."""
         self._turns: dict[Hashable, FixedTurns] = {}
+        self._of: Any = None
+        self._parameters: list[torch.Tensor] = []
+        """Of the model last written with: looking for them takes longer than looking where they are."""
         self._pool: Any = None
         """Memory for what lives within a turn: all graphs share it, as one turn ends before another begins."""
         self.fault = ""
@@ -43,7 +46,9 @@ class Graphs:
         build: Callable[[], FixedTurns],
     ) -> FixedTurns:
         """Turns of this shape, captured now or before; called with everything around them as it will be."""
-        where = hash(tuple(tensor.data_ptr() for tensor in inner.parameters()))
+        if self._of is not inner:
+            self._of, self._parameters = inner, list(inner.parameters())
+        where = hash(tuple(tensor.data_ptr() for tensor in self._parameters))
         key = (shape, settings, where)
         found = self._turns.pop(key, None)
         if found is None:

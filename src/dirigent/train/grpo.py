@@ -57,30 +57,10 @@ class Stop(msgspec.Struct):
     reason: str = ""
 
 
-def train_policy(
-    recipe: Recipe,
-    policy: Policy,
-    scorer: Scorer,
-    *,
-    rows: Rows,
-    dev: Sequence[Row],
-    ceiling: float,
-    out: Path,
-    progress: Progress,
-    stop: Stop,
-    deadline: float | None = None,
-    resume_from: Path | None = None,
-) -> TrainState:
-    """Train, in place, until the recipe's last step, the deadline (on the monotonic clock), a stop or a collapse."""
-    rollouts = Rollouts(recipe, policy, scorer, rows=rows)
-    state = TrainState() if resume_from is None else load_state(resume_from)
-    if resume_from is not None:
-        rollouts.restore(state.rows, cost_from_step=state.cost_from_step, stock=state.second)
-    watch = Watch(
-        recipe, policy, scorer, rollouts=rollouts, dev=dev, ceiling=ceiling, progress=progress, stop=stop,
-        deadline=deadline, state=state,
-    )  # fmt: skip
-    trainer = make_trainer(recipe, policy, rollouts, out=out, callback=watch.callback())
+def train_policy(watch: Watch, *, out: Path, resume_from: Path | None = None) -> TrainState:
+    """Train the watched policy, in place, until the recipe's last step or until the watch says that it is to end."""
+    policy, rollouts = watch.policy, watch.rollouts
+    trainer = make_trainer(watch.recipe, policy, rollouts, out=out, callback=watch.callback())
     rollouts.process = trainer.accelerator.process_index
     with plain_inputs(policy.model):
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
@@ -88,7 +68,11 @@ def train_policy(
 
 
 class Watch:
-    """Follows a run from outside: records it, measures it, turns what was measured into what is asked next."""
+    """Follows a run from outside: records it, measures it, turns what was measured into what is asked next.
+
+    It ends the run at its deadline (on the monotonic clock), at a collapse, and where somebody else has set `stop`.
+    With a checkpoint to resume from, it and its rollouts go on where they were.
+    """
 
     def __init__(
         self,
@@ -96,18 +80,21 @@ class Watch:
         policy: Policy,
         scorer: Scorer,
         *,
-        rollouts: Rollouts,
+        rows: Rows,
         dev: Sequence[Row],
         ceiling: float,
         progress: Progress,
         stop: Stop,
-        deadline: float | None,
-        state: TrainState,
+        deadline: float | None = None,
+        resume_from: Path | None = None,
     ) -> None:
+        state = TrainState() if resume_from is None else load_state(resume_from)
         self.recipe = recipe
         self.policy = policy
         self.scorer = scorer
-        self.rollouts = rollouts
+        self.rollouts = Rollouts(recipe, policy, scorer, rows=rows)
+        if resume_from is not None:
+            self.rollouts.restore(state.rows, cost_from_step=state.cost_from_step, stock=state.second)
         self.progress = progress
         self.stop = stop
         self._dev = dev

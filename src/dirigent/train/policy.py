@@ -69,7 +69,7 @@ class Policy:
             cache=self._cache,
         )
         seeds = group_seeds(seed, prompts=len(prompts), group=group)
-        with plain_inputs(self.model), self._quicker.weights(self.model):
+        with self._quicker.weights(self.model):
             samples = decode(self.model, prompts, seeds_PG=seeds, settings=settings, graphs=self._graphs)
         return self.decoded(prompts, samples)
 
@@ -112,7 +112,8 @@ class Halved:
         originals = [p.data for p in full]
         _exchange(full, self._copies)
         try:
-            yield
+            with plain_inputs(model):
+                yield
         finally:
             _exchange(full, originals)
 
@@ -125,11 +126,13 @@ class Merged:
 
     def __init__(self, *, on: str = "cuda") -> None:
         self._on = on
+        self._layers: list[Any] = []
+        """Looked for once: going through thousands of modules takes longer than merging them."""
         self._copies: list[torch.Tensor] = []
 
     @contextmanager
     def weights(self, model: Any) -> Iterator[None]:
-        layers = [m for m in model.modules() if hasattr(m, "get_delta_weight") and ADAPTER in m.lora_A]
+        layers = self._layers = self._layers or _adapted_layers(model)
         if not layers or layers[0].weight.device.type != self._on:
             yield
             return
@@ -142,10 +145,17 @@ class Merged:
         originals = [weight.data for weight in adapted]
         _exchange(adapted, self._copies)
         try:
-            with model.disable_adapter():
-                yield
+            for layer in layers:
+                layer.enable_adapters(enabled=False)
+            yield
         finally:
+            for layer in layers:
+                layer.enable_adapters(enabled=True)
             _exchange(adapted, originals)
+
+
+def _adapted_layers(model: Any) -> list[Any]:
+    return [m for m in model.modules() if hasattr(m, "get_delta_weight") and ADAPTER in m.lora_A]
 
 
 def _exchange(parameters: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:

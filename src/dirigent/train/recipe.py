@@ -62,6 +62,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     adapters: tuple[str, ...] = ("packaged",)
     """Folders with an adapter a specialist, a PEFT folder or a GGUF file; the first that has it counts. `packaged` are
     those that ship."""
+    misled: float = 0.0
+    """Of workers by table: the share of subtasks on which one goes wrong if it reads results that it does not need. The
+    trained ones do on about 5 of 100. More of it teaches a policy to hand on what is needed and nothing else, long
+    before cost may count."""
     config: str = ""
     """A dirigent.toml whose workers are the pool."""
     profile: str = ""
@@ -70,6 +74,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if (self.kind == "config") != bool(self.config):
             raise ValueError('"config" names the pool\'s file where kind is "config", and only there')
+        if not 0.0 <= self.misled <= 1.0:
+            raise ValueError(f"misled is a share from 0 to 1, not {self.misled}")
+        if self.misled and self.kind != "exact":
+            raise ValueError('"misled" is of workers by table: it wants kind "exact"')
         if self.profile and not self.config:
             raise ValueError('"profile" chooses among the workers of "config"; name that file too')
 
@@ -113,7 +121,7 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    steps: int = 400
+    steps: int = 280
     prompts: int = 64
     """Questions a step, over all processes."""
     rollouts: int = 16
@@ -123,7 +131,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_prompts: bool = True
     """Read a prompt once for all rows of a pass that have it; whole groups want `minibatch_rows` of a whole step."""
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
     warmup: float = 0.02
     """Share of the steps in which the rate rises."""
     clip_norm: float = 1.0
@@ -138,20 +146,20 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     temperature: float = 1.0
     max_completion_tokens: int = 128
     loss: Loss = "dapo"
-    scale: Scale = "none"
+    scale: Scale = "with_cost"
     """What advantages are divided by: nothing, the group's spread but at least 0.1, or the spread whatever it is, which
     cancels the weight of cost (docs/how-it-learns.md). `with_cost` is nothing until cost counts and the floored spread
     from then on: where all of a group is right, cost alone tells its plans apart, and by very little."""
     refills: int = 1
     """How often groups without variance are replaced by newly drawn ones within a step."""
-    refill_below: float = 1.0
+    refill_below: float = 0.6
     """Share of the groups that suffices: with so many that have variance, none are replaced. Sampling is most of a
     step, so a smaller batch now is often worth more than a full one later."""
     gradient_checkpointing: bool = False
     sampler: Literal["torch", "vllm"] = "torch"
     cache: Literal["auto", "dynamic", "static", "graphs"] = "auto"
     """What the torch sampler reads from while it writes; `auto` takes CUDA graphs on a GPU, a growing cache else."""
-    merge: bool = False
+    merge: bool = True
     """On a GPU the torch sampler writes with the adapter merged into its base: quicker, and rounded otherwise."""
     vllm_memory: float = 0.5
     """Share of each GPU's memory that a colocated vLLM takes."""
@@ -175,7 +183,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The development questions that drive curriculum and cost, answered greedily."""
 
-    every_steps: int = 10
+    every_steps: int = 20
     n: int = 256
     ceiling: float | None = None
     """Accuracy of the right plans; measured where tasks know theirs."""

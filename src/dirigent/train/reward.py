@@ -199,7 +199,7 @@ class LambdaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most: float = 0.2
     from_share: float = 0.7
     """Share of the ceiling's accuracy, on the development split, at which it begins."""
-    rise_steps: int = 50
+    rise_steps: int = 30
     """Training steps from nothing to the most."""
 
 

@@ -14,54 +14,28 @@ from typing import Any
 import torch
 
 from dirigent.train.checkpoint import PREFIX, latest
-from dirigent.train.dataset import Row
-from dirigent.train.grpo import Stop, TrainState, Watch, load_state
+from dirigent.train.grpo import TrainState, Watch
 from dirigent.train.policy import Policy
-from dirigent.train.progress import Progress
-from dirigent.train.recipe import Recipe
-from dirigent.train.rollouts import Group, Rollouts
-from dirigent.train.rows import Rows
-from dirigent.train.scorer import Scorer
+from dirigent.train.rollouts import Group
 from dirigent.train.sft import Row as Lesson
 from dirigent.train.sft import collate, completion_loss
 
 WEIGHTS_FILE = "weights.pt"
 
 
-def train_by_imitation(
-    recipe: Recipe,
-    policy: Policy,
-    scorer: Scorer,
-    *,
-    rows: Rows,
-    dev: Sequence[Row],
-    ceiling: float,
-    out: Path,
-    progress: Progress,
-    stop: Stop,
-    deadline: float | None = None,
-    resume_from: Path | None = None,
-) -> TrainState:
-    """Train, in place, until the recipe's last step, the deadline (on the monotonic clock) or a stop."""
-    rollouts = Rollouts(recipe, policy, scorer, rows=rows)
-    state = TrainState() if resume_from is None else load_state(resume_from)
-    watch = Watch(
-        recipe, policy, scorer, rollouts=rollouts, dev=dev, ceiling=ceiling, progress=progress, stop=stop,
-        deadline=deadline, state=state,
-    )  # fmt: skip
+def train_by_imitation(watch: Watch, *, out: Path, resume_from: Path | None = None) -> TrainState:
+    """Train the watched policy, in place, until the recipe's last step or until the watch says that it is to end."""
+    recipe, policy, rollouts = watch.recipe, watch.policy, watch.rollouts
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=recipe.grpo.learning_rate, weight_decay=0.0)
-    begin = 0
-    if resume_from is not None:
-        rollouts.restore(state.rows, cost_from_step=state.cost_from_step, stock=state.second)
-        begin = _load(resume_from, policy, optimiser)
+    begin = 0 if resume_from is None else _load(resume_from, policy, optimiser)
     for step in range(begin, recipe.grpo.steps):
         watch.begin_step()
         lessons = right_lessons(rollouts.groups(recipe.grpo.prompts, step=step))
         loss = imitate(policy, lessons, optimiser, rows=recipe.grpo.minibatch_rows, clip_norm=recipe.grpo.clip_norm)
         watch.end_step(step + 1)
         watch.log(step + 1, rollouts.metrics | {"loss": loss, "imitated": float(len(lessons))})
-        last = bool(stop.reason) or step + 1 == recipe.grpo.steps
+        last = bool(watch.stop.reason) or step + 1 == recipe.grpo.steps
         if last or (step + 1) % recipe.grpo.save_every_steps == 0:
             _save(out, step + 1, policy, optimiser, watch, keep=recipe.grpo.keep_checkpoints)
         if last:

@@ -116,7 +116,7 @@ def skill_tasks(split: Split, n: int, *, skills: Sequence[str], seed: int) -> li
     for i in range(n):
         shape, depth, _ = rng.choices(SKILL_MIX, [share for *_, share in SKILL_MIX])[0]
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
-        told = tell(blueprint, Writer(rng, held_out_share=0.0))
+        told = tell(blueprint, Writer(rng, held_out_share=0.0, varied=False))
         sketch = sketch_of(blueprint, told.subtasks)
         link = blueprint.links[-1]
         tags = {"split": split, "shape": shape, "skills": ">".join(sketch.skills)}

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -26,7 +26,16 @@ from dirigent.train.checkpoint import latest, write_durably
 from dirigent.train.recipe import AnyRecipe, Recipe, SpecialistsRecipe, load_recipe
 from dirigent.worker import Worker
 
+if TYPE_CHECKING:
+    from dirigent.train.grpo import Stop
+    from dirigent.train.policy import Policy
+    from dirigent.train.progress import Progress
+    from dirigent.train.scorer import Scorer
+
 RECIPE_FILE = "recipe.json"
+
+Base = tuple[Any, Any]
+"""A model and its tokenizer."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -99,70 +108,108 @@ def train(
     quieten()
     without_cudnn_attention()
     resume_from = _claim(recipe, out, resume=resume, process=process)
-    from dirigent.train.grpo import Stop, train_policy
-    from dirigent.train.policy import export, open_base
+    from dirigent.train.grpo import Stop
+    from dirigent.train.policy import export
     from dirigent.train.progress import Progress
-    from dirigent.train.rft import train_by_imitation
-    from dirigent.train.rows import dev_rows, training_rows
-    from dirigent.train.scorer import ceiling, open_scorer
-    from dirigent.train.warmstart import measure_start, prepare
+    from dirigent.train.scorer import open_scorer
 
-    if recipe.base.tiny is None:
-        base = open_base(recipe.base)
-    else:
-        base = None
-        one_thread()
+    base = _opened_base(recipe)
     own = out / f"process-{process}" if process else out
     progress = Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)
-    stop = Stop()
     deadline = None if seconds is None else began + seconds
-    with open_scorer(recipe, base=base, workers=workers) as scorer, _ends_gently(stop):
-        policy = prepare(
-            recipe,
-            base,
-            out=out,
-            report=lambda step, loss: progress.record("warm start", step, {"loss": loss}),
-            process=process,
-        )
-        rows = training_rows(recipe, scorer.pool, process=process)
-        dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
-        tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
-        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=own, known=resume_from is not None)
-        progress.say(f"warm start: {start.summary}")
-        most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
-        state = (train_by_imitation if recipe.algorithm == "rft" else train_policy)(
-            recipe,
-            policy,
-            scorer,
-            rows=rows,
-            dev=dev,
-            ceiling=1.0 if most is None else most,
-            out=out,
-            progress=progress,
-            stop=stop,
-            deadline=deadline,
-            resume_from=resume_from,
-        )
+    part = _Part(out, own, process, resume_from, progress, Stop(), deadline)
+    with open_scorer(recipe, base=base, workers=workers) as scorer, _ends_gently(part.stop):
+        policy = _warm_started(recipe, base, part)
+        learned = _learned(recipe, policy, scorer, part)
         if not process:
             export(policy, out / "adapter")
-    if stop.reason:
-        progress.say(stop.reason)
+    if part.stop.reason:
+        progress.say(part.stop.reason)
     progress.close()
-    reached = latest(out)
-    result = Result(
-        recipe=recipe.name,
-        out=str(out),
-        step=0 if reached is None else reached[1],
-        steps=recipe.grpo.steps,
-        stopped=stop.reason,
-        adapter=str(out / "adapter"),
-        start=msgspec.structs.asdict(start),
-        dev=state.dev,
-        ceiling=most or 0.0,
-        seconds=time.monotonic() - began,
-    )
+    result = _result(recipe, part, learned, seconds=time.monotonic() - began)
     write_durably(own / "result.json", msgspec.json.encode(result))
     return result
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """One process's part of a run: where it writes, whom it tells, when it ends."""
+
+    out: Path
+    own: Path
+    """The run's folder, or for further processes one of their own inside it."""
+    process: int
+    resume_from: Path | None
+    progress: Progress
+    stop: Stop
+    deadline: float | None
+    """On the monotonic clock."""
+
+
+class _Learned(msgspec.Struct, frozen=True):
+    """The policy before and after, in figures."""
+
+    start: dict[str, float]
+    dev: dict[str, float]
+    ceiling: float | None
+
+
+def _opened_base(recipe: Recipe) -> Base | None:
+    """The base that all adapters stand on; a tiny model is made where it is needed."""
+    from dirigent.train.policy import open_base
+
+    if recipe.base.tiny is None:
+        return open_base(recipe.base)
+    one_thread()
+    return None
+
+
+def _warm_started(recipe: Recipe, base: Base | None, part: _Part) -> Policy:
+    from dirigent.train.warmstart import prepare
+
+    def report(step: int, loss: float) -> None:
+        part.progress.record("warm start", step, {"loss": loss})
+
+    return prepare(recipe, base, out=part.out, report=report, process=part.process)
+
+
+def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Learned:
+    """Measure the policy as it starts, then train it, in place."""
+    from dirigent.train.grpo import Watch, train_policy
+    from dirigent.train.rft import train_by_imitation
+    from dirigent.train.rows import dev_rows, training_rows
+    from dirigent.train.scorer import ceiling
+    from dirigent.train.warmstart import measure_start
+
+    resume_from = part.resume_from
+    rows = training_rows(recipe, scorer.pool, process=part.process)
+    dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
+    tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
+    start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own, known=resume_from is not None)
+    part.progress.say(f"warm start: {start.summary}")
+    most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
+    watch = Watch(
+        recipe, policy, scorer, rows=rows, dev=dev, ceiling=1.0 if most is None else most, progress=part.progress,
+        stop=part.stop, deadline=part.deadline, resume_from=resume_from,
+    )  # fmt: skip
+    learn = train_by_imitation if recipe.algorithm == "rft" else train_policy
+    state = learn(watch, out=part.out, resume_from=resume_from)
+    return _Learned(msgspec.structs.asdict(start), state.dev, most)
+
+
+def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -> Result:
+    reached = latest(part.out)
+    return Result(
+        recipe=recipe.name,
+        out=str(part.out),
+        step=0 if reached is None else reached[1],
+        steps=recipe.grpo.steps,
+        stopped=part.stop.reason,
+        adapter=str(part.out / "adapter"),
+        start=learned.start,
+        dev=learned.dev,
+        ceiling=learned.ceiling or 0.0,
+        seconds=seconds,
+    )
 
 
 def quieten() -> None:
@@ -214,7 +261,7 @@ def _claim_folder(recipe: AnyRecipe, out: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def _ends_gently(stop: Any) -> Iterator[None]:
+def _ends_gently(stop: Stop) -> Iterator[None]:
     """The first interrupt ends the run after the present step, checkpoint kept; the second at once."""
 
     def ask(number: int, _: Any) -> None:

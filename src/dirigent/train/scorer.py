@@ -89,7 +89,7 @@ def wait_for(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T
 async def _workers(recipe: Recipe, base: tuple[Any, Any] | None, stack: AsyncExitStack) -> Mapping[str, Worker]:
     settings = recipe.workers
     if settings.kind == "exact":
-        return ExactWorkers(RL_ROSTER)
+        return ExactWorkers(RL_ROSTER, misled=settings.misled)
     if settings.kind == "adapters":
         if base is None:
             raise ConfigError("workers that are adapters need the base model that they are adapters on")

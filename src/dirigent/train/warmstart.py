@@ -21,11 +21,11 @@ import torch
 
 from dirigent.limits import Limits
 from dirigent.messages import conversation
-from dirigent.plan import format_plan
-from dirigent.prompt import trained_planner_messages
+from dirigent.plan import Dialect, format_plan
+from dirigent.prompt import next_round_messages, trained_planner_messages
 from dirigent.tasks.gym.warmstart import Lesson, gym_decompositions, right_plans, warm_start
 from dirigent.train.checkpoint import seal, sealed_step, write_durably
-from dirigent.train.dataset import Row
+from dirigent.train.dataset import SECRET, Row
 from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter
 from dirigent.train.recipe import Recipe, TinySettings
 from dirigent.train.reward import Scored
@@ -160,14 +160,19 @@ def pairs_for(recipe: Recipe, *, seed: int) -> list[Pair]:
             plan = skill_lesson(task, rng, names=row.names)
             pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect=dialect)))
         return pairs
-    lessons = LESSONS[recipe.warm_start.lessons](n, seed=seed)
     return [
-        Pair(
-            trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits),
-            format_plan(lesson.plan, [card.name for card in lesson.cards], dialect=dialect),
-        )
-        for lesson in lessons
+        _pair(lesson, limits=limits, dialect=dialect) for lesson in LESSONS[recipe.warm_start.lessons](n, seed=seed)
     ]
+
+
+def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
+    names = [card.name for card in lesson.cards]
+    messages = trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits)
+    if lesson.earlier is not None:
+        plan, answer = lesson.earlier
+        draft = format_plan(plan, names, dialect=dialect)
+        messages = (*messages, *next_round_messages(draft, answer, dialect=dialect, secret=SECRET))
+    return Pair(messages, format_plan(lesson.plan, names, dialect=dialect))
 
 
 def make_tiny(recipe: Recipe, settings: TinySettings, *, report: Report) -> tuple[Any, Any]:

@@ -205,10 +205,10 @@ class TorchWorkers(Mapping[str, Worker]):
 
 
 class ExactWorkers(Mapping[str, Worker]):
-    """Workers by name that answer as perfectly trained specialists would."""
+    """Workers by name that answer as perfectly trained specialists would, but for what they are `misled` by."""
 
-    def __init__(self, specialists: Sequence[Specialist] = ROSTER) -> None:
-        self._workers = {specialist.name: _Exact(specialist, self) for specialist in specialists}
+    def __init__(self, specialists: Sequence[Specialist] = ROSTER, *, misled: float = 0.0) -> None:
+        self._workers = {specialist.name: _Exact(specialist, self, misled) for specialist in specialists}
         self._asks = 0
 
     def __getitem__(self, name: str) -> Worker:
@@ -263,16 +263,18 @@ class _Queued:
 class _Exact:
     """One specialist of `ExactWorkers`."""
 
-    def __init__(self, specialist: Specialist, workers: ExactWorkers) -> None:
+    def __init__(self, specialist: Specialist, workers: ExactWorkers, misled: float) -> None:
         self.info = _info(specialist, kind="exact")
         self._specialist = specialist
         self._all = workers
+        self._misled = misled
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         _check(request, self.info)
         self._all.count_ask()
         subtask, results = read_view(request.messages[-1])
-        return Reply(answer(self._specialist, subtask, results, seed=str(request.seed or 0)))
+        seed = str(request.seed or 0)
+        return Reply(answer(self._specialist, subtask, results, seed=seed, misled=self._misled))
 
 
 def _info(specialist: Specialist, *, kind: str, output_tokens: int = MAX_NEW_TOKENS) -> WorkerInfo:
