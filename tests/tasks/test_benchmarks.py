@@ -76,5 +76,18 @@ def test_a_broken_archive_is_an_error_of_one_line(tmp_path: Path) -> None:
         load_benchmark("gsm8k", tmp_path)
 
 
+def test_the_page_says_where_each_benchmark_comes_from() -> None:
+    for name, known in BENCHMARKS.items():
+        if known.hub is None:
+            continue
+        (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{name}` | ["))
+        assert f"[{known.hub.dataset}]({known.hub.page})" in line
+        assert f", {known.hub.split}" in line
+        assert name == "bbh" or all(config in line for config in known.hub.configs)
+        assert name == "bbh" or all(f"`{file}`" in line for file in known.hub.files)
+        assert ("**gated**" in line) is known.hub.gated
+        assert known.train_hub is None or known.train_hub.split in line
+
+
 def test_every_benchmark_is_on_the_page() -> None:
     assert [name for name in BENCHMARKS if f"`{name}`" not in PAGE] == []

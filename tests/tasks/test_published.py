@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from tests.published_rows import PUBLISHED_ROWS, published
+from tests.tasks.stub_hub import written
 
 from dirigent.errors import ConfigError, GradeError
 from dirigent.tasks.benchmarks import BENCHMARKS, load_benchmark, load_tasks
 from dirigent.tasks.code import problem_in
 from dirigent.tasks.graders import judge
-from dirigent.tasks.published import PUBLISHED, livecodebench
+from dirigent.tasks.published import PUBLISHED, aime, livecodebench, mmlu, mmlu_pro
 from dirigent.tasks.sandbox import Sandbox, open_untested
 from dirigent.tasks.task import Task
 
@@ -109,6 +110,73 @@ def test_a_pickle_that_would_run_something_is_refused_and_not_run(tmp_path: Path
     assert not (tmp_path / "touched").exists()
 
 
+@pytest.mark.parametrize("packed", ["no base64!", "AAAA", base64.b64encode(zlib.compress(b"no pickle")).decode()])
+def test_cases_that_cannot_be_unpacked_are_an_error_that_names_the_line(tmp_path: Path, packed: str) -> None:
+    folder = write(tmp_path, "livecodebench", n=1, private_test_cases=packed)
+    with pytest.raises(ConfigError, match="line 1 is not a question: test cases of the file cannot be unpacked"):
+        load_benchmark("livecodebench", folder)
+
+
+def test_cases_that_would_fill_the_memory_are_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dirigent.tasks.published.MOST_CASES_BYTES", 1000)
+    row, _ = published("livecodebench", 1)[0]
+    packed = base64.b64encode(zlib.compress(pickle.dumps(" " * 2000 + "[]"))).decode()
+    with pytest.raises(GradeError, match="over 1000 bytes"):
+        livecodebench({**row, "private_test_cases": packed}, 0)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("row", "code", "right"),
+    [
+        (0, "print(int(stdin.readline()))", True),
+        (0, "from __future__ import annotations\nprint(int(input()))", True),
+        (0, "print(f'  {int(input()):.2f}')", True),
+        (0, "print(int(input()) + 0.001)", False),
+        (1, "class Solution:\n    def scale(self, ns, by):\n        return tuple(n * pow(by, 1, 7) for n in ns)", True),
+        (1, "def scale(ns: List[int], by: int) -> List[int]:\n    return [n * by for n in ns]", True),
+        (1, "print('nothing to call')", False),
+    ],
+)
+async def test_contest_programs_find_what_the_sets_own_runner_gives_them(
+    tmp_path: Path, row: int, code: str, right: bool, sandbox: Sandbox
+) -> None:
+    tasks = load_benchmark("livecodebench", write(tmp_path, "livecodebench", n=2))
+    assert (await judge(tasks[row], f"```python\n{code}\n```", sandbox=sandbox)).correct is right
+
+
+@pytest.mark.parametrize(
+    ("published_as", "answer"),
+    [("204", "204"), (33, "33"), ("025", "25"), ("336^\\circ", "336"), ("$70$", "70"), ("468.0", "468"), ("0", "0")],
+)
+def test_an_answer_of_aime_is_a_whole_number(published_as: Any, answer: str) -> None:
+    row = {"id": 60, "problem": "?", "solution": "", "answer": published_as, "url": "", "year": "2024"}
+    assert aime(row, 0).answer == answer
+
+
+@pytest.mark.parametrize("published_as", ["", "1/2", "-3", "1000", "3.5", "n"])
+def test_what_no_answer_of_aime_can_be_is_an_error(published_as: str) -> None:
+    with pytest.raises(ValueError, match="no whole number from 0 to 999"):
+        aime({"question": "?", "answer": published_as}, 0)
+
+
+def test_an_answer_of_mmlu_is_a_number_or_a_letter_of_an_option() -> None:
+    row, _ = published("mmlu", 1)[0]
+    assert [mmlu({**row, "answer": answer}, 0).answer for answer in (0, 3, "B", "2")] == ["A", "D", "B", "C"]
+    with pytest.raises(ValueError, match="4 is none of its 4 options"):
+        mmlu({**row, "answer": 4}, 0)
+
+
+def test_options_of_mmlu_pro_keep_their_letters() -> None:
+    row, _ = published("mmlu_pro", 1)[0]
+    made = mmlu_pro({**row, "options": ["1", "N/A", "2", "N/A", "N/A"], "answer": "C"}, 0)
+    assert made.question.splitlines()[-3:] == ["A. 1", "B. N/A", "C. 2"]
+    ten = mmlu_pro({**row, "options": list("abcdefghij"), "answer": "J", "answer_index": 9}, 0)
+    assert (ten.answer, ten.question.splitlines()[-1]) == ("J", "J. j")
+    with pytest.raises(ValueError, match="'K' is none of its 10 options"):
+        mmlu_pro({**row, "options": list("abcdefghij"), "answer": "K"}, 0)
+
+
 def test_rlpr_keeps_only_answers_that_can_be_compared(tmp_path: Path) -> None:
     long = {"reward_model": {"ground_truth": "x" * 31, "style": "rule"}}
     assert load_benchmark("rlpr", write(tmp_path, "rlpr", **long)) == []
@@ -161,6 +229,50 @@ async def test_short_answers_are_compared_with_units_and_a_thousandth_of_toleran
     gold: str, reply: str, right: bool
 ) -> None:
     assert (await judge(Task("1", "?", gold, grader="short"), reply)).correct is right
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED_ROWS if not name.startswith("bigcode")])
+def test_a_copy_of_the_hubs_repository_is_taken_as_it_lies(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pyarrow")
+    source = BENCHMARKS[name].hub
+    assert source is not None
+    rows = [{key: value for key, value in row.items() if value != {}} for row, _ in published(name, 2)]
+    for file in source.files:
+        path = tmp_path / source.dataset.rpartition("/")[2] / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(written(rows, file))
+    assert load_benchmark(name, tmp_path)
+
+
+def test_the_27_files_of_big_bench_hard_are_one_benchmark(tmp_path: Path) -> None:
+    (tmp_path / "bbh").mkdir()
+    source = BENCHMARKS["bbh"].hub
+    assert source is not None
+    for config in source.configs:
+        rows = [{"input": f"{config} {i}", "target": "(A)"} for i in range(2)]
+        (tmp_path / "bbh" / f"{config}.json").write_bytes(written(rows, "x.json"))
+    tasks = load_benchmark("bbh", tmp_path)
+    assert len(tasks) == 54
+    assert {task.tags["subject"] for task in tasks} == set(source.configs)
+    (tmp_path / "bbh" / "snarks.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no bbh\.jsonl for bbh"):
+        load_benchmark("bbh", tmp_path)
+
+
+def test_a_table_with_a_mark_at_its_begin_and_long_lines_in_its_cells_is_read(tmp_path: Path) -> None:
+    row, right = published("gpqa", 1)[0]
+    table = written([{**row, "Explanation": "so\n" * 70_000}], "x.csv")
+    (tmp_path / "gpqa_diamond.csv").write_bytes(b"\xef\xbb\xbf" + table)
+    (task,) = load_benchmark("gpqa", tmp_path)
+    assert next(line for line in task.question.splitlines() if line.startswith(f"{task.answer}. ")).endswith(right)
+
+
+def test_of_a_training_part_that_is_too_large_the_first_are_taken(tmp_path: Path) -> None:
+    rows = [dict(row) for _ in range(60) for row, _ in published("livecodebench", 2)]
+    for i, row in enumerate(rows):
+        row["question_id"] = f"q{i}"
+    (tmp_path / "test.jsonl").write_bytes(written(rows, "test.jsonl"))
+    assert len(load_benchmark("livecodebench", tmp_path, part="train")) == 100
 
 
 def test_our_own_form_needs_no_benchmark(tmp_path: Path) -> None:

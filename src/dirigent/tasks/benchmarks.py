@@ -1,19 +1,16 @@
 """Public benchmarks by name: where their questions lie, how they are graded, where to get them.
 
-Questions come from the hub (`fetch_benchmark`), or from a folder or file of one's own (`load_benchmark`): JSON lines,
-gzipped or not, CSV or Parquet, as the authors publish them (`published.py`) or in our own form: `id`, `question`,
-`answer`, `grader`, perhaps `task` and `meta`. Adding a benchmark is adding a line to `BENCHMARKS` and a function there.
+Questions come from the hub (`fetch_benchmark`), or from a folder or file of one's own (`load_benchmark`): any table
+(`tables.py`), as the authors publish them (`published.py`) or in our own form: `id`, `question`, `answer`, `grader`,
+perhaps `task` and `meta`. A folder may also hold a copy of the hub's repository, or a file for each configuration.
+Adding a benchmark is adding a line to `BENCHMARKS` and a function to `published.py`.
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
-import gzip
-import io
-import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +18,10 @@ import msgspec
 
 from dirigent.errors import ConfigError, GradeError
 from dirigent.tasks.code import answer_of
-from dirigent.tasks.hub import Addresses, HubSet, Progress, fetch, where_to_get
+from dirigent.tasks.hub import Addresses, HubSet, Progress, config_of, fetch, where_to_get
 from dirigent.tasks.published import PUBLISHED, Row, RowGrader, asked_question, code_problem
+from dirigent.tasks.tables import ENDINGS, raw_rows
+from dirigent.tasks.tables import decoded as decoded
 from dirigent.tasks.task import Grader, Task
 
 Part = Literal["test", "train"]
@@ -52,92 +51,111 @@ class Benchmark(msgspec.Struct, frozen=True):
     train_files: tuple[str, ...] = ()
     """The same of questions that planners may be fitted on."""
     train_hub: HubSet | None = None
+    most_train: int | None = None
+    """The first so many of those, where all are too many to hold."""
+
+
+def _shard(split: str, folder: str) -> str:
+    """A file's name as the hub writes a split that fits into one."""
+    return f"{folder}/{split}-00000-of-00001.parquet"
+
+
+def _one(dataset: str, split: str = "test", config: str = "default", file: str = "") -> HubSet:
+    """A split in one file: its own, or one of the hub's, in the configuration's folder."""
+    folder = "data" if config == "default" else config
+    return HubSet(dataset, split, (config,), (file or _shard(split, folder),))
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(
         ("questions_gsm8k_test", "gsm8k"),
         "https://github.com/openai/grade-school-math",
-        hub=HubSet("openai/gsm8k", configs=("main",)),
+        hub=_one("openai/gsm8k", config="main"),
         train_files=("questions_gsm8k_train", "gsm8k_train"),
-        train_hub=HubSet("openai/gsm8k", "train", ("main",)),
+        train_hub=_one("openai/gsm8k", "train", "main"),
     ),
     "math500": Benchmark(
         ("questions_math500", "math500"),
         f"{HUB}HuggingFaceH4/MATH-500",
-        hub=HubSet("HuggingFaceH4/MATH-500"),
+        hub=_one("HuggingFaceH4/MATH-500", file="test.jsonl"),
         train_files=("questions_math_train", "math_train"),
     ),
     "aime24": Benchmark(
         ("questions_aime24", "aime24"),
         f"{HUB}HuggingFaceH4/aime_2024",
-        hub=HubSet("HuggingFaceH4/aime_2024", "train"),
+        hub=_one("HuggingFaceH4/aime_2024", "train"),
     ),
     "aime25": Benchmark(
         ("questions_aime25", "aime25"),
         f"{HUB}opencompass/AIME2025",
-        hub=HubSet("opencompass/AIME2025", configs=("AIME2025-I", "AIME2025-II")),
+        hub=HubSet(
+            "opencompass/AIME2025",
+            configs=("AIME2025-I", "AIME2025-II"),
+            files=("aime2025-I.jsonl", "aime2025-II.jsonl"),
+        ),
     ),
     "bbh": Benchmark(
         ("questions_bbh", "bbh"),
         "https://github.com/suzgunmirac/BIG-Bench-Hard",
-        hub=HubSet("lukaemon/bbh", configs=BBH_TASKS),
+        # The set that is often named, lukaemon/bbh, is a script without data, which the hub no longer runs.
+        hub=HubSet("SaylorTwift/bbh", configs=BBH_TASKS, files=tuple(_shard("test", task) for task in BBH_TASKS)),
     ),
     "mmlu_pro": Benchmark(
         ("recorded_mmlu_pro", "mmlu_pro"),
         f"{HUB}TIGER-Lab/MMLU-Pro",
-        hub=HubSet("TIGER-Lab/MMLU-Pro"),
+        hub=_one("TIGER-Lab/MMLU-Pro"),
         train_files=("mmlu_pro_validation",),
-        train_hub=HubSet("TIGER-Lab/MMLU-Pro", "validation"),
+        train_hub=_one("TIGER-Lab/MMLU-Pro", "validation"),
     ),
     "mmlu": Benchmark(
         ("scores_llmrouter_train", "mmlu"),
-        "https://github.com/hendrycks/test",
+        f"{HUB}cais/mmlu",
         task="mmlu",
-        hub=HubSet("cais/mmlu", configs=("all",)),
+        hub=_one("cais/mmlu", config="all"),
         train_files=("mmlu_validation",),
-        train_hub=HubSet("cais/mmlu", "validation", ("all",)),
+        train_hub=_one("cais/mmlu", "validation", "all"),
     ),
     "math_l5": Benchmark(("recorded_zeroeval_math_l5", "math_l5"), "https://github.com/WildEval/ZeroEval"),
     "cruxeval_o": Benchmark(("recorded_zeroeval_cruxeval_o", "cruxeval_o"), "https://github.com/WildEval/ZeroEval"),
     "humaneval": Benchmark(
         ("questions_humaneval", "humaneval"),
         "https://github.com/openai/human-eval",
-        hub=HubSet("openai/openai_humaneval", configs=("openai_humaneval",)),
+        hub=_one("openai/openai_humaneval", config="openai_humaneval"),
     ),
     "mbpp": Benchmark(
         ("questions_mbpp", "mbpp"),
         "https://github.com/google-research/google-research/tree/master/mbpp",
-        hub=HubSet("google-research-datasets/mbpp", configs=("sanitized",)),
+        hub=_one("google-research-datasets/mbpp", config="sanitized"),
         train_files=("mbpp_train",),
-        train_hub=HubSet("google-research-datasets/mbpp", "train", ("sanitized",)),
+        train_hub=_one("google-research-datasets/mbpp", "train", "sanitized"),
     ),
     "gpqa": Benchmark(
         ("gpqa_diamond", "gpqa"),
         f"{HUB}Idavidrein/gpqa (its authors ask for consent)",
-        hub=HubSet("Idavidrein/gpqa", "train", ("gpqa_diamond",), gated=True),
+        hub=HubSet("Idavidrein/gpqa", "train", ("gpqa_diamond",), ("gpqa_diamond.csv",), gated=True),
     ),
     "rlpr": Benchmark(
-        ("rlpr",),
+        ("rlpr_train", "rlpr"),
         f"{HUB}openbmb/RLPR-Train-Dataset",
-        hub=HubSet("openbmb/RLPR-Train-Dataset", "train"),
+        hub=_one("openbmb/RLPR-Train-Dataset", "train", file="rlpr_train.parquet"),
     ),
     "livecodebench": Benchmark(
         ("test6", "livecodebench"),
         f"{HUB}livecodebench/code_generation_lite",
-        hub=HubSet("livecodebench/code_generation_lite", files=("test6.jsonl",)),
+        hub=_one("livecodebench/code_generation_lite", config="v6", file="test6.jsonl"),
         train_files=("test", "livecodebench_v1"),
-        train_hub=HubSet("livecodebench/code_generation_lite", files=("test.jsonl",)),
+        train_hub=_one("livecodebench/code_generation_lite", config="v1", file="test.jsonl"),
+        most_train=100,  # its tests are a gigabyte, packed
     ),
     "bigcodebench": Benchmark(
         ("bigcodebench",),
         f"{HUB}bigcode/bigcodebench",
-        hub=HubSet("bigcode/bigcodebench", "v0.1.4"),
+        hub=_one("bigcode/bigcodebench", "v0.1.4"),
     ),
     "bigcodebench_hard": Benchmark(
         ("bigcodebench_hard",),
         f"{HUB}bigcode/bigcodebench-hard",
-        hub=HubSet("bigcode/bigcodebench-hard", "v0.1.4"),
+        hub=_one("bigcode/bigcodebench-hard", "v0.1.4"),
     ),
 }
 
@@ -154,8 +172,6 @@ FREE: dict[RowGrader, Grader] = {
 
 LITERAL_TASKS = frozenset({"cruxeval_o"})
 """Tasks whose `exact` means the same Python literal."""
-
-ENDINGS = (".jsonl.gz", ".jsonl", ".parquet", ".csv", ".json")
 
 MOST_TAG_CHARS = 200
 """Longer notes on a question (its solution, its tests) are not carried through every outcome."""
@@ -174,15 +190,15 @@ def load_benchmark(name: str, data: Path, *, limit: int | None = None, part: Par
     """The questions of a benchmark, from a folder or a file of them. A part it does not have has no questions."""
     wanted = benchmark(name)
     if part == "train":
-        file = find_file(wanted.train_files, data) if data.is_dir() else None
-        return load_tasks(file, benchmark=name)[:limit] if file else []
-    file = find_file(wanted.files, data)
-    if file is None:
+        files = _files(name, wanted.train_files, wanted.train_hub, data) if data.is_dir() else []
+        return _tasks(files, benchmark=name, most=wanted.most_train)[:limit]
+    files = _files(name, wanted.files, wanted.hub, data)
+    if not files:
         raise ConfigError(
             f"{data} has no {wanted.files[-1]}.jsonl for {name}; get it from {wanted.source} and put it there as "
             "published, or write one object a line: id, question, answer, grader"
         )
-    tasks = [task for task in load_tasks(file, benchmark=name) if not wanted.task or task.kind == wanted.task]
+    tasks = [task for task in _tasks(files, benchmark=name) if not wanted.task or task.kind == wanted.task]
     return tasks[:limit]
 
 
@@ -202,7 +218,7 @@ async def fetch_benchmark(
             return []
         raise ConfigError(f"{name} is not on the hub; get it from {wanted.source} and name its folder with --data")
     file = await fetch(source, cache=cache, addresses=addresses, progress=progress)
-    tasks = load_tasks(file, benchmark=name)
+    tasks = _tasks([_File(file)], benchmark=name, most=wanted.most_train if part == "train" else None)
     if not tasks:
         raise ConfigError(f"{source.dataset} has no questions; {where_to_get(source)}")
     return tasks
@@ -210,13 +226,7 @@ async def fetch_benchmark(
 
 def load_tasks(file: Path, *, benchmark: str = "") -> list[Task]:
     """Every question of a file, in our form or as its authors publish it; a question that stands twice counts once."""
-    found: dict[str, Task] = {}
-    for number, raw in enumerate(_raw_rows(file)):
-        row = _row(raw, number, benchmark=benchmark, file=file)
-        if row is not None:
-            task = task_of(row if row.task else msgspec.structs.replace(row, task=benchmark))
-            found.setdefault(task.id, task)
-    return list(found.values())
+    return _tasks([_File(file)], benchmark=benchmark)
 
 
 def find_file(names: Sequence[str], data: Path) -> Path | None:
@@ -226,16 +236,42 @@ def find_file(names: Sequence[str], data: Path) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def decoded(file: Path, type_: type[Any]) -> Iterator[tuple[int, Any]]:
-    """The lines of a file as structs, with their numbers; an error names the line."""
-    decoder = msgspec.json.Decoder(type_)
-    for number, line in enumerate(_content(file).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield number, decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}, line {number} is not a question: {error}") from None
+class _File(msgspec.Struct, frozen=True):
+    path: Path
+    config: str = ""
+    """Which of several configurations it holds, where its rows do not say."""
+
+
+def _files(name: str, names: Sequence[str], source: HubSet | None, data: Path) -> list[_File]:
+    """One file of a known name; else the hub's repository, or a file for each configuration, in a folder of the set."""
+    if file := find_file(names, data):
+        return [_File(file)]
+    if source is None:
+        return []
+    for folder in (data / name, data / source.dataset.rpartition("/")[2], data):
+        published = [_File(folder / file, config_of(file)) for file in source.files]
+        if published and all(file.path.is_file() for file in published):
+            return published
+        single = [(config, find_file([config], folder)) for config in source.configs if folder.is_dir()]
+        if single and all(file is not None for _, file in single):
+            return [_File(file, config) for config, file in single if file is not None]
+    return []
+
+
+def _tasks(files: Sequence[_File], *, benchmark: str, most: int | None = None) -> list[Task]:
+    found: dict[str, Task] = {}
+    numbers = itertools.count()
+    for file in files:
+        for index, raw in enumerate(raw_rows(file.path)):
+            if most is not None and len(found) >= most:
+                return list(found.values())
+            row = _row(
+                {"config": file.config, **raw}, next(numbers), benchmark=benchmark, at=f"{file.path}, line {index + 1}"
+            )
+            if row is not None:
+                task = task_of(row if row.task else msgspec.structs.replace(row, task=benchmark))
+                found.setdefault(task.id, task)
+    return list(found.values())
 
 
 def task_of(row: Row) -> Task:
@@ -249,7 +285,7 @@ def task_of(row: Row) -> Task:
     return Task(row.id, asked_question(row), answer_of(problem), grader=grader, kind=row.task, tags=kept)
 
 
-def _row(raw: Mapping[str, Any], index: int, *, benchmark: str, file: Path) -> Row | None:
+def _row(raw: Mapping[str, Any], index: int, *, benchmark: str, at: str) -> Row | None:
     """Our form where it says how to grade, else the authors' own."""
     try:
         if "grader" in raw or benchmark not in PUBLISHED:
@@ -257,51 +293,7 @@ def _row(raw: Mapping[str, Any], index: int, *, benchmark: str, file: Path) -> R
         return PUBLISHED[benchmark](raw, index)
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, StopIteration, GradeError) as error:
         said = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"{file}, line {index + 1} is not a question: {said}") from None
-
-
-def _raw_rows(file: Path) -> Iterable[Mapping[str, Any]]:
-    if file.suffix == ".parquet":
-        return _parquet(file)
-    if file.suffix == ".csv":
-        return csv.DictReader(io.StringIO(_content(file).decode(errors="replace")))
-    if file.suffix == ".json":
-        return _json_rows(file)
-    return (raw for _, raw in decoded(file, dict[str, Any]))
-
-
-def _json_rows(file: Path) -> list[Mapping[str, Any]]:
-    """A list of rows, or an object that holds one, as BIG-Bench Hard's files do under `examples`."""
-    try:
-        found = json.loads(_content(file))
-    except ValueError as error:
-        raise ConfigError(f"{file} is not JSON: {error}") from None
-    rows = (
-        next((value for value in found.values() if isinstance(value, list)), None) if isinstance(found, dict) else found
-    )
-    if not isinstance(rows, list):
-        raise ConfigError(f"{file} holds no list of questions")
-    return rows
-
-
-def _parquet(file: Path) -> list[Mapping[str, Any]]:
-    try:
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigError(f"{file} needs pyarrow to be read: pip install pyarrow, or give JSON lines") from None
-    try:
-        rows: list[Mapping[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise ConfigError(f"questions cannot be read from {file}: {error}") from None
-    return rows
-
-
-def _content(file: Path) -> bytes:
-    try:
-        data = file.read_bytes()
-        return gzip.decompress(data) if file.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"questions cannot be read from {file}: {error}") from None
+        raise ConfigError(f"{at} is not a question: {said}") from None
 
 
 def _text(value: Any) -> str:

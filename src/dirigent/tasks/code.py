@@ -16,6 +16,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -56,7 +57,7 @@ async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> G
     if problem.libraries:
         raise GradeError(missing_libraries(problem.libraries))
     if problem.cases:
-        return await grade_output(problem.cases, reply, sandbox=sandbox)
+        return await grade_output(problem.cases, reply, sandbox=sandbox, before=problem.before)
     source = program(problem, reply)
     try:
         compile(source, "<answer>", "exec", dont_inherit=True)
@@ -91,16 +92,19 @@ def problem_in(task: Task) -> CodeProblem:
         raise GradeError(f"task {task.id!r} is graded by code, but its answer is no CodeProblem: {error}") from error
 
 
-async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox) -> Grade:
-    """Right if the program prints what each case expects; a fresh sandbox for each. Trailing space is forgiven."""
+async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox, before: str = "") -> Grade:
+    """Right if the program prints what each case expects; a fresh sandbox for each.
+
+    Space around a line is forgiven, and numbers are compared by value: "1.50" is "1.5". `before`: as a problem's.
+    """
     if not cases:
         raise GradeError("no cases to run the program on")
-    source = extract(reply)
+    source = _preceded(before, extract(reply))
     for number, case in enumerate(cases):
         ran = await sandbox.run(source, stdin=case.stdin.encode())
         if ran.ended != "exited" or ran.code != 0:
             return Grade(False, f"case {number}: {ran.ended} with code {ran.code}")
-        if _lines(ran.stdout.decode(errors="replace")) != _lines(case.stdout):
+        if not _same_output(ran.stdout.decode(errors="replace"), case.stdout):
             return Grade(False, f"case {number}: another output than expected")
     return Grade(True, "passed")
 
@@ -164,7 +168,13 @@ def _defined(source: str) -> tuple[str, ...]:
 
 def program(problem: CodeProblem, reply: str) -> str:
     """The program a reply stands for: whole functions, or the body that continues the prompt."""
-    return "\n".join(part for part in (problem.before, _continued(problem, extract(reply)), problem.after) if part)
+    code = _preceded(problem.before, _continued(problem, extract(reply)))
+    return f"{code}\n{problem.after}" if problem.after else code
+
+
+def _preceded(before: str, code: str) -> str:
+    """Nothing may stand before an import from `__future__`; who writes one brings the other imports too."""
+    return f"{before}\n{code}" if before and "from __future__" not in code else code
 
 
 def _continued(problem: CodeProblem, code: str) -> str:
@@ -186,5 +196,18 @@ def extract(reply: str) -> str:
     return "\n".join(found) if found else reply
 
 
+def _same_output(got: str, wanted: str) -> bool:
+    left, right = _lines(got), _lines(wanted)
+    return len(left) == len(right) and all(a == b or _same_numbers(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _same_numbers(left: str, right: str) -> bool:
+    """Exact: floats would call 50000000000000000 and 50000000000000001 the same."""
+    try:
+        return [Decimal(part) for part in left.split()] == [Decimal(part) for part in right.split()]
+    except ArithmeticError:
+        return False
+
+
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.strip() for line in text.strip().split("\n")]

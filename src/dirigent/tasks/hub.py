@@ -1,10 +1,12 @@
 """Data sets of the Hugging Face hub, over plain HTTPS: fetched once, resumable, kept as JSON lines.
 
-Two ways in, neither of which needs a package: the rows of a set, a hundred at a time, from the viewer's service; or
-files of the set as they lie in its repository. What was fetched before a cut is kept and not asked for again. A file is
-checked against the sha256 that we know or that the hub itself names. Knows nothing of what the rows mean.
+Two ways in: files of the set as they lie in its repository, or its rows, a hundred at a time, from the service of the
+hub's viewer. Files go first, as one request brings the whole and the hub names their sha256; rows are for who has no
+pyarrow to read Parquet with, and for files that were moved. What was fetched before a cut is kept and not asked for
+again, and nothing is taken for a set before all of it is there. Knows nothing of what the rows mean.
 
-`HF_TOKEN` goes along where it is set, for sets that ask for consent; `HF_ENDPOINT` names a mirror.
+`HF_ENDPOINT` names a mirror. `HF_TOKEN` goes along where it is set, for sets that ask for consent: to the hub or its
+mirror, never to where they send us on for a file. A mirror has no viewer, unless `DIRIGENT_DATASETS_SERVER` names one.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.home import home
+from dirigent.tasks.tables import parquet_is_readable, raw_rows
 
 if TYPE_CHECKING:
     import aiohttp
@@ -28,7 +32,8 @@ if TYPE_CHECKING:
 PAGE_ROWS = 100
 """The most that the service gives at a time."""
 TRIES = 5
-MOST_WAIT_S = 60.0
+MOST_WAIT_S = 300.0
+"""The hub counts calls over windows of this length."""
 STALL_S = 60.0
 CHUNK_BYTES = 1 << 16
 
@@ -41,13 +46,15 @@ class Addresses(msgspec.Struct, frozen=True):
 
     files: str = "https://huggingface.co"
     rows: str = "https://datasets-server.huggingface.co"
+    """Empty: nobody serves rows."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> Addresses:
-        """The hub's own, or a mirror's. A mirror of files need not have the rows, so those have a name of their own."""
+        """The hub's own, or a mirror's. Who names a mirror is not sent to the hub's viewer behind their back."""
         usual = cls()
         files = environ.get("HF_ENDPOINT", "").rstrip("/") or usual.files
-        return cls(files, environ.get("DIRIGENT_DATASETS_SERVER", "").rstrip("/") or usual.rows)
+        rows = environ.get("DIRIGENT_DATASETS_SERVER", "").rstrip("/")
+        return cls(files, rows or (usual.rows if files == usual.files else ""))
 
 
 class HubSet(msgspec.Struct, frozen=True):
@@ -58,7 +65,7 @@ class HubSet(msgspec.Struct, frozen=True):
     configs: tuple[str, ...] = ("default",)
     """The rows of all of these; each row says under `config` where it is from."""
     files: tuple[str, ...] = ()
-    """JSON lines in the repository, for sets whose rows the service does not serve."""
+    """The same in the repository: JSON lines, CSV or Parquet."""
     sha256: dict[str, str] = {}
     """Of a file, where we know it."""
     gated: bool = False
@@ -66,8 +73,7 @@ class HubSet(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        part = "-".join(self.files) or f"{self.split}-{'-'.join(self.configs)}"
-        return re.sub(r"[^\w.-]", "--", f"{self.dataset}-{part}")[:150]
+        return re.sub(r"[^\w.-]", "--", f"{self.dataset}-{self.split}-{'-'.join(self.configs)}")[:150]
 
     @property
     def page(self) -> str:
@@ -94,18 +100,70 @@ async def fetch(
     timeout = aiohttp.ClientTimeout(total=None, connect=20, sock_read=STALL_S)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # aiohttp leaves the token out where a redirect leads to another host.
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True, headers=headers) as session:
             visit = _Visit(session, wanted, folder, addresses or Addresses.of(), progress, wait_s)
-            parts = [await visit.file(name) for name in wanted.files]
-            parts += [await visit.rows(config) for config in (wanted.configs if not wanted.files else ())]
+            parts = await _parts(visit, wanted)
+        fresh = path.with_name(path.name + ".new")
+        await asyncio.to_thread(_join, parts, fresh)
+        fresh.replace(path)
+        for part in parts:
+            part.path.unlink()
     except OSError as error:
         raise ConfigError(f"{wanted.dataset} cannot be kept in {folder}: {error}; set DIRIGENT_HOME") from None
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_bytes(b"".join(part.read_bytes().rstrip(b"\n") + b"\n" for part in parts))
-    fresh.replace(path)
-    for part in parts:
-        part.unlink()
     return path
+
+
+def config_of(file: str) -> str:
+    """The configuration that a file holds: its folder, or else its name."""
+    path = PurePosixPath(file)
+    return path.parent.name or path.stem
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What came of a set: a file as published, or rows as JSON lines."""
+
+    path: Path
+    ending: str = ".jsonl"
+    config: str = ""
+
+
+async def _parts(visit: _Visit, wanted: HubSet) -> list[_Part]:
+    if wanted.files and (parquet_is_readable() or not any(name.endswith(".parquet") for name in wanted.files)):
+        try:
+            return [await visit.file(name) for name in wanted.files]
+        except _Missing as missing:
+            if not visit.has_rows:
+                raise ConfigError(str(missing)) from None
+    if not visit.has_rows:
+        raise ConfigError(
+            f"{wanted.dataset} comes as Parquet: pip install pyarrow, or {where_to_get(wanted)}, "
+            "or name a server of its rows with DIRIGENT_DATASETS_SERVER"
+        )
+    return [await visit.rows(config) for config in wanted.configs]
+
+
+def _join(parts: Sequence[_Part], path: Path) -> None:
+    try:
+        with path.open("wb") as file:
+            for part in parts:
+                _add(part, file)
+    except ConfigError:  # a table that cannot be read would not get better by going on with it
+        for file_path in (path, *(part.path for part in parts)):
+            _drop(file_path)
+        raise
+
+
+def _add(part: _Part, file: BinaryIO) -> None:
+    """JSON lines as they are, other tables as JSON lines."""
+    if part.ending != ".jsonl":
+        rows = raw_rows(part.path, ending=part.ending)
+        file.writelines(msgspec.json.encode({**row, "config": part.config}) + b"\n" for row in rows)
+        return
+    with part.path.open("rb") as lines:
+        shutil.copyfileobj(lines, file)
+    if not _ends_with_newline(part.path):
+        file.write(b"\n")
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -122,6 +180,10 @@ class _Again(Exception):
     def __init__(self, said: str, after_s: float = 0.0) -> None:
         super().__init__(said)
         self.after_s = after_s
+
+
+class _Missing(Exception):
+    """The hub has no such file."""
 
 
 class _Visit:
@@ -143,7 +205,11 @@ class _Visit:
         self._progress = progress
         self._wait_s = wait_s
 
-    async def rows(self, config: str) -> Path:
+    @property
+    def has_rows(self) -> bool:
+        return bool(self._addresses.rows)
+
+    async def rows(self, config: str) -> _Part:
         """All rows of a configuration, behind those that an earlier visit left."""
         part = self._folder / f"{self._wanted.name}.{config}.part"
         have, total = _whole_lines(part), -1  # asked at least once: only an answer says how many there are
@@ -161,9 +227,9 @@ class _Visit:
                 )
             have += len(page.rows)
             self._progress(self._wanted.dataset, have, total)
-        return part
+        return _Part(part)
 
-    async def file(self, name: str) -> Path:
+    async def file(self, name: str) -> _Part:
         """A file of the repository, whole and checked."""
         part = self._folder / f"{self._wanted.name}.{name.replace('/', '--')}.part"
         known = await self._patiently(lambda: self._append(name, part))
@@ -175,7 +241,13 @@ class _Visit:
                 f"{name} of {self._wanted.dataset} has sha256 {digest}, not {expected}; "
                 "the download was deleted, try again"
             )
-        return part
+        if not _looks_right(part, PurePosixPath(name).suffix):
+            part.unlink()
+            raise ConfigError(
+                f"{name} of {self._wanted.dataset} came as something else; has a proxy or a login page answered for "
+                f"{self._addresses.files}? The download was deleted"
+            )
+        return _Part(part, PurePosixPath(name).suffix, config_of(name))
 
     async def _page(self, config: str, offset: int) -> _Page:
         asked = {"dataset": self._wanted.dataset, "config": config, "split": self._wanted.split}
@@ -193,8 +265,13 @@ class _Visit:
         url = f"{self._addresses.files}/datasets/{self._wanted.dataset}/resolve/main/{name}"
         headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
         async with self._session.get(url, headers=headers) as response:
-            if response.status == 416:  # nothing is missing
+            if response.status == 416:  # nothing is missing, if what is here is as long as the file
+                if response.headers.get("Content-Range", "").rpartition("/")[2] != str(have):
+                    _drop(part)
+                    raise _Again("what came before is no part of the file, which is fetched anew")
                 return _named_sha256(response)
+            if response.status == 404:
+                raise _Missing(f"{self._said(404)}: it has no {name}; {where_to_get(self._wanted)}")
             self._require_ok(response)
             starts = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             total = int(response.headers.get("Content-Length", 0)) + (have if starts else 0)
@@ -207,12 +284,14 @@ class _Visit:
     def _require_ok(self, response: aiohttp.ClientResponse) -> None:
         if response.status in (200, 206):
             return
-        if response.status == 429 or response.status >= 500:
-            after = response.headers.get("Retry-After", "")
-            raise _Again(f"HTTP {response.status}", float(after) if after.isdigit() else 0.0)
-        raise ConfigError(
-            f"{self._wanted.dataset} is not to be had (HTTP {response.status}); {where_to_get(self._wanted)}"
-        )
+        if response.status == 429 or (response.status >= 500 and response.status != 501):
+            raise _Again(f"HTTP {response.status}", _wait_s(response))
+        refused = response.status in (401, 403)
+        advice = _let_in(self._wanted) if refused else where_to_get(self._wanted)
+        raise ConfigError(f"{self._said(response.status)}; {advice}")
+
+    def _said(self, status: int) -> str:
+        return f"{self._wanted.dataset} is not to be had (HTTP {status})"
 
     async def _patiently(self, ask: Callable[[], Any]) -> Any:
         """Try again while the hub is busy, waiting twice as long each time."""
@@ -246,6 +325,46 @@ def where_to_get(wanted: HubSet) -> str:
     if wanted.gated:
         return f"accept its terms at {wanted.page} and set HF_TOKEN, or name a file of it with --data"
     return f"get it from {wanted.page} and name its folder or file with --data"
+
+
+def _let_in(wanted: HubSet) -> str:
+    """The hub refuses strangers what is gated, and what it has not: it does not tell which."""
+    if os.environ.get("HF_TOKEN", "").strip():
+        return (
+            f"HF_TOKEN was sent and does not open it: accept the terms at {wanted.page} with the account of that "
+            "token, or name a file of it with --data"
+        )
+    if wanted.gated:
+        return where_to_get(wanted)
+    return f"it may have moved or ask for consent by now: see {wanted.page}, set HF_TOKEN, or name a file with --data"
+
+
+def _wait_s(response: aiohttp.ClientResponse) -> float:
+    """How long the hub asks us to wait: `Retry-After: 5`, or `RateLimit: "api";r=0;t=55`."""
+    asked = response.headers.get("Retry-After", "")
+    window = re.search(r";\s*t=(\d+)", response.headers.get("RateLimit", ""))
+    return float(asked) if asked.isdigit() else float(window[1]) if window else 0.0
+
+
+def _drop(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _looks_right(path: Path, ending: str) -> bool:
+    """Whether a file begins, and a table of Parquet also ends, as its kind does."""
+    with path.open("rb") as file:
+        begin = file.read(4)
+        file.seek(-min(4, _size(path)), os.SEEK_END)
+        end = file.read(4)
+    if ending == ".parquet":
+        return begin == end == b"PAR1" and _size(path) >= 12
+    return begin[:1] == b"{" if ending == ".jsonl" else begin[:1] != b"<"
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-min(1, _size(path)), os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 def _size(path: Path) -> int:

@@ -54,20 +54,37 @@ def math500(raw: Raw, index: int) -> Row:
 
 
 def aime(raw: Raw, index: int) -> Row:
+    """An answer is a whole number from 0 to 999; published with zeros before it, and once with a degree sign behind."""
     question = raw["problem"] if "problem" in raw else raw["question"]
-    return Row(f"aime-{raw.get('id', index)}", question, str(raw["answer"]), "number")
+    answer = re.fullmatch(r"\$?(\d{1,3})(\.0*|°|\^\{?\\circ\}?)?\$?", str(raw["answer"]).strip())
+    if answer is None:
+        raise ValueError(f"its answer {raw['answer']!r} is no whole number from 0 to 999")
+    return Row(f"aime-{raw.get('id', index)}", question, str(int(answer[1])), "number")
 
 
 def mmlu(raw: Raw, index: int) -> Row:
-    letter = chr(65 + int(raw["answer"]))
+    """The answer is published as the option's number, counted from 0."""
+    letter = _letter(raw["answer"], raw["choices"])
     meta = {"subject": raw.get("subject", "")}
     return Row(f"mmlu-{index}", lettered(raw["question"], raw["choices"]), letter, "choice", "mmlu", meta)
 
 
 def mmlu_pro(raw: Raw, index: int) -> Row:
-    options = [option for option in raw["options"] if option != "N/A"]
+    """Up to ten options, the answer as its letter; early files fill the missing ones up with "N/A"."""
+    options = list(raw["options"])
+    while options and options[-1] == "N/A":
+        options.pop()
+    letter = _letter(raw["answer"], options)
     id, meta = f"mmlu-pro-{raw.get('question_id', index)}", {"subject": raw.get("category", "")}
-    return Row(id, lettered(raw["question"], options), raw["answer"], "choice", "mmlu_pro", meta)
+    return Row(id, lettered(raw["question"], options), letter, "choice", "mmlu_pro", meta)
+
+
+def _letter(answer: int | str, options: Sequence[str]) -> str:
+    """An answer given as a number from 0 or as a letter, as the letter of an option that is there."""
+    number = ord(answer) - 65 if isinstance(answer, str) and re.fullmatch("[A-Z]", answer) else int(answer)
+    if not 0 <= number < len(options):
+        raise ValueError(f"its answer {answer!r} is none of its {len(options)} options")
+    return chr(65 + number)
 
 
 def gpqa(raw: Raw, index: int) -> Row:
@@ -134,14 +151,18 @@ assert _found.testsRun and not _bad, "; ".join(_bad) or "no tests were found"
 
 
 def livecodebench(raw: Raw, index: int) -> Row:
-    """A program that reads stdin, or a class to fill; public and private cases alike decide."""
+    """A program that reads stdin, or a class to fill; public and private cases alike decide.
+
+    Compared as the set's own runner does it: lines without the space around them, numbers by value.
+    """
     cases = [*_cases(raw["public_test_cases"]), *_cases(raw["private_test_cases"])]
     starter = raw.get("starter_code", "").strip()
     if any(case["testtype"] == "functional" for case in cases):
         problem = _calls(cases, json.loads(raw["metadata"])["func_name"])
         form = f"{FILL_STARTER}\n\n```python\n{starter}\n```"
     else:
-        problem = CodeProblem(cases=tuple(Case(case["input"], case["output"]) for case in cases))
+        cases_read = tuple(Case(case["input"], case["output"]) for case in cases)
+        problem = CodeProblem(cases=cases_read, before=_TAKEN_FOR_GRANTED)
         form = READ_STDIN
     meta = {"problem": msgspec.to_builtins(problem), "subject": raw.get("difficulty", "")}
     question = f"{raw['question_content'].strip()}\n\n{form}"
@@ -150,16 +171,22 @@ def livecodebench(raw: Raw, index: int) -> Row:
 
 _CALL = "call_solution"
 
+_MODULES = (
+    "bisect", "collections", "copy", "datetime", "functools", "heapq", "io", "itertools", "json", "math", "operator",
+    "random", "re", "statistics", "string", "sys",
+)  # fmt: skip
+
 _TAKEN_FOR_GRANTED = (
-    "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys\n"
-    "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
-    "from itertools import *\nfrom math import *\nfrom typing import *\n"
+    "".join(f"from {module} import *\n" for module in _MODULES)
+    + "from builtins import *\nfrom typing import *\n"
+    + f"import {', '.join(_MODULES)}\nsys.setrecursionlimit(50000)\n"
 )
-"""What the contest sites import for a class to fill; starter code uses `List` without importing it."""
+"""What the set's runner imports for every program; starter code uses `List` without importing it. The builtins come
+back behind the rest: `pow` with a modulus is not the one of `math`."""
 
 
 def _calls(cases: Sequence[Raw], name: str) -> CodeProblem:
-    """The published input is one JSON value a line, an argument each."""
+    """The published input is one JSON value a line, an argument each. A bare function does in place of the class."""
     called = [
         ([json.loads(line) for line in case["input"].splitlines() if line.strip()], json.loads(case["output"]))
         for case in cases
@@ -170,8 +197,16 @@ def _calls(cases: Sequence[Raw], name: str) -> CodeProblem:
         "    got = list(got) if isinstance(got, tuple) else got\n"
         "    assert got == wanted, 'another result than expected'\n"
     )
-    door = f"\ndef {_CALL}(*arguments):\n    return Solution().{name}(*arguments)\n"
+    door = (
+        f"\ndef {_CALL}(*arguments):\n"
+        f"    found = getattr(Solution(), {name!r}) if 'Solution' in globals() else globals()[{name!r}]\n"
+        f"    return found(*arguments)\n"
+    )
     return CodeProblem(tests=tests, names=(_CALL,), before=_TAKEN_FOR_GRANTED, after=door)
+
+
+MOST_CASES_BYTES = 1 << 30
+"""Of one problem, unpacked; a few kilobytes can be packed so as to fill all memory."""
 
 
 def _cases(published: Any) -> list[dict[str, str]]:
@@ -181,8 +216,19 @@ def _cases(published: Any) -> list[dict[str, str]]:
     try:
         return list(json.loads(published))
     except ValueError:
-        packed = zlib.decompress(base64.b64decode(published))
-        return list(json.loads(_PlainText(io.BytesIO(packed)).load()))
+        found = _unpacked(published)
+        return list(json.loads(found) if isinstance(found, str | bytes) else found)
+
+
+def _unpacked(published: str) -> Any:
+    try:
+        opened = zlib.decompressobj()
+        packed = opened.decompress(base64.b64decode(published, validate=True), MOST_CASES_BYTES)
+        if not opened.eof:
+            raise GradeError(f"test cases of the file are cut off or come to over {MOST_CASES_BYTES} bytes")
+        return _PlainText(io.BytesIO(packed)).load()
+    except (zlib.error, pickle.PickleError, ValueError, EOFError, LookupError, TypeError, AttributeError) as error:
+        raise GradeError(f"test cases of the file cannot be unpacked: {error}") from None
 
 
 class _PlainText(pickle.Unpickler):
