@@ -1,6 +1,6 @@
 """The gym's results, with every planner there is: writes docs/results/gym.{json,md,html}.
 
-    python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact]
+    python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume]
 
 Carries out recipes/eval-gym.toml. The trained planners, `conductor` and `warm-start`, join by themselves once their
 weights are in the package, first in the table; `--language` adds the same base untrained, which is slow on a CPU.
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="questions; as the recipe says")
     parser.add_argument("--workers", default=None, help="exact, or local adapters on this CPU")
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--resume", action="store_true", help="go on with what an interrupted run has finished")
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
@@ -43,7 +44,7 @@ def main() -> None:
     )
     out = args.out or ROOT / recipe.out
     scratch = out.with_name(f".{out.name}")
-    report = asyncio.run(carried_out(recipe, scratch, resume=False, traces=False, source="recipes/eval-gym.toml"))
+    report = asyncio.run(carried_out(recipe, scratch, resume=args.resume, traces=False, source="recipes/eval-gym.toml"))
     scratch.with_suffix(".jsonl").unlink()
     report = msgspec.structs.replace(report, recipe={**report.recipe, "recipe": "recipes/eval-gym.toml"})
     out.write_bytes(as_json(report))

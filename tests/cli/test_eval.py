@@ -27,6 +27,8 @@ def test_a_recipe_is_carried_out_and_options_go_before_it(tmp_path: Path) -> Non
     assert list(report["planners"]) == ["best", "moa:3", "vote:3", "oracle"]
     assert report["planners"]["moa:3"]["steps"] > 1
     assert report["fit"]["n"] == 12
+    assert (report["recipe"]["recipe"], report["recipe"]["max_steps"]) == (str(recipe), 5)
+    assert f"seed 5, {recipe}." in out.with_suffix(".md").read_text()
     assert "r.md, r.html" in said
 
 
@@ -37,6 +39,15 @@ def test_the_page_stands_beside_the_report(tmp_path: Path) -> None:
     page = out.with_suffix(".html").read_text()
     assert page.startswith("<!doctype html>")
     assert "Accuracy against cost" in page
+
+
+def test_the_limits_of_a_recipe_hold_on_the_gym_too(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "mine.toml", tmp_path / "r.json"
+    recipe.write_text(RECIPE.replace('"moa:3", "vote:3", "oracle"', '"ceiling"') + "max_steps = 1\n")
+    run(str(recipe), "--out", str(out))
+    report = json.loads(out.read_text())
+    assert report["planners"]["ceiling"]["steps_histogram"].keys() == {"1"}
+    assert report["recipe"]["max_steps"] == 1
 
 
 def test_a_benchmark_without_a_pool_says_what_to_add() -> None:

@@ -11,8 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from dirigent.cli import app
-from dirigent.evals import Figures, Report
+from dirigent.evals import Figures, Report, recorded
 from dirigent.evals.gym import PLANNERS
+from dirigent.evals.recipe import EvalRecipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
@@ -36,9 +37,20 @@ def test_every_field_of_a_report_is_explained(struct: type[Any]) -> None:
 
 def test_every_planner_and_option_is_explained() -> None:
     assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
+    replayed = PAGE.partition("## Recorded pools")[2].partition("\n## ")[0]
+    assert [name for name in recorded.PLANNERS if f"`{name}`" not in replayed] == []
     command = typer.main.get_command(app).commands["eval"]  # type: ignore[attr-defined]
-    options = {option.opts[0] for option in command.params} - {"--help", "--json", "--tasks", "--out", "--concurrency"}
+    options = {option.opts[0] for option in command.params if option.param_type_name == "option"} - {"--help"}
     assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []
+
+
+def test_every_setting_of_a_recipe_is_explained() -> None:
+    unsaid = [
+        name
+        for name in EvalRecipe.__struct_fields__
+        if f"`{name}`" not in PAGE and f"`--{name.replace('_', '-')}`" not in PAGE and f"\n{name} = " not in PAGE
+    ]
+    assert unsaid == []
 
 
 def test_the_command_on_the_page_is_one_the_program_takes() -> None:

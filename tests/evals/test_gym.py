@@ -69,6 +69,11 @@ def test_every_planner_has_its_row_in_the_order_asked(made: Made) -> None:
     assert made.report.complete
 
 
+def test_a_worker_alone_is_there_to_compare_with_and_beats_nobody(made: Made) -> None:
+    assert made.report.planners["single:facts"].versus_best is not None
+    assert "single:" not in made.report.verdict
+
+
 def test_the_figures_are_those_of_the_outcomes(made: Made) -> None:
     for name in ("best", "random", "conductor", "right", "ceiling", "single:facts"):
         row = made.report.planners[name]

@@ -17,7 +17,7 @@ from dirigent.evals.examples import Example, ExampleStep, examples
 from dirigent.evals.markup import Markup, escaped, joined, tag
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.plots import Point, scatter, stacked_bars
-from dirigent.evals.report import Facts, Report, make_report
+from dirigent.evals.report import Facts, Report, as_json, make_report
 from dirigent.tasks import Task
 from dirigent.worker import Price
 from tests.evals.samples import outcome
@@ -126,6 +126,13 @@ def test_the_page_says_everything_that_makes_a_report_believable() -> None:
     assert "Incomplete" in page
     for section in ("Does it pay?", "By task", "Plans", "Each worker alone", "Examples", "Where it comes from"):
         assert f"<h2>{section}</h2>" in page
+
+
+def test_a_page_made_again_from_its_json_is_the_same_page() -> None:
+    report = msgspec.structs.replace(report_with("x"), recipe={"sets": ("gym", "gym:novel"), "limit": 5})
+    read = msgspec.json.decode(as_json(report), type=Report)
+    assert as_html(read) == as_html(report)
+    assert "gym, gym:novel" in as_html(report)
 
 
 def test_plots_tell_in_words_what_they_show_and_both_schemes_have_colours() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import recorded as program
 from typer.testing import CliRunner
 
 from dirigent.cli import app
@@ -113,6 +114,11 @@ async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp
     assert [sorted(pair) for pair in report.chosen["escalate"]] == [[MIDDLE, CHEAP]] * 5
     assert report.chosen["escalated"] == pytest.approx(disagree)
     assert report.planners["escalate"].calls == pytest.approx(2 + disagree)
+    shares = report.planners[
+        "escalate"
+    ].worker_shares  # who was asked in vain was asked: 2 workers and a counter, then 1
+    assert shares[DEAR] == pytest.approx(disagree / (3 + disagree))
+    assert shares[MIDDLE] == shares[CHEAP] == pytest.approx(1 / (3 + disagree))
 
 
 async def test_where_nobody_is_cheaper_the_best_answers_alone(tmp_path: Path) -> None:
@@ -223,6 +229,28 @@ def test_questions_that_cannot_be_graded_here_are_left_out_and_counted(tmp_path:
     assert (len(questions.tasks), questions.left_out) == (8, 2)
 
 
+def test_a_limit_draws_as_many_of_each_task_and_hides_nothing_that_was_left_out(tmp_path: Path) -> None:
+    found = [row | {"task": "odd" if i % 2 else "even"} for i, row in enumerate(rows(40))]
+    found[0]["grader"] = "code"
+    file = write(tmp_path, found)
+    drawn = load_recorded(file, limit=5, seed=3)
+    assert [task.kind for task in drawn.tasks].count("odd") == 5 == len(drawn.tasks) / 2
+    assert drawn.left_out == 1
+    assert [task.id for task in drawn.tasks] != [task.id for task in load_recorded(file).tasks[:10]]
+    assert drawn.tasks == load_recorded(file, limit=5, seed=3).tasks != load_recorded(file, limit=5, seed=4).tasks
+
+
+async def test_several_tasks_have_rows_of_their_own_and_gains_are_shown_with_their_plans(tmp_path: Path) -> None:
+    found = [row | {"task": "odd" if i % 2 else "even"} for i, row in enumerate(rows(40))]
+    report = await report_of(write(tmp_path, found), "each", "best", "vote")
+    assert {task: row["best"].n for task, row in report.by_task.items()} == {"even": 20, "odd": 20}
+    assert report.capacity.keys() == {"all", "even", "odd"}
+    assert {example.planner for example in report.examples} == {"vote"}
+    assert all(example.correct != example.best_correct and len(example.steps) == 4 for example in report.examples)
+    alone = await report_of(write(tmp_path, rows()), "best", "vote")
+    assert alone.by_task == {}
+
+
 def test_a_benchmark_is_asked_as_far_as_answers_are_recorded(tmp_path: Path) -> None:
     questions = load_recorded(write(tmp_path, rows(10)))
     wanted = [Task("x", "What is 3 + 1 then?", "4", "final_number"), Task("y", "Who?", "me", "exact")]
@@ -246,13 +274,24 @@ def test_every_planner_is_on_the_page() -> None:
     assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
 
 
+def test_the_page_of_results_is_made_of_its_figures_and_names_the_prices_of_now() -> None:
+    file = Path(__file__).parents[2] / "docs" / "results" / "recorded.json"
+    reports = program.read(file)
+    assert program.page(reports) == file.with_suffix(".md").read_text(encoding="utf-8")
+    for report in reports:
+        assert report.chosen["prices"] == {name: recorded_price(name)[1] for name in report.prices}
+        assert report.prices == {name: recorded_price(name)[0] for name in report.prices}
+
+
 def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     file, out = write(tmp_path, rows()), tmp_path / "r.json"
     arguments = ["eval", "--pool", f"recorded:{file}", "--planners", "each,best,oracle", "--out", str(out)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("recorded · 40 questions · 4 recorded models, 5-fold · seed 1")
-    assert json.loads(out.read_text())["planners"]["best"]["accuracy"] == 0.9
+    report = json.loads(out.read_text())
+    assert report["planners"]["best"]["accuracy"] == 0.9
+    assert (report["recipe"]["pool"], report["recipe"]["limit"]) == (f"recorded:{file}", 200)
     result = CliRunner().invoke(app, [*arguments, "--resume"])
     assert "200 outcomes from before are kept" in result.stderr
 
@@ -272,6 +311,8 @@ def test_the_command_takes_a_benchmark_from_the_data_folder(tmp_path: Path) -> N
         (["--tasks", "gsm8k"], "--pool recorded:FILE"),
         (["--pool", "recorded:nowhere.jsonl"], "cannot be read from nowhere.jsonl"),
         (["--pool", "recorded:{file}", "--planners", "bst"], 'did you mean "best"'),
+        (["--pool", "recorded:{file}", "--planners", "best,moa:3x2"], "'moa:3x2' cannot be had of recorded answers"),
+        (["--pool", "recorded:{file}", "--limit", "3"], "3 questions do not fill 5 folds; ask  --limit 5  or more"),
         (["--pool", "recorded:{file}", "--planners", "single:gpt-5"], "no worker is called 'gpt-5'"),
         (["--pool", "recorded:{file}", "--data", "."], "needs  --tasks"),
         (["--pool", "recorded:{file}", "--limit", "0"], "limit must be 1 or more"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.page import as_html
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.worker import Price
 from tests.evals.samples import outcome
@@ -70,6 +72,8 @@ def test_without_the_best_single_worker_there_is_no_verdict() -> None:
     report = report_of(row("conductor", 30))
     assert report.verdict.startswith("open: add")
     assert report.planners["conductor"].versus_best is None
+    cut = make_report(row("vote", 1), ["vote", "best"], facts=FACTS, references=(), complete=False)
+    assert cut.verdict == "open: the best single worker was not asked before the evaluation was cut"
 
 
 def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -> None:
@@ -103,3 +107,15 @@ def test_the_page_has_the_table_the_groups_and_the_plans() -> None:
     assert "| conductor | 75.0 | 75.0 |" in page
     assert "## Plans" in page
     assert "`abc123`" in page
+    assert (
+        "## Prices, USD per million tokens\n\n| worker | input | output |\n| --- | --- | --- |\n| a | 1 | 2 |" in page
+    )
+    assert "Mixture-of-Agents" not in page
+
+
+def test_tokens_are_told_against_mixture_of_agents_where_both_took_part() -> None:
+    moa = [msgspec.structs.replace(o, input_tokens=900, output_tokens=100) for o in row("moa", 10)]
+    own = [msgspec.structs.replace(o, input_tokens=150, output_tokens=50) for o in row("conductor", 30)]
+    said = "Mixture-of-Agents takes 1,000 tokens a question, 5.0 times the conductor's 200"
+    assert said in as_markdown(report_of(row("best", 10), own, moa))
+    assert said.replace("'", "&#x27;") in as_html(report_of(row("best", 10), own, moa))

@@ -54,8 +54,8 @@ LIVE_PLANNERS = (
 async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:
     """The report of a recipe. Outcomes go beside `file`; `source` is the recipe's own file, for the report to name."""
     of_kind = {"gym": _gym, "recorded": _recorded, "live": _live}[recipe.kind]
-    made = _Making(recipe, file.with_suffix(".jsonl"), resume, traces, source)
-    return await of_kind(made)
+    report = await of_kind(_Making(recipe, file.with_suffix(".jsonl"), resume, traces))
+    return msgspec.structs.replace(report, recipe={**report.recipe, **_settings(recipe, source)})
 
 
 class _Making(msgspec.Struct, frozen=True):
@@ -65,7 +65,6 @@ class _Making(msgspec.Struct, frozen=True):
     outcomes: Path
     resume: bool
     traces: bool
-    source: str
 
     @asynccontextmanager
     async def running(self, about: About, planners: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
@@ -111,7 +110,9 @@ async def _gym(made: _Making) -> Report:
             "adapters": adapters_digest(adapters or FOLDER),
         }
         async with made.running(about, planners) as running:
-            return await evaluate_gym(gym, planners, workers=recipe.workers, factories=factories, **running)
+            return await evaluate_gym(
+                gym, planners, workers=recipe.workers, factories=factories, limits=limits_of(recipe), **running
+            )
 
 
 async def _recorded(made: _Making) -> Report:
@@ -162,7 +163,6 @@ async def _live(made: _Making) -> Report:
                     limits=limits_of(recipe),
                     sandbox=sandbox,
                     trained=trained,
-                    recipe=_settings(recipe, made.source),
                     pool_name=Path(recipe.pool).name,
                     **running,
                 )
@@ -187,10 +187,20 @@ def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[
     return pool, trained
 
 
+LIMITS = ("max_cost", "max_steps", "max_output_tokens", "deadline_s")
+SETTINGS = {
+    "gym": LIMITS,
+    "recorded": ("tasks", "pool", "data", "limit", "max_cost"),
+    "live": ("limit", "fit", "pool", "data", *LIMITS),
+}
+"""What a report names besides what its evaluation knows itself."""
+
+
 def _settings(recipe: EvalRecipe, source: str) -> dict[str, Any]:
-    kept = ("limit", "fit", "pool", "data", "max_cost", "max_steps", "max_output_tokens")
-    found = {name: getattr(recipe, name) for name in kept}
-    return {"recipe": source, **{name: value for name, value in found.items() if value not in (None, "")}}
+    """What gives the report again; `source` is the recipe's file."""
+    said = {name: getattr(recipe, name) for name in SETTINGS[recipe.kind]} | {"recipe": source}
+    unsaid = (None, "", EvalRecipe().tasks)
+    return {name: value for name, value in said.items() if value not in unsaid}
 
 
 def _recorded_questions(recipe: EvalRecipe) -> RecordedSet:
@@ -201,11 +211,11 @@ def _recorded_questions(recipe: EvalRecipe) -> RecordedSet:
         raise ConfigError(f"--pool {recipe.pool}: write  --pool recorded:FILE  with a file of recorded answers")
     file = Path(path).expanduser()
     if not recipe.data:
-        return load_recorded(file, limit=recipe.limit, tasks=tasks)
+        return load_recorded(file, limit=recipe.limit, tasks=tasks, seed=recipe.seed)
     if not tasks:
         raise ConfigError(f"--data {recipe.data} needs  --tasks  with the benchmarks to take from it")
     wanted = [task for name in tasks for task in load_benchmark(name, Path(recipe.data))]
-    return of_benchmarks(load_recorded(file), wanted, limit=recipe.limit)
+    return of_benchmarks(load_recorded(file), wanted, limit=recipe.limit, seed=recipe.seed)
 
 
 def _tell_left_out(left_out: Mapping[str, int]) -> None:

@@ -167,7 +167,9 @@ def _over_minimal(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def _worker_shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    asked = Counter(step.worker for o in outcomes if o.plan for step in o.plan.steps)
+    """Of the steps of all rounds: who was asked in vain was asked."""
+    asked = Counter(name for o in outcomes for name in o.asked_before)
+    asked.update(step.worker for o in outcomes if o.plan for step in o.plan.steps)
     return {name: count / asked.total() for name, count in asked.most_common()}
 
 

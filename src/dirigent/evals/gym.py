@@ -102,7 +102,7 @@ async def evaluate_gym(
         [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
         [name for name in planners if name != EACH],
         facts=facts,
-        references=REFERENCES,
+        references=(*REFERENCES, *(name for name in planners if name.startswith(SINGLE))),
         complete=len(outcomes) == expected,
         task_of=(lambda outcome: set_name(gym.set_of(outcome.task))) if len(gym.settings.sets) > 1 else None,
         equal_cost=EQUAL_COST if EQUAL_COST in planners else "",

@@ -52,7 +52,6 @@ async def evaluate_live(
     budget: Budget | None = None,
     sandbox: Sandbox | None = None,
     trained: Mapping[str, PlannerFor] | None = None,
-    recipe: Mapping[str, Any] | None = None,
     pool_name: str = "",
     commit: str = "",
     date: str = "",
@@ -78,7 +77,7 @@ async def evaluate_live(
     if ORACLE in names:
         outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
     facts = Facts(
-        recipe={"tasks": list(questions.names), "planners": list(planners), "seed": seed, **(recipe or {})},
+        recipe={"tasks": list(questions.names), "planners": list(planners), "seed": seed},
         commit=commit,
         seed=seed,
         date=date,
@@ -111,6 +110,12 @@ def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, Plann
         raise ConfigError("no planner is named; say  --planners best,moa,language")
     if "ceiling" in found:
         raise ConfigError("the ceiling is known on the gym alone; leave it out")
+    if "warm-start" in found:
+        raise ConfigError("'warm-start' plans on the gym alone; leave it out")
+    if not trained and (ours := [name for name in found if name.partition(":")[0] == "conductor"]):
+        raise ConfigError(
+            f'{ours[0]!r} needs a profile of the pool\'s file that says  planner = "conductor"; add one or leave it out'
+        )
     check_names(list(found), pool, trained=trained)
     return list(found)
 

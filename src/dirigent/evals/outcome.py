@@ -36,6 +36,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """The planner's own first draft was a plan."""
     answer: str = ""
     plan: Plan | None = None
+    asked_before: tuple[str, ...] = ()
+    """The workers of the steps of earlier rounds, whose plans did not give the answer."""
     minimal_steps: int = 0
     """Steps of the cheapest right plan; 0 = not known."""
     calls: int = 0
@@ -104,6 +106,7 @@ def outcome_of(
         valid=first is not None and first.plan is not None and not first.fallback,
         answer=trace.answer,
         plan=plan,
+        asked_before=tuple(step.worker for r in trace.rounds if r.plan and r.plan is not plan for step in r.plan.steps),
         minimal_steps=len(task.sketch.steps) if task.sketch else 0,
         calls=usage.calls,
         input_tokens=usage.input_tokens,

@@ -15,15 +15,18 @@ from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import (
     CAPACITY_HEADER,
     HEADER,
+    PRICE_HEADER,
     SPENT_HEADER,
     Report,
     capacity_rows,
     capacity_sentence,
     cells_of,
     plan_table,
+    price_rows,
     provenance,
     spent_rows,
     title_of,
+    tokens_sentence,
 )
 
 REFERENCES = ("oracle", "ceiling", "right")
@@ -84,9 +87,9 @@ def _cost(report: Report) -> Markup:
         if row.n
     ]
     plot = scatter(points, pareto_front(report.planners), title="Accuracy against cost, with the Pareto front")
-    return _section(
-        "Does it pay?", plot, table(SPENT_HEADER, spent_rows(report.planners), caption="What a question takes")
-    )
+    spent = table(SPENT_HEADER, spent_rows(report.planners), caption="What a question takes")
+    said = tokens_sentence(report.planners)
+    return _section("Does it pay?", plot, spent, tag("p", said) if said else None)
 
 
 def _by_task(report: Report) -> Markup | None:
@@ -158,19 +161,21 @@ def _reads(access: Sequence[int]) -> str:
 
 
 def _facts(report: Report) -> Markup:
-    prices = [
-        (name, f"{price.input:g}", f"{price.output:g}") for name, price in report.prices.items() if price is not None
-    ]
     parts: list[Markup] = [tag("p", provenance(report).replace("`", ""))]
-    if prices:
-        parts.append(table(("worker", "input", "output"), prices, caption="Prices, USD per million tokens"))
-    settings = [(name, str(value)) for name, value in report.recipe.items()]
+    if report.prices:
+        parts.append(table(PRICE_HEADER, price_rows(report.prices), caption="Prices, USD per million tokens"))
+    settings = [(name, _setting_text(value)) for name, value in report.recipe.items()]
     if settings:
         parts.append(table(("setting", "value"), settings, caption="Settings that give this report again"))
     chosen = [(name, report.notes[name]) for name in report.notes]
     if chosen:
         parts.append(table(("planner", "what stands behind it"), chosen))
     return _section("Where it comes from", *parts)
+
+
+def _setting_text(value: object) -> str:
+    """The same whether the report was just made or read from its JSON, which has no tuples."""
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _section(title: str, *children: Markup | None) -> Markup:

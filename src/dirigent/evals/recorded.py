@@ -31,10 +31,11 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import Baseline, Fitting, escalating
 from dirigent.evals.evaluate import Entry, Keep, evaluate
+from dirigent.evals.examples import examples
 from dirigent.evals.figures import ORACLE, by_planner, oracle
 from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Alone, examples_of, fit_baselines
+from dirigent.evals.planners import NAMES, Alone, examples_of, fit_baselines
 from dirigent.evals.record import Record
 from dirigent.evals.recorded_prices import recorded_price
 from dirigent.evals.report import BEST, Facts, Report, make_report
@@ -60,6 +61,9 @@ PLANNERS = (EACH, *DEFAULT)
 
 REFERENCE_NOTES = {ORACLE: "one worker per question", CEILING: "best planner per kind, with hindsight"}
 
+MOST_TASKS = 20
+"""A file of more tasks has too few questions of each for rows of their own; `by_kind` tells its accuracies."""
+
 DRAWS = 20
 """Draws of the folds that show how much `best` owes to one of them."""
 
@@ -70,8 +74,6 @@ LIMITS = Limits(max_steps=32, max_rounds=2, max_output_tokens=1_000_000)
 class RecordedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folds: int = 5
     seed: int = 1
-    limit: int | None = None
-    """Questions; None = all."""
     panel: int = 3
     """Workers of the plain vote."""
     neighbours: int = 40
@@ -133,12 +135,15 @@ async def evaluate_recorded(
     outcomes = [*singles, *chosen]
     outcomes += [*(oracle(singles) if ORACLE in planners else ()), *(ceiling(outcomes) if CEILING in planners else ())]
     expected = (len(questions.workers) + len(entries)) * len(questions.tasks)
+    facts = _facts(questions, planners, folds, settings=settings, commit=commit, date=date, outcomes=outcomes)
+    several = 1 < len({task.kind for task in questions.tasks}) <= MOST_TASKS
     report = make_report(
         outcomes,
         planners,
-        facts=_facts(questions, planners, folds, settings=settings, commit=commit, date=date, outcomes=outcomes),
+        facts=facts,
         references=(*REFERENCES, *(name for name in planners if name.startswith(SINGLE))),
         complete=len(singles) + len(chosen) == expected,
+        task_of=(lambda outcome: outcome.kind) if several else None,
     )
     found = {
         "pareto": pareto(report.planners),
@@ -157,8 +162,8 @@ class _RecordedRow(Row, frozen=True):
         return list(self.outputs or self.scores or ())
 
 
-def load_recorded(file: Path, *, limit: int | None = None, tasks: Sequence[str] = ()) -> RecordedSet:
-    """A file of recorded answers or scores; `tasks` keeps the rows of these tasks alone."""
+def load_recorded(file: Path, *, limit: int | None = None, tasks: Sequence[str] = (), seed: int = 1) -> RecordedSet:
+    """A file of recorded answers or scores; `tasks` keeps the rows of these tasks alone, `limit` so many of each."""
     rows = [row for _, row in decoded(file, _RecordedRow) if not tasks or row.task in tasks]
     if not rows:
         named = f" of {', '.join(tasks)}" if tasks else ""
@@ -171,13 +176,26 @@ def load_recorded(file: Path, *, limit: int | None = None, tasks: Sequence[str] 
     found = [task_of(row) for row in complete]
     if not has_answers:
         found = [msgspec.structs.replace(task, grader="score") for task in found]
-    graded = [task for task in found if task.grader != "code"][:limit]
+    graded = [task for task in found if task.grader != "code"]
     source = file if has_answers else [_as_outputs(row) for row in complete]
     workers: dict[str, Worker] = {
         model: Recorded(source, model=model, price=recorded_price(model)[0]) for model in models
     }
-    left_out = len(rows) - len(graded) if limit is None else 0
-    return RecordedSet(file.name.split(".")[0], graded, workers, has_answers, left_out)
+    asked = _drawn(graded, limit, seed)
+    return RecordedSet(file.name.split(".")[0], asked, workers, has_answers, left_out=len(rows) - len(graded))
+
+
+def _drawn(tasks: Sequence[Task], limit: int | None, seed: int) -> list[Task]:
+    """So many questions of each task, drawn by lot, in the file's order: a file may begin with the easy ones."""
+    if limit is None:
+        return list(tasks)
+    by_kind: dict[str, list[str]] = {}
+    for task in tasks:
+        by_kind.setdefault(task.kind, []).append(task.id)
+    drawn = {
+        id for ids in by_kind.values() for id in random.Random(f"questions {seed}").sample(ids, min(limit, len(ids)))
+    }
+    return [task for task in tasks if task.id in drawn]
 
 
 def _as_outputs(row: _RecordedRow) -> dict[str, Any]:
@@ -185,13 +203,15 @@ def _as_outputs(row: _RecordedRow) -> dict[str, Any]:
     return {"question": row.question, "outputs": outputs}
 
 
-def of_benchmarks(questions: RecordedSet, tasks: Sequence[Task], *, limit: int | None = None) -> RecordedSet:
+def of_benchmarks(
+    questions: RecordedSet, tasks: Sequence[Task], *, limit: int | None = None, seed: int = 1
+) -> RecordedSet:
     """The same models, asked these tasks instead: those that the file holds answers to."""
     recorded = {task.question.strip() for task in questions.tasks}
     held = [task for task in tasks if task.question.strip() in recorded and task.grader != "code"]
     if not held:
         raise ConfigError(f"{questions.name} has recorded answers to none of the {len(tasks)} questions named")
-    return msgspec.structs.replace(questions, tasks=held[:limit], left_out=len(tasks) - len(held))
+    return msgspec.structs.replace(questions, tasks=_drawn(held, limit, seed), left_out=len(tasks) - len(held))
 
 
 def default_planners(questions: RecordedSet) -> list[str]:
@@ -208,6 +228,10 @@ def expanded(planners: Sequence[str], questions: RecordedSet) -> list[str]:
         elif name.startswith(SINGLE):
             questions.pool.require(name.removeprefix(SINGLE))
             found[name] = None
+        elif name not in PLANNERS and name.partition(":")[0] in NAMES:
+            raise ConfigError(
+                f"{name!r} cannot be had of recorded answers, one a model; there are: {', '.join(PLANNERS)}"
+            )
         elif name not in PLANNERS:
             raise ConfigError(f"no planner is called {name!r}{nearest(name, (*PLANNERS, 'single:NAME'))}")
         elif name in NEED_ANSWERS and not questions.has_answers:
@@ -222,7 +246,7 @@ def expanded(planners: Sequence[str], questions: RecordedSet) -> list[str]:
 def folds_of(tasks: Sequence[Task], *, folds: int, seed: int) -> dict[str, int]:
     """Question -> fold, drawn by lot and equal in size."""
     if len(tasks) < folds:
-        raise ConfigError(f"{len(tasks)} questions do not fill {folds} folds; ask more or use fewer folds")
+        raise ConfigError(f"{len(tasks)} questions do not fill {folds} folds; ask  --limit {folds}  or more")
     ids = sorted(task.id for task in tasks)
     random.Random(f"folds {seed}").shuffle(ids)
     return {id: i % folds for i, id in enumerate(ids)}
@@ -333,4 +357,5 @@ def _facts(
         prices={name: worker.info.price or Price() for name, worker in questions.workers.items()},
         chosen=chosen,
         notes=notes | {name: said for name, said in REFERENCE_NOTES.items() if name in planners},
+        examples=examples(outcomes, questions.tasks, [name for name in planners if not name.startswith(SINGLE)]),
     )

@@ -108,8 +108,10 @@ def figures_by_planner(
 def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = ()) -> str:
     """One sentence: who beats the best single worker, at what cost, or that nobody does."""
     best = rows.get(BEST)
-    if best is None or not best.n:
+    if best is None:
         return 'open: add "best" to the planners to compare with the best single worker'
+    if not best.n:
+        return "open: the best single worker was not asked before the evaluation was cut"
     tried = {name: row for name, row in rows.items() if name != BEST and name not in references and row.versus_best}
     if not tried:
         room = [f"{name} {row.versus_best.mean * 100:+.1f}" for name, row in rows.items() if row.versus_best]
@@ -185,6 +187,10 @@ def as_markdown(report: Report) -> str:
         if any(row.marks for row in rows.values()):
             parts += [f"## Plans: {task}", _markdown_table(*plan_table(rows))]
     parts += ["## What a question takes", _markdown_table(SPENT_HEADER, spent_rows(report.planners))]
+    if said := tokens_sentence(report.planners):
+        parts.append(said)
+    if report.prices:
+        parts += ["## Prices, USD per million tokens", _markdown_table(PRICE_HEADER, price_rows(report.prices))]
     parts.append(provenance(report))
     return "\n\n".join(parts) + "\n"
 
@@ -253,6 +259,28 @@ def _spent_cells(row: Figures) -> tuple[str, ...]:
         seconds_text(row.seconds_p95),
         str(row.failed),
     )
+
+
+MOA = ("moa", "moa:8")
+"""Mixture-of-Agents of 8 calls, by either name."""
+
+
+def tokens_sentence(rows: Mapping[str, Figures]) -> str:
+    """What Mixture-of-Agents takes for each token of the conductor; nothing where either is missing."""
+    own, other = rows.get("conductor"), next((rows[name] for name in MOA if name in rows), None)
+    if own is None or other is None or not own.tokens or not other.n:
+        return ""
+    return (
+        f"Mixture-of-Agents takes {other.tokens:,.0f} tokens a question, {other.tokens / own.tokens:.1f} times the "
+        f"conductor's {own.tokens:,.0f}; in the Conductor paper it is 6.2 times."
+    )
+
+
+PRICE_HEADER = ("worker", "input", "output")
+
+
+def price_rows(prices: Mapping[str, Price]) -> list[tuple[str, ...]]:
+    return [(name, f"{price.input:g}", f"{price.output:g}") for name, price in prices.items()]
 
 
 PLAN_HEADER = ("planner", "valid", "right if valid", "steps / minimal", "one step in one", "fans in parallel")
