@@ -75,8 +75,8 @@ TRAINED_COURSE = (
     ),
     Shown("Add the letter count of Tuesday and the atomic number of zinc together.", PLANNED),
     Shown(
-        "Find the value of the Roman numeral XIV. Then how is that written in binary?",
-        "14 is 1110 in binary: a second step of this kind is one that it gives to the wrong worker",
+        "If today is a Friday, which weekday is it after as many days as Rome has letters?",
+        "it is a Tuesday: asked in words that training never had, the conductor often misses a step",
     ),
 )
 """Where the trained conductor ships: what none of its workers can answer alone."""

@@ -38,7 +38,8 @@ PlannersOption = Annotated[
     typer.Option(
         help="each, best, single:NAME, random, cheapest, vote, self-moa, moa, reflect, knn, routerdc, masrouter, "
         "smoothie, language, pipeline, escalate, conductor, oracle; on recorded answers also weighted-vote, panel; "
-        "on the gym also right, ceiling, warm-start; by commas. Default: best,oracle,ceiling; with a pool all that need no training of ours.",
+        "on the gym also right, ceiling, warm-start; by commas. "
+        "Default: best,oracle,ceiling; with a pool all that need no training of ours.",
         show_default=False,
     ),
 ]
