@@ -52,7 +52,7 @@ CONDUCTOR_TABLE = """\
 name = "conductor"
 kind = "local"
 adapter = "conductor"
-merged = true                   # a quarter quicker, for 145 MB in the cache and 0.4 GB of memory
+merged = true                   # quicker plans, for 145 MB in the cache and 0.4 GB of memory
 about = "Writes the plans; no step is given to it."
 
 # The base without an adapter, for questions that are nobody's skill.

@@ -1,12 +1,13 @@
 """The one loop that writes tokens: for the policy's plans, the specialists' replies and whatever is measured.
 
-Each prompt is read once and its cache is repeated over its group; then all rows take turns together, a token a turn.
-A row is greedy, or sampled with a seed of its own: what it says depends on its prompt and seed and, up to rounding, on
-nothing that shares its batch, so a step can be drawn again exactly.
+Each prompt is read once for its group; then all rows take turns together, a token a turn. A row is greedy, or sampled
+with a seed of its own: what it says depends on its prompt and seed and, up to rounding, on nothing that shares its
+batch, so a step can be drawn again exactly.
 
-The cache grows with the text (`dynamic`), or is laid out at its full length before the first turn (`static`), so that
-every turn has the same shapes and can be captured once as a CUDA graph and replayed (`graphs`, see `graphs.py`).
-`auto` takes graphs on a GPU and the growing cache elsewhere. Knows nothing of plans, workers or adapters.
+The cache grows with the text and has the prompt in every row (`dynamic`); or it is laid out at its full length before
+the first turn, each prompt once for all of its group (`static`, see `turns.py`), so that every turn has the same shapes
+and can be captured once as a CUDA graph and replayed (`graphs`, see `graphs.py`). `auto` takes graphs on a GPU and the
+growing cache elsewhere. Knows nothing of plans, workers or adapters.
 
 Dimensions: P prompts, G rollouts of a group, B rows of a batch, T tokens, L length of a cache, V vocabulary.
 """

@@ -10,6 +10,7 @@ the host, which is what a captured graph needs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,7 +107,7 @@ def _by_prompt(rows_BKRX: torch.Tensor, prompts: int) -> torch.Tensor:
     return rows_PGKRX.transpose(1, 2).reshape(prompts, keys, -1, width)
 
 
-class Turns:
+class Turns(ABC):
     """What both kinds share."""
 
     def __init__(self, inner: Any, settings: DecodeSettings, *, rows: int) -> None:
@@ -174,11 +175,13 @@ class Turns:
         mask, cache = self._one_more()
         self.logits_BV.copy_(read(self.inner, self.token_B[:, None], mask, self.position_B[:, None], cache))
 
+    @abstractmethod
     def _keep(self, mask_PT: torch.Tensor, first: Any, *, group: int) -> None:
-        raise NotImplementedError
+        """Take over what was read of the prompts."""
 
+    @abstractmethod
     def _one_more(self) -> tuple[torch.Tensor, Any]:
-        raise NotImplementedError
+        """Make room for one more token a row: the mask and the cache to read it with."""
 
 
 class GrowingTurns(Turns):

@@ -3,7 +3,7 @@
 An adapter beside its base costs four more small operations a matrix, 840 a token, a fifth of the time; llama.cpp has
 no fast routine for the 4-bit form of the default base (Q4_1) either. Added in, and kept in 8 bits (Q8_0), neither is
 paid: each number is within 0.4% of the largest of its 32 neighbours, so only near ties between tokens can fall
-otherwise. Measured on two cores with the conductor: a quarter less CPU a plan. The price is a process and
+otherwise. Measured on two cores with the conductor: a tenth to a third less CPU a plan. The price is a process and
 a file of its own (145 MB for the default base), so it is for one adapter that writes much.
 
 Runs in the child process before it serves. Knows nothing of servers, and of models only their numbers.
