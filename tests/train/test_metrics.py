@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dirigent.plan import Plan, Step
 from dirigent.tasks.gym import find_specialist, generate, plan_for
@@ -94,6 +95,21 @@ def test_accuracy_is_told_by_depth_and_shape() -> None:
     assert found["accuracy_fan"] == 1.0
     assert found["fans_in_parallel"] == 1.0
     assert "accuracy_depth_3" not in found
+
+
+def test_accuracy_is_told_apart_for_words_that_training_never_shows() -> None:
+    new = replace(ONE, task=replace(ONE.task, tags=ONE.task.tags | {"wording": "new"}))
+    known = replace(ONE, task=replace(ONE.task, tags=ONE.task.tags | {"wording": "known"}))
+    found = step_metrics([new, known, known], [scored(right(ONE), correct=hit) for hit in (True, True, False)])
+    assert (found["accuracy_new_wording"], found["accuracy_known_wording"]) == (1.0, 0.5)
+
+
+def test_routing_is_told_apart_for_workers_under_other_names() -> None:
+    renamed = replace(ONE, infos=tuple(WorkerInfo(f"worker {i}") for i in range(len(ONE.names))))
+    wrong = Plan(tuple(replace(step, worker="checker") for step in right(ONE).steps))
+    plans = [right(ONE), right(ONE), wrong]
+    found = step_metrics([ONE, renamed, renamed], [scored(plan, correct=True) for plan in plans])
+    assert (found["routing_own_names"], found["routing_other_names"]) == (1.0, 0.5)
 
 
 def test_cost_and_tokens_are_means() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
+from dirigent.collecting import seldom_collecting
 from dirigent.config import Config
 from dirigent.errors import ConfigError
 from dirigent.serve.app import build_app
@@ -28,7 +28,8 @@ from dirigent.store import Store
 from dirigent.store.keys import any_keys
 
 COLLECT_AFTER = 10_000
-"""New objects after which Python looks for unreachable cycles; by default 700, which one request makes."""
+"""New objects after which Python looks for unreachable cycles. By default 700, which one request makes: the search took
+an eleventh of its CPU."""
 
 
 def no_core_dumps() -> None:
@@ -101,7 +102,7 @@ async def serve_until_stopped(service: Service, listener: socket.socket) -> None
     """Serve until a signal says stop."""
     server = _server(service)
     await resume_all(service)
-    with _signals(server), _seldom_collecting():
+    with _signals(server), seldom_collecting(after=COLLECT_AFTER):
         await server.serve(sockets=[listener])
 
 
@@ -146,21 +147,6 @@ def _server(service: Service) -> _Server:
             ws="none",
         )
     )
-
-
-@contextlib.contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """Let the collector look less often, and not at what start-up made: it took an eleventh of a request's CPU. What
-    requests leave behind is freed by counting references; cycles are few."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ from dirigent.messages import conversation
 from dirigent.plan import Plan
 from dirigent.prompt import trained_planner_messages
 from dirigent.tasks.gym.compare import compare
-from dirigent.tasks.gym.phrasing import recognise
 from dirigent.tasks.gym.pools import renamed
+from dirigent.tasks.gym.recognition import recognise
 from dirigent.tasks.gym.skills import OPERATIONS
 from dirigent.tasks.gym.specialists import ROSTER, Specialist, able, find_specialist
 from dirigent.tasks.gym.split import generate

@@ -78,12 +78,12 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
     first_stage: int = 0
     """0: depths 1 and 2. 1: depth 3 as well. 2: large pools as well."""
-    rename: float = 0.2
-    """Share of rows that show workers under names that say nothing, so that their cards must be read. Not in the first
-    stage, where a policy that knows neither names nor cards would find nothing to go by. Training only: what is
+    rename: float = 0.25
+    """Share of rows that show workers under names that say nothing, so that their cards must be read: a policy that
+    meets none goes by names alone, and one that meets little else finds nothing to begin with. Training only: what is
     measured has the workers' own names."""
-    misname: float = 0.1
-    """Share of rows, in the same stages, that show every worker under the name of another one of the pool."""
+    misname: float = 0.05
+    """Share of rows that show every worker under the name of another one of the pool."""
     candidates: int = 4
     """Questions drawn for each one kept."""
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
@@ -204,7 +204,7 @@ class RowSource:
 
     def _names(self, rng: random.Random) -> Names:
         draw, settings = rng.random(), self.settings
-        if self.state.stage == 0 or draw >= settings.rename + settings.misname:
+        if draw >= settings.rename + settings.misname:
             return "own"
         return "none" if draw < settings.rename else "another's"
 

@@ -114,12 +114,20 @@ def _plan_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:
     return {
         "decomposition": _mean(c is not None and c.decomposition for c in compared),
         "routing_given_decomposition": _mean(c.routing for c in whole),
+        "routing_own_names": _routing(kept, compared, own_names=True),
+        "routing_other_names": _routing(kept, compared, own_names=False),
         "access_given_decomposition": _mean(c.access for c in whole),
         "right_plan": _mean(c is not None and c.routing and c.access for c in compared),
         "routed_steps": _mean(c.routed_share for c in compared if c is not None),
         "fans_in_parallel": _mean(c.parallel for c in fans),
         **_decomposition_by_depth(kept, compared),
     }
+
+
+def _routing(kept: Sequence[Rollout], compared: Sequence[Comparison | None], *, own_names: bool) -> float | None:
+    """Routing given a right decomposition, where workers stand under their own names or under others."""
+    rows = ((row, c) for (row, _), c in zip(kept, compared, strict=True) if c is not None and c.decomposition)
+    return _mean(c.routing for row, c in rows if (row.shown == row.names) == own_names)
 
 
 def _decomposition_by_depth(kept: Sequence[Rollout], compared: Sequence[Comparison | None]) -> dict[str, float | None]:
@@ -162,9 +170,13 @@ def _entropies(kept: Sequence[Rollout]) -> dict[str, float | None]:
 
 
 def _accuracy_by(kept: Sequence[Rollout]) -> dict[str, float | None]:
+    """By depth, by shape, and by whether the question is put in words that training shows."""
     found: dict[str, list[bool]] = {}
     for row, one in kept:
-        for name in (f"accuracy_depth_{row.task.depth}", f"accuracy_{_shape(row)}"):
+        names = [f"accuracy_depth_{row.task.depth}", f"accuracy_{_shape(row)}"]
+        if wording := row.task.tags.get("wording"):
+            names.append(f"accuracy_{wording}_wording")
+        for name in names:
             found.setdefault(name, []).append(one.correct)
     return {name: _mean(hits) for name, hits in sorted(found.items())}
 

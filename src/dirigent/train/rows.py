@@ -20,7 +20,7 @@ from dirigent.messages import conversation
 from dirigent.plan import Plan, Step
 from dirigent.prompt import prompted_planner_messages, trained_planner_messages
 from dirigent.tasks.gym.compose import Shape, draw_blueprint, sketch_of
-from dirigent.tasks.gym.frames import Writer, tell
+from dirigent.tasks.gym.frames import PLAIN_WORDINGS, Writer, tell
 from dirigent.tasks.gym.pools import plan_for
 from dirigent.tasks.gym.skills import OPERATIONS, RL_SKILLS
 from dirigent.tasks.gym.specialists import RL_ROSTER, Specialist, find_specialist
@@ -116,7 +116,7 @@ def skill_tasks(split: Split, n: int, *, skills: Sequence[str], seed: int) -> li
     for i in range(n):
         shape, depth, _ = rng.choices(SKILL_MIX, [share for *_, share in SKILL_MIX])[0]
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
-        told = tell(blueprint, Writer(rng, held_out_share=0.0, varied=False))
+        told = tell(blueprint, Writer(rng, PLAIN_WORDINGS))
         sketch = sketch_of(blueprint, told.subtasks)
         link = blueprint.links[-1]
         tags = {"split": split, "shape": shape, "skills": ">".join(sketch.skills)}

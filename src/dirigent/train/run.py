@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from dirigent.collecting import seldom_collecting
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.train.checkpoint import latest, write_durably
 from dirigent.train.recipe import AnyRecipe, Recipe, SpecialistsRecipe, load_recipe
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from dirigent.train.scorer import Scorer
 
 RECIPE_FILE = "recipe.json"
+COLLECT_AFTER = 200_000
+"""New objects after which Python looks for unreachable cycles. A step makes a few hundred thousand; by default it would
+be looked through hundreds of times."""
 
 Base = tuple[Any, Any]
 """A model and its tokenizer."""
@@ -118,7 +122,11 @@ def train(
     progress = Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)
     deadline = None if seconds is None else began + seconds
     part = _Part(out, own, process, resume_from, progress, Stop(), deadline)
-    with open_scorer(recipe, base=base, workers=workers) as scorer, _ends_gently(part.stop):
+    with (
+        open_scorer(recipe, base=base, workers=workers) as scorer,
+        _ends_gently(part.stop),
+        seldom_collecting(after=COLLECT_AFTER),
+    ):
         policy = _warm_started(recipe, base, part)
         learned = _learned(recipe, policy, scorer, part)
         if not process:

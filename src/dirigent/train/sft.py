@@ -116,26 +116,27 @@ def endless_batches(rows: Sequence[Row], size: int, rng: random.Random) -> Itera
         yield from batches
 
 
-def collate(rows: Sequence[Row], *, pad: int, device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, attention mask and labels, padded on the right; labels are -100 wherever the loss must not look."""
+def collate(rows: Sequence[Row], *, pad: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and labels, padded on the right; labels are -100 wherever the loss must not look."""
     longest = max(len(prompt) + len(completion) for prompt, completion in rows)
-    ids_BT, mask_BT, labels_BT = [], [], []  # noqa: N806 -- suffixes name dimensions: batch, time
+    ids_BT, labels_BT = [], []  # noqa: N806 -- suffixes name dimensions: batch, time
     for prompt, completion in rows:
         gap = longest - len(prompt) - len(completion)
         ids_BT.append(prompt + completion + [pad] * gap)
-        mask_BT.append([1] * (longest - gap) + [0] * gap)
         labels_BT.append([-100] * len(prompt) + completion + [-100] * gap)
-    tensors = [torch.tensor(table, dtype=torch.long) for table in (ids_BT, mask_BT, labels_BT)]
-    ids, mask, labels = (t.to(device, non_blocking=True) for t in tensors)
-    return ids, mask, labels
+    ids, labels = (torch.tensor(table, dtype=torch.long).to(device, non_blocking=True) for table in (ids_BT, labels_BT))
+    return ids, labels
 
 
-def completion_loss(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over completion tokens; logits are computed for those positions only."""
+def completion_loss(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over completion tokens; logits are computed for those positions only.
+
+    No mask: what is padding comes last, where no token that counts can read it, and attention is quicker without.
+    """
     kind = ids.device.type
     with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"), plain_inputs(model):
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        hidden_BTD = inner.model(input_ids=ids, attention_mask=mask).last_hidden_state  # noqa: N806
+        hidden_BTD = inner.model(input_ids=ids, use_cache=False).last_hidden_state  # noqa: N806
         counted = labels[:, 1:] != -100
         logits_NV = inner.lm_head(hidden_BTD[:, :-1][counted])  # noqa: N806
     return torch.nn.functional.cross_entropy(logits_NV.float(), labels[:, 1:][counted])

@@ -19,7 +19,7 @@ from dirigent.tasks.gym import (
     find_specialist,
 )
 from dirigent.tasks.gym.oracle import distractors
-from dirigent.tasks.gym.phrasing import recognise
+from dirigent.tasks.gym.recognition import recognise
 from dirigent.tasks.gym.skills import OPERATIONS, RL_SKILLS
 from dirigent.tasks.gym.specialists import operations_of
 

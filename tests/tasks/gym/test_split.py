@@ -86,13 +86,13 @@ def test_entities_that_start_test_questions_start_no_training_question(train: li
 
 
 def test_training_uses_no_held_out_wording(train: list[Task]) -> None:
-    held_out_leads = [lead.text for lead in LEADS if lead.held_out]
-    held_out_frames = [f.opening.split("{")[0].strip() for f in SEQUENCES if f.held_out]
+    held_out_leads = [lead.text for lead in LEADS if lead.home == "test"]
+    held_out_frames = [f.opening.split("{")[0].strip() for f in SEQUENCES if f.home == "test"]
     for task in train:
         assert not any(task.question.startswith(words) for words in (*held_out_leads, *held_out_frames))
         assert task.sketch is not None
         first = task.sketch.steps[0]
-        held_out = {direct(t, first.key) for t in templates(first.operation) if t.held_out}
+        held_out = {direct(t, first.key) for t in templates(first.operation) if t.home == "test"}
         assert first.subtask not in held_out
 
 
@@ -121,19 +121,37 @@ def marking_words(texts: Iterable[str]) -> set[str]:
 
 
 def test_frames_for_training_alone_are_many_and_share_no_marking_word_with_a_held_out_one() -> None:
-    frames = [((f.opening, *f.later, f.closing), f.held_out, f.training) for f in SEQUENCES]
-    frames += [((f.text,), f.held_out, f.training) for f in FANS]
-    frames += [((f.text,), f.held_out, f.training) for f in DECOYS]
-    frames += [((f.text,), f.held_out, f.training) for f in LEADS]
-    held_out = marking_words(text for texts, held, _ in frames if held for text in texts)
-    training = marking_words(text for texts, _, training in frames if training for text in texts)
-    assert sum(training for _, _, training in frames) >= 100
+    frames = [((f.opening, *f.later, f.closing), f.home) for f in SEQUENCES]
+    frames += [((f.text,), f.home) for f in FANS]
+    frames += [((f.text,), f.home) for f in DECOYS]
+    frames += [((f.text,), f.home) for f in LEADS]
+    held_out = marking_words(text for texts, home in frames if home == "test" for text in texts)
+    training = marking_words(text for texts, home in frames if home in ("train", "dev") for text in texts)
+    assert sum(home == "train" for _, home in frames) >= 100
     assert {"consider", "neighbour", "determine"} <= held_out
     assert not held_out & training
 
 
+def test_development_asks_about_half_in_wordings_that_only_it_has(train: list[Task], test_set: list[Task]) -> None:
+    dev = generate("dev", 600, seed=1)
+    leads = tuple(f"{lead.text} the " for lead in LEADS if lead.home == "dev")
+
+    def has_own(task: Task) -> bool:
+        steps = task.sketch.steps if task.sketch else ()
+        own = (direct(t, s.key) == s.subtask for s in steps for t in templates(s.operation) if t.home == "dev")
+        return any(own) or task.question.startswith(leads)
+
+    assert 0.4 < share(dev, wording="new") < 0.9
+    assert all(task.tags["wording"] == "new" for task in dev if has_own(task))
+    assert sum(map(has_own, dev)) > len(dev) / 4
+    assert not any(map(has_own, (*train, *test_set)))
+    assert share(train, wording="known") == share(test_set, wording="new") == 1
+
+
 def test_the_test_asks_in_no_frame_made_for_training(train: list[Task], test_set: list[Task]) -> None:
-    texts = [frame.text for frame in FANS if frame.training] + [decoy.text for decoy in DECOYS if decoy.training]
+    texts = [frame.text for frame in FANS if frame.home == "train"] + [
+        decoy.text for decoy in DECOYS if decoy.home == "train"
+    ]
     marks = [max(re.split(r"\{.\}", text), key=len).strip() for text in texts]
 
     def asked_so(tasks: list[Task]) -> int:

@@ -99,7 +99,7 @@ def test_some_lessons_ask_again_but_not_always_as_often(lessons: list[Lesson]) -
 
 
 def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]) -> None:
-    marks = [max(re.split(r"\{.\}", decoy.text), key=len).strip().lower() for decoy in DECOYS if not decoy.held_out]
+    marks = [max(re.split(r"\{.\}", decoy.text), key=len).strip().lower() for decoy in DECOYS if decoy.home != "test"]
     decoyed = [lesson for lesson in lessons if any(mark in lesson.question.lower() for mark in marks)]
     assert len(decoyed) > len(lessons) / 20
     assert not any(mark in step.subtask.lower() for mark in marks for lesson in decoyed for step in lesson.plan.steps)

@@ -8,9 +8,9 @@ Read in this order: `operation` and `skills` (what can be asked), `phrasing` (ho
 from dirigent.tasks.gym.compare import Comparison, compare
 from dirigent.tasks.gym.examples import Example, examples
 from dirigent.tasks.gym.oracle import ExactSpecialist, answer, exact_pool
-from dirigent.tasks.gym.phrasing import recognise
 from dirigent.tasks.gym.pools import cards_for, draw_pool, plan_for, solvable
 from dirigent.tasks.gym.probe import fit_probe, predict, probe_accuracy
+from dirigent.tasks.gym.recognition import recognise
 from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER, UNKNOWN, Specialist, find_specialist
 from dirigent.tasks.gym.split import Split, assert_disjoint, describe, generate
 from dirigent.tasks.gym.warmstart import Lesson, gym_decompositions, right_plans, warm_start

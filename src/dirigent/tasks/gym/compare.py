@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dirigent.plan import Plan, Step
-from dirigent.tasks.gym.phrasing import recognise
+from dirigent.tasks.gym.recognition import recognise
 from dirigent.tasks.gym.skills import CHECK_SKILL, PUZZLE_SKILL
 from dirigent.tasks.gym.specialists import ROSTER, Specialist, able
 from dirigent.tasks.task import Sketch, SketchStep, Task

@@ -2,8 +2,8 @@
 
 Sequential: one clause a sentence, each referring to the one before. Nested: one noun phrase inside another.
 Mixed: a nested opening, then sentences. Subtasks are the question's own clauses, direct or referring, so that a
-conductor can find its words in the question. `Writer` holds the randomness and remembers whether any held-out
-wording was used.
+conductor can find its words in the question. `Writer` holds the randomness and remembers whether any wording was
+new to who has only met training.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dirigent.tasks.gym.compose import Blueprint, Link
 from dirigent.tasks.gym.phrasing import (
     LEADS,
+    Home,
     Mood,
     Template,
     direct,
@@ -25,6 +27,7 @@ from dirigent.tasks.gym.phrasing import (
     references,
     referring,
     templates,
+    training_homes,
 )
 
 
@@ -35,18 +38,16 @@ class Told(msgspec.Struct, frozen=True):
     subtasks: tuple[str, ...]
     """One per link: first branch, second branch, join, tail."""
     style: str
-    held_out_wording: bool
+    new_wording: bool
+    """Whether any of its words is one that training never shows."""
 
 
-class _HasHeldOut(Protocol):
+class _HasHome(Protocol):
     @property
-    def held_out(self) -> bool: ...
-
-    @property
-    def training(self) -> bool: ...
+    def home(self) -> Home: ...
 
 
-T = TypeVar("T", bound=_HasHeldOut)
+T = TypeVar("T", bound=_HasHome)
 
 
 class Telling(msgspec.Struct, frozen=True):
@@ -57,50 +58,44 @@ class Telling(msgspec.Struct, frozen=True):
     later_mood: Mood
     later: tuple[str, ...]
     closing: str = ""
-    held_out: bool = False
-    training: bool = False
-    """Met in training only, and never asked in a test: variety that leaves the test as it is."""
-
-
-def _training(opening_mood: Mood, opening: str, later_mood: Mood, later: tuple[str, ...], closing: str = "") -> Telling:
-    return Telling(opening_mood, opening, later_mood, later, closing, training=True)
+    home: Home = "everywhere"
 
 
 TRAINING_SEQUENCES = (
-    _training("noun", "I have {c} in front of me.", "order", ("{C}", "Now {c}")),
-    _training("noun", "Suppose you have {c}.", "order", ("With that, {c}", "{C}")),
-    _training("noun", "Let us look at {c}.", "order", ("{C}", "Then {c}"), "That is all I want."),
-    _training("noun", "My first question is about {c}.", "ask", ("{C}", "And then: {c}")),
-    _training("noun", "You are given {c}.", "order", ("{C}", "Your next task: {c}")),
-    _training("noun", "Step one: {c}.", "order", ("Another step: {c}", "Next step: {c}")),
-    _training("order", "Step 1: {c}", "order", ("Next step: {c}", "One more step: {c}"), "Done."),
-    _training("noun", "Somebody asked me for {c}.", "order", ("Once you have it, {c}", "{C}")),
-    _training("noun", "Write down {c}.", "order", ("Underneath, {c}", "{C}")),
-    _training("noun", "Look up {c}.", "order", ("Having done so, {c}", "Next {c}")),
-    _training("noun", "Recall {c}.", "order", ("Using that, {c}", "{C}")),
-    _training("noun", "Get hold of {c}.", "order", ("Then please {c}", "{C}"), "Tell me what that makes."),
-    _training("noun", "We need {c}.", "ask", ("{C}", "So {c}")),
-    _training("noun", "Imagine {c}.", "order", ("{C}", "Following that, {c}")),
-    _training("ask", "Quick one: {c}", "ask", ("Also, {c}", "{C}")),
-    _training("ask", "{C}", "ask", ("And after that: {c}", "Building on this, {c}")),
-    _training("ask", "Hello! {C}", "order", ("When you have it, {c}", "{C}"), "Thanks."),
-    _training("order", "Please {c}", "order", ("Then please {c}", "{C}")),
-    _training("order", "{C}", "ask", ("With the outcome in hand: {c}", "{C}")),
-    _training("order", "One thing first: {c}", "order", ("Another thing: {c}", "{C}")),
-    _training("noun", "The puzzle opens with {c}.", "order", ("It goes on: {c}", "{C}"), "Solve it."),
-    _training("noun", "Compute {c}.", "order", ("{C}", "Subsequently, {c}")),
-    _training("noun", "Figure out {c}.", "ask", ("In view of this, {c}", "{C}")),
-    _training("noun", "Note {c}.", "order", ("{C}", "Moving on, {c}"), "Just the final value, please."),
-    _training("noun", "Everything hangs on {c}.", "order", ("Having that, {c}", "{C}")),
-    _training("order", "Your task: {c}", "order", ("Later, {c}", "{C}")),
-    _training("order", "Do this: {c}", "order", ("And this: {c}", "And then this: {c}"), "What is left?"),
-    _training("noun", "For the quiz we want {c}.", "order", ("{C}", "In the next round, {c}")),
-    _training("noun", "Call {c} your first result.", "order", ("{C}", "For the next result, {c}")),
-    _training("ask", "I wonder: {c}", "ask", ("{C}", "Which leads to this: {c}")),
-    _training("noun", "Hold {c} in your head.", "order", ("{C}", "Without writing, {c}")),
-    _training("noun", "A friend gave me {c}.", "ask", ("{C}", "Tell me, {c}"), "I am curious."),
-    _training("order", "In this order: {c}", "order", ("Then: {c}", "Then, {c}"), "Then stop."),
-    _training("noun", "Pick {c}.", "order", ("{C}", "Continue: {c}")),
+    Telling("noun", "I have {c} in front of me.", "order", ("{C}", "Now {c}")),
+    Telling("noun", "Suppose you have {c}.", "order", ("With that, {c}", "{C}")),
+    Telling("noun", "Let us look at {c}.", "order", ("{C}", "Then {c}"), "That is all I want."),
+    Telling("noun", "My first question is about {c}.", "ask", ("{C}", "And then: {c}")),
+    Telling("noun", "You are given {c}.", "order", ("{C}", "Your next task: {c}")),
+    Telling("noun", "Step one: {c}.", "order", ("Another step: {c}", "Next step: {c}")),
+    Telling("order", "Step 1: {c}", "order", ("Next step: {c}", "One more step: {c}"), "Done."),
+    Telling("noun", "Somebody asked me for {c}.", "order", ("Once you have it, {c}", "{C}")),
+    Telling("noun", "Write down {c}.", "order", ("Underneath, {c}", "{C}")),
+    Telling("noun", "Look up {c}.", "order", ("Having done so, {c}", "Next {c}")),
+    Telling("noun", "Recall {c}.", "order", ("Using that, {c}", "{C}")),
+    Telling("noun", "Get hold of {c}.", "order", ("Then please {c}", "{C}"), "Tell me what that makes."),
+    Telling("noun", "We need {c}.", "ask", ("{C}", "So {c}")),
+    Telling("noun", "Imagine {c}.", "order", ("{C}", "Following that, {c}")),
+    Telling("ask", "Quick one: {c}", "ask", ("Also, {c}", "{C}")),
+    Telling("ask", "{C}", "ask", ("And after that: {c}", "Building on this, {c}")),
+    Telling("ask", "Hello! {C}", "order", ("When you have it, {c}", "{C}"), "Thanks."),
+    Telling("order", "Please {c}", "order", ("Then please {c}", "{C}")),
+    Telling("order", "{C}", "ask", ("With the outcome in hand: {c}", "{C}")),
+    Telling("order", "One thing first: {c}", "order", ("Another thing: {c}", "{C}")),
+    Telling("noun", "The puzzle opens with {c}.", "order", ("It goes on: {c}", "{C}"), "Solve it."),
+    Telling("noun", "Compute {c}.", "order", ("{C}", "Subsequently, {c}")),
+    Telling("noun", "Figure out {c}.", "ask", ("In view of this, {c}", "{C}")),
+    Telling("noun", "Note {c}.", "order", ("{C}", "Moving on, {c}"), "Just the final value, please."),
+    Telling("noun", "Everything hangs on {c}.", "order", ("Having that, {c}", "{C}")),
+    Telling("order", "Your task: {c}", "order", ("Later, {c}", "{C}")),
+    Telling("order", "Do this: {c}", "order", ("And this: {c}", "And then this: {c}"), "What is left?"),
+    Telling("noun", "For the quiz we want {c}.", "order", ("{C}", "In the next round, {c}")),
+    Telling("noun", "Call {c} your first result.", "order", ("{C}", "For the next result, {c}")),
+    Telling("ask", "I wonder: {c}", "ask", ("{C}", "Which leads to this: {c}")),
+    Telling("noun", "Hold {c} in your head.", "order", ("{C}", "Without writing, {c}")),
+    Telling("noun", "A friend gave me {c}.", "ask", ("{C}", "Tell me, {c}"), "I am curious."),
+    Telling("order", "In this order: {c}", "order", ("Then: {c}", "Then, {c}"), "Then stop."),
+    Telling("noun", "Pick {c}.", "order", ("{C}", "Continue: {c}")),
 )
 """Enough of them that no frame is worth remembering. None has a word in common with a held-out one that marks it."""
 
@@ -114,10 +109,10 @@ SEQUENCES = (
     Telling("noun", "Find {c}.", "ask", ("{C}", "Then {c}")),
     Telling("noun", "Think of {c}.", "order", ("Now {c}", "{C}"), "Give only the result."),
     Telling("ask", "{C}", "order", ("{C}", "Then {c}"), "Answer with the last value."),
-    Telling("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), held_out=True),
-    Telling("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", held_out=True),
-    Telling("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), held_out=True),
-    *TRAINING_SEQUENCES,
+    Telling("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), home="test"),
+    Telling("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", home="test"),
+    Telling("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), home="test"),
+    *(replace(telling, home=home) for telling, home in training_homes(TRAINING_SEQUENCES, for_dev=4)),
 )
 
 
@@ -125,8 +120,7 @@ class Fan(msgspec.Struct, frozen=True):
     """A frame for two independent parts; the joining clause follows."""
 
     text: str
-    held_out: bool = False
-    training: bool = False
+    home: Home = "everywhere"
 
 
 TRAINING_FANS = (
@@ -183,16 +177,15 @@ FANS = (
     Fan("On one side there is {a}, on the other {b}."),
     Fan("Work out {a}. Separately, work out {b}."),
     Fan("Get {a}; get {b} too."),
-    Fan("Consider {a}, as well as {b}.", held_out=True),
-    Fan("Here are two parts: {a}; {b}.", held_out=True),
-    *(Fan(text, training=True) for text in TRAINING_FANS),
+    Fan("Consider {a}, as well as {b}.", home="test"),
+    Fan("Here are two parts: {a}; {b}.", home="test"),
+    *(Fan(text, home) for text, home in training_homes(TRAINING_FANS, for_dev=6)),
 )
 
 
 class Decoy(msgspec.Struct, frozen=True):
     text: str
-    held_out: bool = False
-    training: bool = False
+    home: Home = "everywhere"
 
 
 TRAINING_DECOYS = (
@@ -219,9 +212,9 @@ DECOYS = (
     Decoy("This has nothing to do with {w}."),
     Decoy("Never mind {w}."),
     Decoy("{W} can wait."),
-    Decoy("Please keep {w} out of it.", held_out=True),
-    Decoy("My neighbour is fond of {w}.", held_out=True),
-    *(Decoy(text, training=True) for text in TRAINING_DECOYS),
+    Decoy("Please keep {w} out of it.", home="test"),
+    Decoy("My neighbour is fond of {w}.", home="test"),
+    *(Decoy(text, home) for text, home in training_homes(TRAINING_DECOYS, for_dev=2)),
 )
 DECOY_WORDS = {
     "facts": "capitals and currencies",
@@ -236,22 +229,37 @@ DECOY_WORDS = {
 }
 
 
-class Writer:
-    """Draws wordings. `held_out_share` is how often it reaches for one that training never shows; those made for
-    training alone it takes only where that is 0 and they are wanted."""
+class Wordings(msgspec.Struct, frozen=True):
+    """Which wordings a question may be put in."""
 
-    def __init__(self, rng: random.Random, *, held_out_share: float, varied: bool = True) -> None:
+    known: frozenset[Home]
+    """At home where training is, too."""
+    new: Home | None = None
+    """And those that training never shows."""
+    new_share: float = 0.0
+    """How often one of these is reached for."""
+
+
+PLAIN_WORDINGS = Wordings(frozenset({"everywhere"}))
+TRAINING_WORDINGS = Wordings(frozenset({"everywhere", "train"}))
+DEV_WORDINGS = Wordings(frozenset({"everywhere", "train"}), new="dev", new_share=0.5)
+TEST_WORDINGS = Wordings(frozenset({"everywhere"}), new="test", new_share=0.5)
+
+
+class Writer:
+    """Draws wordings, and remembers whether any was new."""
+
+    def __init__(self, rng: random.Random, wordings: Wordings) -> None:
         self.rng = rng
-        self.held_out_share = held_out_share
-        self.varied = varied and not held_out_share
-        self.used_held_out = False
+        self.wordings = wordings
+        self.used_new = False
 
     def pick(self, options: Sequence[T]) -> T:
-        wanted = self.rng.random() < self.held_out_share
-        allowed = [option for option in options if self.varied or not option.training]
-        matching = [option for option in allowed if option.held_out == wanted] or allowed
-        chosen = self.rng.choice(matching)
-        self.used_held_out |= chosen.held_out
+        new = [option for option in options if option.home == self.wordings.new]
+        known = [option for option in options if option.home in self.wordings.known]
+        wanted = self.rng.random() < self.wordings.new_share
+        chosen = self.rng.choice((new if wanted else known) or new or known)
+        self.used_new |= chosen.home == self.wordings.new
         return chosen
 
     def template(self, link: Link, *, mood: Mood, nests: bool = False) -> Template:
@@ -261,21 +269,21 @@ class Writer:
     def reference(self, template: Template, *, moved: bool = True) -> str:
         """What stands for an earlier result; the plain ones where a subtask is only lifted out of a nest."""
         options = references(template)
-        wanted = moved and self.rng.random() < self.held_out_share
+        wanted = moved and self.rng.random() < self.wordings.new_share and self.wordings.new == "test"
         matching = [(text, held) for text, held in options if held == wanted] or list(options)
         text, held = self.rng.choice(matching)
-        self.used_held_out |= held
+        self.used_new |= held
         return text
 
 
 def tell(blueprint: Blueprint, writer: Writer) -> Told:
     """Put a blueprint into words."""
-    writer.used_held_out = False
+    writer.used_new = False
     if blueprint.join is None:
         question, subtasks, style = _tell_chain((*blueprint.branches[0], *blueprint.tail), writer)
     else:
         question, subtasks, style = _tell_fan(blueprint, blueprint.join, writer)
-    return Told(question, tuple(subtasks), style, writer.used_held_out)
+    return Told(question, tuple(subtasks), style, writer.used_new)
 
 
 def add_decoy(question: str, words: str, *, writer: Writer) -> str:

@@ -77,9 +77,10 @@ def assert_own_words(questions: Iterable[str], training_texts: Iterable[str], *,
 
 
 def word_runs(text: str, *, run: int = RUN) -> set[tuple[str, ...]]:
-    """Every so many words in a row, case and punctuation aside. A slot of a template parts what is around it."""
+    """Every so many words in a row, case and commas aside. A slot of a template parts what is around it, and so does the
+    end of a sentence."""
     found: set[tuple[str, ...]] = set()
-    for piece in re.split(r"\{[^}]*\}", text):
+    for piece in re.split(r"\{[^}]*\}|[.?!](?=\s|$)", text):
         words = re.findall(r"\w+", piece.casefold())
         found.update(tuple(words[i : i + run]) for i in range(len(words) - run + 1))
     return found

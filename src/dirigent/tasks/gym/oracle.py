@@ -16,7 +16,7 @@ from functools import cache
 from dirigent.messages import Message, Observe, Reply, Request, ignore
 from dirigent.pool import Pool
 from dirigent.tasks.gym.operation import Key
-from dirigent.tasks.gym.phrasing import Reading, recognise
+from dirigent.tasks.gym.recognition import Reading, recognise
 from dirigent.tasks.gym.skills import OPERATIONS, PUZZLE_SKILL
 from dirigent.tasks.gym.specialists import UNKNOWN, Specialist, beyond
 from dirigent.tasks.task import tidy
@@ -79,7 +79,7 @@ def distractors(operation: str, key: Key) -> tuple[str, ...]:
         near = [str(int(gold) + d) for d in (-10, -2, -1, 1, 2, 10) if int(gold) + d >= 0]
         return tuple(rng.sample(near, 3))
     others = sorted({value for value in op.table.values() if value != gold}, key=lambda v: (abs(len(v) - len(gold)), v))
-    return tuple(rng.sample(others[:12], 3))
+    return tuple(rng.sample(others[:12], min(3, len(others))))
 
 
 class ExactSpecialist:

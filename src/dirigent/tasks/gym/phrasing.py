@@ -1,36 +1,38 @@
-"""The many ways to say one operation, and how to recognise them again.
+"""The many ways to say one operation.
 
 A clause has a mood (noun phrase, order, question) and a form. Direct: the value stands in it ("the capital of Norway").
 Referring: the value comes from an earlier result ("Count its letters."). Nested: another noun phrase stands in the
 value's place. All three are one template with its slots filled differently.
-
-`recognise` is the inverse, by the same templates: exact, so that what a policy wrote can be scored and test
-workers can answer without a model. It knows nothing of questions made of several clauses, nor of warm-only skills.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import cache, lru_cache
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Literal, TypeVar
 
 import msgspec
 
 from dirigent.tasks.gym.operation import Key, Phrases
-from dirigent.tasks.gym.skills import GYM_OPERATIONS, OPERATIONS, WARM_SKILLS
+from dirigent.tasks.gym.skills import OPERATIONS, WARM_SKILLS
 from dirigent.tasks.gym.training_phrases import NONE, training_phrases
 
 Mood = Literal["noun", "order", "ask"]
+
+Home = Literal["everywhere", "train", "dev", "test"]
+"""Where a wording is met: in every split, in training and development, in development alone, or in the test alone.
+
+The test's are what it holds out. Training's are variety that leaves the test as it is; development's are the same kind
+of words kept back from training, so that how a policy takes new wordings is seen without a look at the test.
+"""
 
 
 class Template(msgspec.Struct, frozen=True):
     operation: str
     mood: Mood
     text: str
-    held_out: bool
-    training: bool = False
-    """Met in training only, and never asked in a test."""
+    home: Home = "everywhere"
 
     @property
     def nests(self) -> bool:
@@ -43,13 +45,26 @@ class Lead(msgspec.Struct, frozen=True):
 
     text: str
     mood: Mood
-    held_out: bool = False
-    training: bool = False
-    """Met in training only, and never asked in a test."""
+    home: Home = "everywhere"
 
     def around(self, noun: str) -> str:
         return f"{self.text} {noun}{'?' if self.mood == 'ask' else '.'}"
 
+
+ASKED: frozenset[Home] = frozenset({"everywhere", "test"})
+"""Where a wording is at home that a test may use."""
+
+T = TypeVar("T")
+
+
+def training_homes(wordings: Sequence[T], *, for_dev: int) -> Iterator[tuple[T, Home]]:
+    """Wordings that no test uses, each with its home: the last few are kept back for development."""
+    for i, wording in enumerate(wordings):
+        yield wording, "dev" if i >= len(wordings) - for_dev else "train"
+
+
+LEADS_FOR_DEV = 2
+"""Of each mood."""
 
 TRAINING_LEADS: dict[Mood, tuple[str, ...]] = {
     "order": (
@@ -75,19 +90,17 @@ LEADS = (
     Lead("Please find", "order"),
     Lead("What is", "ask"),
     Lead("Can you tell me", "ask"),
-    Lead("Determine", "order", held_out=True),
-    Lead("I would like to know", "order", held_out=True),
-    Lead("Do you know", "ask", held_out=True),
-    *(Lead(text, mood, training=True) for mood, texts in TRAINING_LEADS.items() for text in texts),
+    Lead("Determine", "order", home="test"),
+    Lead("I would like to know", "order", home="test"),
+    Lead("Do you know", "ask", home="test"),
+    *(
+        Lead(text, mood, home)
+        for mood, texts in TRAINING_LEADS.items()
+        for text, home in training_homes(texts, for_dev=LEADS_FOR_DEV)
+    ),
 )
-TEST_LEADS = tuple(lead for lead in LEADS if not lead.training)
+TEST_LEADS = tuple(lead for lead in LEADS if lead.home in ASKED)
 """What a question of the test may begin with. Specialists learn these: more variety is for conductors."""
-
-CONNECTIVES = (
-    *("then", "next", "after that", "now", "finally", "first", "and", "separately", "also"),
-    *("take", "start with", "think of", "begin with", "from there", "afterwards", "to start", "consider"),
-)
-"""Words a clause may carry over from the sentence it was taken out of."""
 
 TYPE_NAMES = {
     "capital": "city",
@@ -113,32 +126,38 @@ _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and
 
 @cache
 def templates(operation: str) -> tuple[Template, ...]:
-    """Every way to say an operation: those of its skill, then those that only training uses.
+    """Every way to say an operation: those of its skill, then those that no test uses.
 
-    The last of its skill's in each mood is held out, but for warm-only ones: no test asks them.
+    The last of its skill's in each mood is held out for the test, but for warm-only ones: no test asks them. The last
+    of the others in each mood is kept back for development.
     """
     keeps_one = OPERATIONS[operation].skill not in WARM_SKILLS
     own = tuple(
-        Template(operation, mood, text, held_out=keeps_one and i == len(texts) - 1)
+        Template(operation, mood, text, "test" if keeps_one and i == len(texts) - 1 else "everywhere")
         for mood, texts in _by_mood(OPERATIONS[operation].phrases)
         for i, text in enumerate(texts)
     )
     further = training_phrases().get(operation, NONE)
     return own + tuple(
-        Template(operation, mood, text, held_out=False, training=True)
+        Template(operation, mood, text, home)
         for mood, texts in _by_mood(further)
-        for text in texts
+        for text, home in training_homes(texts, for_dev=1)
     )
 
 
 @cache
 def asked_templates(operation: str) -> tuple[Template, ...]:
     """Those a question of the test may use. Specialists learn these: more variety is for conductors."""
-    return tuple(template for template in templates(operation) if not template.training)
+    return tuple(template for template in templates(operation) if template.home in ASKED)
 
 
 def _by_mood(phrases: Phrases) -> tuple[tuple[Mood, tuple[str, ...]], ...]:
     return ("noun", phrases.nouns), ("order", phrases.orders), ("ask", phrases.asks)
+
+
+def is_counted(template: Template) -> bool:
+    """Whether the value counts a unit, so that "that many" stands for it."""
+    return _COUNTED.search(template.text) is not None
 
 
 def direct(template: Template, key: Key) -> str:
@@ -164,7 +183,7 @@ def referring(template: Template, key: Key, reference: str) -> str:
         text = _PAIR.sub(reference, template.text)
     elif "{x's}" in template.text:
         text = template.text.replace("{x's}", reference)
-    elif _COUNTED.search(template.text):
+    elif is_counted(template):
         text = template.text.replace("{x}", reference)
     else:
         text = _SINGLE.sub(reference, template.text)
@@ -183,7 +202,7 @@ def references(template: Template) -> tuple[tuple[str, bool], ...]:
         return tuple(pair)
     if "{x's}" in template.text:
         return (("its", False), (f"that {name}'s", False), (f"this {name}'s", True))
-    if _COUNTED.search(template.text):
+    if is_counted(template):
         return (("that many", False), ("this many", True))
     match = _SINGLE.search(template.text)
     kind = match["kind"] if match else None
@@ -191,153 +210,6 @@ def references(template: Template) -> tuple[tuple[str, bool], ...]:
     if match and f"that {match[0]}" in template.text:
         return ((f"this {kind}", False),) if kind else (("it", False), ("the result", False), typed[1])
     return typed if kind else (*typed, ("it", False), ("that", False), ("the result", False))
-
-
-class Reading(msgspec.Struct, frozen=True):
-    """What a subtask asks: an operation, on written values or on earlier results."""
-
-    operation: str
-    key: Key = ()
-    """Values and parameter, where the subtask is direct."""
-    parameter: str = ""
-    refers: bool = False
-
-
-@lru_cache(maxsize=100_000)
-def recognise(text: str) -> tuple[Reading, ...]:
-    """Every operation a subtask can be read as; more than one only where their answers agree.
-
-    Where no template's own words fit, others that point at an earlier result do as well: "Shift the result by 4
-    places." for "Shift that letter by 4 places." The trained specialists understand them, so exact ones must.
-    """
-    for patterns in (_patterns, _loose_patterns):
-        for core in _cores(text):
-            found = {reading: None for pattern in _candidates(core, patterns()) if (reading := _read(pattern, core))}
-            if found:
-                return tuple(found)
-    return ()
-
-
-class _Pattern(msgspec.Struct, frozen=True):
-    operation: str
-    regex: re.Pattern[str]
-    refers: bool
-
-
-def _cores(text: str) -> Iterable[str]:
-    """The text as it is, then with one more leading word taken off at a time."""
-    core = re.sub(r"\s+", " ", text).strip().strip("\"'").rstrip(".?!;:, ")
-    yield core
-    while (shorter := _LEADING.sub("", core, count=1)) != core:
-        core = shorter
-        yield core
-
-
-_OPENERS = sorted((*CONNECTIVES, *(lead.text for lead in LEADS)), key=len, reverse=True)
-_LEADING = re.compile(rf"^(?:{'|'.join(_OPENERS)})\b[,:]? +", re.IGNORECASE)
-
-
-_ByWords = dict[tuple[str, ...], tuple[_Pattern, ...]]
-"""Patterns by their first words, at most three, before any slot; those that begin with a slot stand under none."""
-_FILED_WORDS = 3
-
-
-def _candidates(core: str, by_words: _ByWords) -> Iterable[_Pattern]:
-    first = tuple(core.casefold().split(" ", _FILED_WORDS)[:_FILED_WORDS])
-    return (pattern for n in range(len(first), -1, -1) for pattern in by_words.get(first[:n], ()))
-
-
-@cache
-def _patterns() -> _ByWords:
-    """All templates as patterns, direct and with their own references."""
-    found: dict[tuple[str, ...], list[_Pattern]] = {}
-    for op in GYM_OPERATIONS:
-        for template in templates(op.full_name):
-            _file(found, _direct_pattern(template))
-            own = "|".join(re.escape(reference) for reference, _ in references(template))
-            _file(found, _referring_pattern(template, referring(template, (_K,), _X), own))
-    return {words: tuple(patterns) for words, patterns in found.items()}
-
-
-_NOUN = r"(?: [a-z]+){1,2}"
-_ANY_ONE = rf"it|that|this|the result|(?:that|this){_NOUN}"
-_ANY_OWNER = rf"its|the result's|(?:that|this){_NOUN}'s"
-_ANY_COUNT = "that many|this many|as many"
-_ANY_TWO = rf"both|(?:both|the two|these two){_NOUN}"
-
-
-@cache
-def _loose_patterns() -> _ByWords:
-    """All templates with anything that may point at an earlier result, also where a noun phrase would stand."""
-    found: dict[tuple[str, ...], list[_Pattern]] = {}
-    for op in GYM_OPERATIONS:
-        for template in templates(op.full_name):
-            text = referring(template, (_K,), _X)
-            if op.arity == 2:
-                _file(found, _referring_pattern(template, text, _ANY_TWO))
-                continue
-            _file(found, _referring_pattern(template, text, _any_reference(template)))
-            if template.nests:
-                _file(found, _referring_pattern(template, nested(template, (_K,), [_X]), _ANY_ONE))
-    return {words: tuple(patterns) for words, patterns in found.items()}
-
-
-def _any_reference(template: Template) -> str:
-    if "{x's}" in template.text:
-        return _ANY_OWNER
-    return _ANY_COUNT if _COUNTED.search(template.text) else _ANY_ONE
-
-
-_K, _X, _Y = "\x00", "\x01", "\x02"
-"""Stand for the slots while a template becomes a pattern."""
-
-
-def _file(by_words: dict[tuple[str, ...], list[_Pattern]], entry: tuple[str, _Pattern]) -> None:
-    text, pattern = entry
-    before_slot = re.split(f"[{_K}{_X}{_Y}]", text, maxsplit=1)[0]
-    words = before_slot.casefold().split(" ")[:-1]  # the last is empty, or part of the word with the slot
-    by_words.setdefault(tuple(words[:_FILED_WORDS]), []).append(pattern)
-
-
-def _direct_pattern(template: Template) -> tuple[str, _Pattern]:
-    text = template.text.replace("{x's}", f"{_X}'s").replace(" a {x}", " {a}{x}").replace("{x}", _X)
-    text = text.replace("{y}", _Y).replace("{k}", _K)
-    source = _source(text).replace(re.escape("{a}"), "an? ").replace(_X, "(?P<x>.+?)").replace(_Y, "(?P<y>.+?)")
-    return text, _Pattern(template.operation, re.compile(source, re.IGNORECASE), refers=False)
-
-
-def _referring_pattern(template: Template, text: str, reference: str) -> tuple[str, _Pattern]:
-    source = _source(text).replace(_X, f"(?:{reference})", 1)
-    return text, _Pattern(template.operation, re.compile(source, re.IGNORECASE), refers=True)
-
-
-def _source(text: str) -> str:
-    return re.escape(text.rstrip(".?")).replace(_K, "(?P<k>.+?)", 1)
-
-
-def _read(pattern: _Pattern, core: str) -> Reading | None:
-    match = pattern.regex.fullmatch(core)
-    if match is None:
-        return None
-    slots = {name: value.casefold() for name, value in match.groupdict().items()}
-    if pattern.refers:
-        parameter = _parameters(pattern.operation).get(slots.get("k", ""))
-        return None if parameter is None else Reading(pattern.operation, parameter=parameter, refers=True)
-    wanted = tuple(slots[name] for name in ("x", "y", "k") if name in slots)
-    key = _keys(pattern.operation).get(wanted)
-    return None if key is None else Reading(pattern.operation, key=key)
-
-
-@cache
-def _keys(operation: str) -> dict[Key, Key]:
-    return {tuple(part.casefold() for part in key): key for key in OPERATIONS[operation].table}
-
-
-@cache
-def _parameters(operation: str) -> dict[str, str]:
-    arity = OPERATIONS[operation].arity
-    found = {key[arity].casefold(): key[arity] for key in OPERATIONS[operation].table if len(key) > arity}
-    return found or {"": ""}
 
 
 def _fill(template: Template, *, values: tuple[str, ...], key: Key) -> str:

@@ -2,8 +2,9 @@
 
 Held out for the test: wordings (templates, frames, leads, references), entities and values a question starts from, a
 fifth of the ordered pairs of skills, two fifths of the triples, and every question of depth 4. Specialists know all
-of it; only the conductor has never seen it. `dev` is drawn like `train` from values of its own: for the curriculum and
-for choosing between runs. `novel` is the test's way of asking for the skill that RL never meets.
+of it; only the conductor has never seen it. `dev` is drawn like `train` from values of its own, and about half of it in
+wordings of its own: for the curriculum and for choosing between runs. `novel` is the test's way of asking for the
+skill that RL never meets.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from dirigent.tasks.gym.compose import (
     pick_by_skill,
     sketch_of,
 )
-from dirigent.tasks.gym.frames import DECOY_WORDS, Told, Writer, add_decoy, tell
+from dirigent.tasks.gym.frames import (
+    DECOY_WORDS,
+    DEV_WORDINGS,
+    TEST_WORDINGS,
+    TRAINING_WORDINGS,
+    Told,
+    Writer,
+    add_decoy,
+    tell,
+)
 from dirigent.tasks.gym.operation import WORDS, Key, Operation, fits
 from dirigent.tasks.gym.skills import GYM_OPERATIONS, HELD_OUT_OPERATIONS, HELD_OUT_SKILL, OPERATIONS, RL_OPERATIONS
 from dirigent.tasks.task import Task
@@ -264,7 +274,7 @@ def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: 
         tags: dict[str, str] = {}
         if rng.random() < DECOY_SHARE:
             told, tags = _with_decoy(blueprint, told, _writer(rng, split))
-        if told.question not in seen and (split != "test" or told.held_out_wording):
+        if told.question not in seen and (split != "test" or told.new_wording):
             seen.add(told.question)
             return blueprint, told, tags
     return None
@@ -282,15 +292,15 @@ def _combination(
 
 
 def _writer(rng: random.Random, split: Split) -> Writer:
-    return Writer(rng, held_out_share=0.5 if split in ("test", "novel") else 0.0)
+    return Writer(rng, {"train": TRAINING_WORDINGS, "dev": DEV_WORDINGS}.get(split, TEST_WORDINGS))
 
 
 def _with_decoy(blueprint: Blueprint, told: Told, writer: Writer) -> tuple[Told, dict[str, str]]:
     used = {link.skill for link in blueprint.links}
     skill = writer.rng.choice([skill for skill in DECOY_WORDS if skill not in used])
     question = add_decoy(told.question, DECOY_WORDS[skill], writer=writer)
-    held_out = told.held_out_wording or writer.used_held_out
-    return msgspec.structs.replace(told, question=question, held_out_wording=held_out), {"decoy": skill}
+    new = told.new_wording or writer.used_new
+    return msgspec.structs.replace(told, question=question, new_wording=new), {"decoy": skill}
 
 
 def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, swap: bool) -> list[Drawn]:
@@ -299,7 +309,7 @@ def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, 
         if swap:
             blueprints = _swapped(rng, depth)
             seed = rng.random()
-            tolds = [tell(b, Writer(random.Random(seed), held_out_share=0.5)) for b in blueprints]
+            tolds = [tell(b, Writer(random.Random(seed), TEST_WORDINGS)) for b in blueprints]
             tags = [{"pair_kind": "swap"}] * 2
         else:
             new = _draw_new(rng, "test", shape, depth, set(seen))
@@ -312,7 +322,7 @@ def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, 
             blueprints, tolds = [blueprint, blueprint], [told, decoyed]
             tags = [{"pair_kind": "decoy"}, {"pair_kind": "decoy", **decoy}]
         fresh = len({told.question for told in tolds} - seen) == 2
-        if fresh and all(told.held_out_wording for told in tolds):
+        if fresh and all(told.new_wording for told in tolds):
             pair = f"{shape}-{depth}-{len(seen)}"
             seen.update(told.question for told in tolds)
             return [(b, t, {**tag, "pair": pair}) for b, t, tag in zip(blueprints, tolds, tags, strict=True)]
@@ -368,6 +378,7 @@ def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: di
             "split": split,
             "shape": blueprint.shape,
             "style": told.style,
+            "wording": "new" if told.new_wording else "known",
             "combination": "held_out" if held_out else "seen",
             "skills": ">".join(sketch.skills),
             **tags,

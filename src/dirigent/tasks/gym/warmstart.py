@@ -20,7 +20,7 @@ import msgspec
 
 from dirigent.plan import Plan, Step
 from dirigent.tasks.gym.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
-from dirigent.tasks.gym.frames import Writer, add_decoy, tell
+from dirigent.tasks.gym.frames import TRAINING_WORDINGS, Writer, add_decoy, tell
 from dirigent.tasks.gym.operation import Key, Operation
 from dirigent.tasks.gym.pools import cards_for, draw_pool, plan_for, renamed, solvable
 from dirigent.tasks.gym.skills import WARM_OPERATIONS
@@ -89,7 +89,7 @@ def warm_start(n: int, *, seed: int) -> list[Lesson]:
         if not riddle and rng.random() < AGAIN_SHARE:
             subtasks = [subtasks[0]] * rng.randint(1, 2) + subtasks
         if rng.random() < DECOY_SHARE:
-            question = add_decoy(question, rng.choice(DECOYS), writer=Writer(rng, held_out_share=0.0))
+            question = add_decoy(question, rng.choice(DECOYS), writer=Writer(rng, TRAINING_WORDINGS))
         cards = _random_cards(rng)
         plan = _random_plan(rng, subtasks[:MAX_STEPS], cards)
         second = rng.random() < SECOND_SHARE
@@ -140,7 +140,7 @@ class _Anything:
 
 def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
     blueprint = _warm_blueprint(rng, steps=steps)
-    told = tell(blueprint, Writer(rng, held_out_share=0.0))
+    told = tell(blueprint, Writer(rng, TRAINING_WORDINGS))
     return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
 
 
@@ -158,7 +158,7 @@ def _riddle(rng: random.Random) -> tuple[str, list[str]]:
         chain = draw_chain(rng, WARM_OPERATIONS, _Anything(), length=rng.choice((1, 1, 2)), first=lead)
         if chain is not None:
             break
-    told = tell(Blueprint("chain", (chain,)), Writer(rng, held_out_share=0.0))
+    told = tell(Blueprint("chain", (chain,)), Writer(rng, TRAINING_WORDINGS))
     return told.question, [told.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(told.subtasks[1:])
 
 
