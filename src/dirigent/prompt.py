@@ -172,10 +172,13 @@ def prompted_planner_messages(
 def trained_planner_messages(
     question: Sequence[Message], infos: Sequence[WorkerInfo], *, limits: Limits
 ) -> tuple[Message, ...]:
-    """For a conductor that learned the language of plans: cards, then the question, and no more."""
-    system = (
-        f"Plan in at most {limits.max_steps} lines: subtask | worker | reads\n{cards(infos, named=True, short=True)}"
-    )
+    """For a conductor that learned the language of plans: cards, then the question, and no more.
+
+    A card reads like a line of a plan: what the worker is good at stands where a subtask would, then its name and id.
+    So a model finds who suits a subtask by the way it copies anything, and a name is read after what is said of it.
+    """
+    lines = [f"{_about(info, short=True)} | {info.name} {i}" for i, info in enumerate(infos)]
+    system = "\n".join([f"Plan in at most {limits.max_steps} lines: subtask | worker | reads", *lines])
     return (Message("system", system), Message("user", _transcript(question)[0]))
 
 
@@ -224,24 +227,23 @@ def placeholder(kind: str, mark: str) -> str:
     return f"[{kind} {mark}]"
 
 
-def cards(infos: Sequence[WorkerInfo], *, named: bool, short: bool = False) -> str:
-    """The pool as numbered lines: id, name unless hidden, what it is good at, price, speed.
+def cards(infos: Sequence[WorkerInfo], *, named: bool) -> str:
+    """The pool as numbered lines: id, name unless hidden, what it is good at, price, speed."""
+    labels = (f"{i} {info.name}" if named else f"{i}" for i, info in enumerate(infos))
+    return "\n".join(f"{label}: {_about(info)}" for label, info in zip(labels, infos, strict=True))
 
-    `short` is for a conductor that was trained on it: it knows what the two numbers of a price are, and every word
-    of a card is read for every plan.
-    """
-    lines = []
-    for i, info in enumerate(infos):
-        label = f"{i} {info.name}" if named else f"{i}"
-        notes = [info.about.strip() or "no description"]
-        if info.price is not None and (info.price.input or info.price.output):
-            price = f"${info.price.input:g}/{info.price.output:g}"
-            long = f"${info.price.input:g} in, ${info.price.output:g} out per million tokens"
-            notes.append(price if short else long)
-        if info.speed_tps:
-            notes.append(f"{info.speed_tps:.0f} tokens/s")
-        lines.append(f"{label}: {'; '.join(notes)}")
-    return "\n".join(lines)
+
+def _about(info: WorkerInfo, *, short: bool = False) -> str:
+    """What a card says. `short` is for a conductor that was trained on it: it knows what the two numbers of a price
+    are, and every word of a card is read for every plan."""
+    notes = [info.about.strip() or "no description"]
+    if info.price is not None and (info.price.input or info.price.output):
+        price = f"${info.price.input:g}/{info.price.output:g}"
+        long = f"${info.price.input:g} in, ${info.price.output:g} out per million tokens"
+        notes.append(price if short else long)
+    if info.speed_tps:
+        notes.append(f"{info.speed_tps:.0f} tokens/s")
+    return "; ".join(notes)
 
 
 _SYSTEM = "You plan how a team of language models answers a request. You plan; you never answer it yourself."

@@ -68,7 +68,8 @@ def test_a_swap_exchanges_what_two_cards_say_and_nothing_else() -> None:
         assert {n: a for n, a in now.items() if n not in (one.first, one.second)} == {
             n: a for n, a in said.items() if n not in (one.first, one.second)
         }
-        assert f"{one.first}: {said[one.second]}" in after.messages[0].text
+        line = next(line for line in after.messages[0].text.splitlines() if f" | {one.first} " in line)
+        assert line.startswith(said[one.second])
         assert after.messages[-1] == before.messages[-1]
         assert after.id != before.id
 

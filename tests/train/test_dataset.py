@@ -41,8 +41,8 @@ def test_a_row_shows_its_cards_and_then_its_question() -> None:
     row = RowSource(1).draw(1)[0]
     system, user = row.messages
     assert user.text == row.task.question
-    assert [line.split(":")[0] for line in system.text.splitlines()[1:]] == [
-        f"{i} {name}" for i, name in enumerate(row.shown)
+    assert [line.rpartition(" | ")[2] for line in system.text.splitlines()[1:]] == [
+        f"{name} {i}" for i, name in enumerate(row.shown)
     ]
     assert all(info.about in system.text for info in row.infos)
 

@@ -176,7 +176,7 @@ def test_graphs_are_for_gpus_and_static_caches_for_an_attention_that_takes_their
 
 
 def test_batches_have_few_sizes() -> None:
-    assert [row_bucket(n) for n in (1, 16, 17, 1000, 1024, 1025)] == [16, 16, 64, 1024, 1024, 2048]
+    assert [row_bucket(n) for n in (1, 16, 17, 1000, 1024, 2048, 2049)] == [16, 16, 64, 1024, 1024, 2048, 4096]
 
 
 def test_every_run_of_the_model_knows_the_prompt_of_each_row(tiny: Tiny) -> None:

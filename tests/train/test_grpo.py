@@ -91,6 +91,18 @@ def test_where_enough_groups_have_variance_none_are_replaced(
 
 
 @pytest.mark.timeout(600)
+def test_after_the_first_stage_more_groups_are_sampled_than_are_learned_from(
+    tiny_recipe: Recipe, start: Policy, scorer: Scorer
+) -> None:
+    for stage, sampled in ((0, 16), (1, 32)):
+        grpo = msgspec.structs.replace(tiny_recipe.grpo, prompts=4, rollouts=4, refills=0, oversample=2.0)
+        rows = msgspec.structs.replace(tiny_recipe.rows, first_stage=stage)
+        rollouts, batch = drawn(msgspec.structs.replace(tiny_recipe, grpo=grpo, rows=rows), start, scorer)
+        assert rollouts.metrics["rollouts"] == sampled
+        assert len(batch["reward"]) == 16
+
+
+@pytest.mark.timeout(600)
 def test_a_step_drawn_again_is_the_same_and_another_step_is_not(
     tiny_recipe: Recipe, start: Policy, scorer: Scorer
 ) -> None:

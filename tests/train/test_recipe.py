@@ -75,6 +75,7 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints must be 2 or more"),
         ("[grpo]\nsteps = 0", "steps must be 1 or more, not 0"),
         ("[grpo]\nrefills = -1", "refills must be 0 or more"),
+        ("[grpo]\noversample = 0.5", "oversample must be 1 or more"),
         ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
         ('[workers]\nkind = "exact"\nmisled = 1.5', "a share from 0 to 1, not 1.5"),
         ("[workers]\nmisled = 0.3", 'it wants kind "exact"'),

@@ -26,7 +26,7 @@ def test_every_lesson_is_a_valid_plan_for_the_pool_its_prompt_shows(lessons: str
     assert any(len(pair.messages) > 2 for pair in pairs) == (lessons == "warm_start")
     for pair in pairs:
         cards = pair.messages[0].text.splitlines()[1:]
-        names = [card.split(":")[0].split()[1] for card in cards]
+        names = [card.rpartition(" | ")[2].split()[0] for card in cards]
         second = len(pair.messages) > 2
         plan = parse_plan(pair.completion, names, Limits(), dialect="lines", may_accept=second)
         if second:

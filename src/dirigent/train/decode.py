@@ -35,7 +35,7 @@ LOOK_EVERY_TURNS = 8
 """How often a GPU is asked whether all rows have ended: asking makes it wait."""
 LENGTH_STEP = 128
 """Static caches have lengths that are multiples of this, so that few shapes occur."""
-ROW_BUCKETS = (16, 64, 256, 512, 1024)
+ROW_BUCKETS = (16, 64, 256, 512, 1024, 2048)
 """Static batches have one of these sizes. A batch has no more rows than the last, unless one group alone does."""
 
 

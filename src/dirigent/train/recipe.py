@@ -121,7 +121,7 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    steps: int = 280
+    steps: int = 360
     prompts: int = 64
     """Questions a step, over all processes."""
     rollouts: int = 16
@@ -150,6 +150,9 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What advantages are divided by: nothing, the group's spread but at least 0.1, or the spread whatever it is, which
     cancels the weight of cost (docs/how-it-learns.md). `with_cost` is nothing until cost counts and the floored spread
     from then on: where all of a group is right, cost alone tells its plans apart, and by very little."""
+    oversample: float = 1.0
+    """Groups sampled at once for each one wanted, once the first stage is passed: by then about half of them have no
+    variance, and twice the rows take little longer to write than one draw after another."""
     refills: int = 1
     """How often groups without variance are replaced by newly drawn ones within a step."""
     refill_below: float = 0.6
@@ -178,6 +181,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if self.refills < 0:
             raise ValueError(f"refills must be 0 or more, not {self.refills}")
+        if self.oversample < 1:
+            raise ValueError(f"oversample must be 1 or more, not {self.oversample:g}")
 
 
 class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

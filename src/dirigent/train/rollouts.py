@@ -62,7 +62,7 @@ class Rollouts:
         settings = self.recipe.grpo
         kept: list[Group] = []
         spare: list[Group] = []
-        ask_for, seconds = wanted, {"sample_seconds": 0.0, "score_seconds": 0.0}
+        ask_for, seconds = self._at_first(wanted), {"sample_seconds": 0.0, "score_seconds": 0.0}
         for turn in range(1 + settings.refills):
             groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
             sifted = sift([group.rewards for group in groups], wanted=wanted - len(kept))
@@ -84,6 +84,10 @@ class Rollouts:
     def lambda_(self, step: int) -> float:
         """The weight of cost at a step."""
         return lambda_at(step, self.cost_from_step, self.recipe.cost)
+
+    def _at_first(self, wanted: int) -> int:
+        """How many groups to sample so that about as many as wanted teach something."""
+        return round(wanted * self.recipe.grpo.oversample) if self.rows.state.stage > 0 else wanted
 
     def _groups(self, n: int, *, step: int, turn: int, trainer: Any, seconds: dict[str, float]) -> list[Group]:
         began = time.monotonic()

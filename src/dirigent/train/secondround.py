@@ -15,17 +15,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from dirigent.tasks.gym.compose import Shape
 from dirigent.tasks.gym.specialists import RL_ROSTER
 from dirigent.tasks.gym.split import generate
-from dirigent.tasks.task import Task, grade
+from dirigent.tasks.task import grade
 from dirigent.train.dataset import Row, RowSettings, make_row, second_round
 from dirigent.train.recipe import SecondRoundSettings
 from dirigent.train.reward import Scored
 
-CHECKABLE = ("check",)
+CHECKABLE: tuple[Shape, ...] = ("check",)
 """Shapes of question whose answer a worker can verify."""
-QUESTIONS_AT_ONCE = 256
-"""Drawn at a time until enough are checkable: about one in ten is."""
 
 
 class Stock(msgspec.Struct, frozen=True):
@@ -83,13 +82,9 @@ class SecondRounds:
 
 def first_rounds(rng: random.Random, n: int, *, settings: RowSettings) -> list[Row]:
     """`n` rows of checkable questions over pools of every size."""
-    checkable: list[Task] = []
-    while len(checkable) < n:
-        tasks = generate("train", QUESTIONS_AT_ONCE, seed=rng.getrandbits(48))
-        checkable += [task for task in tasks if task.tags.get("shape") in CHECKABLE]
     return [
         make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=RL_ROSTER)
-        for task in checkable[:n]
+        for task in generate("train", n, seed=rng.getrandbits(48), shapes=CHECKABLE)
     ]
 
 

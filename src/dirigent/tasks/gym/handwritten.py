@@ -77,8 +77,8 @@ def assert_own_words(questions: Iterable[str], training_texts: Iterable[str], *,
 
 
 def word_runs(text: str, *, run: int = RUN) -> set[tuple[str, ...]]:
-    """Every so many words in a row, case and commas aside. A slot of a template parts what is around it, and so does the
-    end of a sentence."""
+    """Every so many words in a row, case and commas aside. A slot of a template parts what is around it, and so does
+    the end of a sentence."""
     found: set[tuple[str, ...]] = set()
     for piece in re.split(r"\{[^}]*\}|[.?!](?=\s|$)", text):
         words = re.findall(r"\w+", piece.casefold())

@@ -70,12 +70,17 @@ HELD_OUT_PAIRS = 0.2
 HELD_OUT_TRIPLES = 0.4
 
 
-def generate(split: Split, n: int, *, seed: int, depths: Sequence[int] = ()) -> list[Task]:
-    """`n` tasks with different questions, the same for the same seed. Depth 4 is left out of `train` and `dev`."""
+def generate(
+    split: Split, n: int, *, seed: int, depths: Sequence[int] = (), shapes: Sequence[Shape] = ()
+) -> list[Task]:
+    """`n` tasks with different questions, the same for the same seed; of some depths or shapes only, if any are named.
+
+    Depth 4 is left out of `train` and `dev`.
+    """
     if split not in get_args(Split):
         raise ConfigError(f"no split is called {split!r}; there are: {', '.join(get_args(Split))}")
     rng = random.Random(f"{split} {seed}")
-    slots = _slots(split, n, depths)
+    slots = _slots(split, n, depths=depths, shapes=shapes)
     drawn: list[Drawn] = []
     seen: set[str] = set()
     for (shape, depth), count in slots.items():
@@ -232,13 +237,17 @@ def _word_types() -> dict[str, str]:
     return found
 
 
-def _slots(split: Split, n: int, depths: Sequence[int]) -> dict[tuple[Shape, int], int]:
+def _slots(split: Split, n: int, *, depths: Sequence[int], shapes: Sequence[Shape]) -> dict[tuple[Shape, int], int]:
     """How many tasks of each shape and depth, by largest remainder, so that the mix is exact."""
-    most = 4 if split in ("test", "novel") else 3
-    wanted = {d for d in depths or range(1, 5) if d <= most}
-    shares = {slot: w for slot, w in MIX.items() if slot[1] in wanted and (split != "novel" or slot[0] == "chain")}
+    there = {slot: w for slot, w in MIX.items() if slot[1] < 4 or split in ("test", "novel")}
+    there = {slot: w for slot, w in there.items() if split != "novel" or slot[0] == "chain"}
+    wanted_depths, wanted_shapes = set(depths or range(1, 5)), set(shapes or ("chain", "fan", "check"))
+    shares = {slot: w for slot, w in there.items() if slot[0] in wanted_shapes and slot[1] in wanted_depths}
     if not shares:
-        raise ConfigError(f"split {split!r} has no tasks of depths {list(depths)}; it has 1 to {most}")
+        kinds = ", ".join(f"{shape} of depth {depth}" for shape, depth in there)
+        asked = f"of depths {list(depths)}" if depths else ""
+        asked += f" of shapes {list(shapes)}" if shapes else ""
+        raise ConfigError(f"split {split!r} has no tasks {asked.strip()}; it has: {kinds}")
     total = sum(shares.values())
     exact = {slot: n * share / total for slot, share in shares.items()}
     counts = {slot: int(x) for slot, x in exact.items()}
