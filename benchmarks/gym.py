@@ -1,6 +1,7 @@
 """The gym's results, with every planner there is: writes docs/results/gym.{json,md,html}.
 
     python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume]
+    python benchmarks/gym.py --page                the pages again, from the figures that are there
 
 Carries out recipes/eval-gym.toml. The trained planners, `conductor` and `warm-start`, join by themselves once their
 weights are in the package, first in the table; `--language` adds the same base untrained, which is slow on a CPU.
@@ -17,7 +18,7 @@ import msgspec
 from dirigent.cli.evaluating import carried_out
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import load_recipe
-from dirigent.evals.report import as_json, as_markdown, as_table
+from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.weights import packaged
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,8 +33,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--resume", action="store_true", help="go on with what an interrupted run has finished")
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
+    parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
+    if args.page:
+        out = args.out or ROOT / recipe.out
+        write_pages(read(out), out)
+        return
     there = [name for name in TRAINED if name in packaged()]
     planners = (*there, *(("language",) if args.language else ()), *recipe.planners)
     recipe = msgspec.structs.replace(
@@ -48,12 +54,21 @@ def main() -> None:
     scratch.with_suffix(".jsonl").unlink()
     report = msgspec.structs.replace(report, recipe={**report.recipe, "recipe": "recipes/eval-gym.toml"})
     out.write_bytes(as_json(report))
-    out.with_suffix(".md").write_text(as_markdown(report), encoding="utf-8")
-    out.with_suffix(".html").write_text(as_html(report), encoding="utf-8")
+    write_pages(report, out)
     print(as_table(report))
     for name in TRAINED:
         if name not in there:
             print(f"not in the table: {name}, whose weights are not in the package yet")
+
+
+def read(out: Path) -> Report:
+    """The report of an earlier run."""
+    return msgspec.json.decode(out.read_bytes(), type=Report)
+
+
+def write_pages(report: Report, out: Path) -> None:
+    out.with_suffix(".md").write_text(as_markdown(report), encoding="utf-8")
+    out.with_suffix(".html").write_text(as_html(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -244,7 +244,7 @@ def as_page(found: DryRun) -> str:
         lines.append(f"| {name} | {cost.calls:,.0f} | {usd_text(cost.usual_usd)} | {usd_text(cost.most_usd)} |")
     total = sum(found.estimates.values(), Estimate(0.0, 0.0, 0.0))
     lines.append(f"| **all** | {total.calls:,.0f} | {usd_text(total.usual_usd)} | {usd_text(total.most_usd)} |")
-    unpriced = [name for name, price in found.report.prices.items() if not price.output]
+    unpriced = [name for name, price in found.report.prices.items() if price is None or not price.output]
     if unpriced:
         lines += ["", f"Taken as free, for want of a price: {', '.join(unpriced)}."]
     return "\n".join([*lines, "", f"Commit `{figures['commit'] or 'unknown'}`.", ""])

@@ -19,6 +19,7 @@ import msgspec
 
 from dirigent.evals.commit import source_commit
 from dirigent.evals.figures import Figures
+from dirigent.evals.notes import unpriced_note
 from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, NEED_ANSWERS, evaluate_recorded, load_recorded
 from dirigent.evals.report import Report
 from dirigent.evals.stats import Difference
@@ -112,6 +113,7 @@ def section(report: Report) -> str:
             f"## {report.tasks['name']}: {report.tasks['n']:,} questions, {report.tasks['pool']}",
             table(header, rows),
             " ".join(chosen),
+            *filter(None, [unpriced_note(report.unpriced)]),
             f"**Verdict:** {report.verdict}. {against_hindsight(report)}",
         ]
     )
@@ -123,7 +125,8 @@ def prices(reports: Sequence[Report]) -> str:
     for report in reports:
         for model, source in report.chosen["prices"].items():
             price = report.prices[model]
-            rows[model] = [model, f"{price.input:g}", f"{price.output:g}", source]
+            rates = ["unknown"] * 2 if price is None else [f"{price.input:g}", f"{price.output:g}"]
+            rows[model] = [model, *rates, source]
     header = ["model", "$ per million read", "written", "source"]
     return "## Prices\n\n" + table(header, [rows[model] for model in sorted(rows, key=str.lower)])
 
@@ -136,7 +139,7 @@ def cells(report: Report, name: str, row: Figures) -> list[str]:
         difference(row.versus_best),
         difference(report.chosen["hindsight"]["versus"].get(name)),
         f"{row.calls:.2f}",
-        f"{row.cost_usd_per_question * 1000:.3g}",
+        "unknown" if row.cost_usd_per_question is None else f"{row.cost_usd_per_question * 1000:.3g}",
         "●" if name in report.chosen["pareto"] else "",
     ]
 

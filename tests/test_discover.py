@@ -51,6 +51,14 @@ async def test_a_server_on_its_port_is_found_with_its_chat_models() -> None:
     assert found.servers == (Server("ollama", f"http://127.0.0.1:{port}/v1", ("llama3.2:3b",)),)
 
 
+async def test_another_dirigent_is_no_server_of_models() -> None:
+    async def ours(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [{"id": "dirigent-mini", "owned_by": "dirigent"}]})
+
+    async with serving(ours) as port:
+        assert not (await discover(environment=NO_KEYS, ports={"vllm": port})).anything
+
+
 async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_servers() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>hello</html>", content_type="text/html")

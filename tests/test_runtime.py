@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dirigent.build import card
-from dirigent.config import Loaded, parse_config
+from dirigent.config import KNOWN_PLANNERS, Loaded, parse_config
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Request
 from dirigent.plan import Plan, Step
@@ -56,6 +56,27 @@ async def test_an_empty_pool_says_how_to_fill_it() -> None:
     async with open_runtime(loaded("")) as runtime:
         with pytest.raises(ConfigError, match="`dirigent init`"):
             runtime.conductor()
+
+
+@pytest.mark.parametrize("workers", ["", 'workers = ["a", "b"]\n'])
+@pytest.mark.parametrize("planner", KNOWN_PLANNERS)
+async def test_every_planner_can_take_the_place_of_a_trained_one(planner: str, workers: str) -> None:
+    trained = '[[worker]]\nname = "t"\nkind = "scripted"\nreplies = ["T"]\n'
+    profile = f'[profile.p]\nplanner = "conductor"\nplanner_worker = "t"\n{workers}'
+    async with open_runtime(loaded(TWO + trained + profile)) as runtime:
+        conductor = runtime.conductor("p", changes={"planner": planner})
+        assert conductor.pool.names == ("a", "b"), "who was trained to plan is given no step"
+        chosen = runtime.conductor("p", changes={"planner": "single", "planner_worker": "b"})
+        assert (await chosen.run("q")).answer == "B"
+
+
+async def test_what_keeps_several_workers_from_being_used_is_said_once(tmp_path: Path) -> None:
+    local = "".join(f'[[worker]]\nname = "{n}"\nkind = "local"\nweights = "none.gguf"\n' for n in "xyz")
+    async with open_runtime(loaded(TWO + local, tmp_path)) as runtime:
+        assert sorted(runtime.problems) == ["x", "y", "z"]
+        assert runtime.problem == runtime.problems["x"]
+    async with open_runtime(loaded(TWO)) as runtime:
+        assert runtime.problem == ""
 
 
 async def test_a_plan_by_hand_has_no_fallback_and_must_name_workers_of_the_pool() -> None:

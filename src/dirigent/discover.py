@@ -137,7 +137,7 @@ HEADER = """\
 PROFILES = """\
 # Without planner_worker the first worker plans; its order above is yours to change.
 [profile.ultra]
-planner = "language"            # language | single | moa | reflect | vote
+planner = "language"            # language | single | moa | reflect | vote; conductor: a trained worker
 max_steps = 5
 max_rounds = 2
 deadline_s = 900
@@ -177,11 +177,11 @@ async def _probe(client: HttpClient, name: str, port: int) -> Server | None:
 
 
 def _model_ids(body: bytes) -> tuple[str, ...]:
-    """Ids of the models that can chat, as far as their names say."""
+    """Ids of the models that can chat, as far as names say. Another Dirigent's are left out: pools are of models."""
     try:
         listed: Any = msgspec.json.decode(body)
-        ids = [str(item["id"]) for item in listed["data"]]
-    except (msgspec.DecodeError, KeyError, TypeError):
+        ids = [str(item["id"]) for item in listed["data"] if item.get("owned_by") != "dirigent"]
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return ()
     chatting = [i for i in ids if i.isprintable() and not NOT_CHAT.search(i)]
     return tuple(chatting[:MODELS_PER_SERVER])

@@ -18,7 +18,16 @@ import msgspec
 
 from dirigent.build import Builder
 from dirigent.conduct import Conductor
-from dirigent.config import Config, Loaded, Profile, choose_profile, config_path, load_config, parse_config
+from dirigent.config import (
+    KNOWN_PLANNERS,
+    Config,
+    Loaded,
+    Profile,
+    choose_profile,
+    config_path,
+    load_config,
+    parse_config,
+)
 from dirigent.discover import discover, toml_of
 from dirigent.errors import ConfigError
 from dirigent.home import home
@@ -27,6 +36,7 @@ from dirigent.planner import LanguagePlanner, Planner
 from dirigent.planners import make_planner
 from dirigent.planners.fixed import Fixed, Single
 from dirigent.pool import Pool
+from dirigent.toml import nearest
 from dirigent.worker import WorkerInfo
 from dirigent.workers.http import HttpClient
 
@@ -77,6 +87,11 @@ class Runtime:
         self.problems = problems
         """Worker -> why it cannot be used yet, with the fix."""
 
+    @property
+    def problem(self) -> str:
+        """All that keeps workers from being used, each thing once, however many it keeps; empty where nothing does."""
+        return "; ".join(dict.fromkeys(self.problems.values()))
+
     def conductor(
         self,
         profile: str = "",
@@ -89,7 +104,7 @@ class Runtime:
         they are of the profile, or of what it is `called`."""
         name, settings = choose_profile(self.config, profile)
         if changes:
-            settings = _changed(settings, changes)
+            settings = _changed(settings, changes, names=self.pool.names)
         pool = self._usable_pool(settings)
         if plan is not None:
             for step in plan.steps:
@@ -112,7 +127,7 @@ class Runtime:
         planner_names: tuple[str, ...] = ()
         if settings.planner == "conductor":  # it plans, and is given no step
             if not settings.planner_worker:
-                raise ConfigError('planner "conductor" needs planner_worker: the worker that has the trained adapter')
+                raise ConfigError('planner "conductor" needs planner_worker (--worker): who has the trained adapter')
             planner_names = (self.pool.require(settings.planner_worker),)
             pool = pool.without(planner_names)
         elif settings.planner_worker:
@@ -123,10 +138,16 @@ class Runtime:
         return pool
 
 
-def _changed(settings: Profile, changes: Mapping[str, Any]) -> Profile:
-    values = msgspec.structs.asdict(settings) | dict(changes)
+def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str, ...]) -> Profile:
+    planner = changes.get("planner", settings.planner)
+    if planner not in KNOWN_PLANNERS:
+        raise ConfigError(f'no planner is called "{planner}"{nearest(planner, KNOWN_PLANNERS)}')
+    values = msgspec.structs.asdict(settings)
+    if settings.planner == "conductor" and planner != "conductor":  # the trained worker does nothing but plan
+        workers = tuple(name for name in settings.workers or names if name != settings.planner_worker)
+        values |= {"planner_worker": "", "workers": workers}
     try:
-        return Profile(**values)  # built anew, since `replace` would skip its checks
+        return Profile(**(values | dict(changes)))  # built anew, since `replace` would skip its checks
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

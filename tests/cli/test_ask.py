@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dirigent.config import KNOWN_PLANNERS
 from tests.cli.conftest import POOL, Run
 
 pytestmark = pytest.mark.usefixtures("pool_file")
@@ -54,12 +55,20 @@ def test_the_profile_and_the_planner_are_chosen_by_options(run: Run) -> None:
     assert (told["answer"], told["usage"]["calls"]) == ("four", 1)
 
 
+@pytest.mark.parametrize("command", ["ask", "plan"])
+def test_help_names_every_planner_that_the_option_takes(run: Run, command: str) -> None:
+    (line,) = [line for line in run(command, "--help").out.splitlines() if "--planner" in line]
+    assert set(re.findall(r"[a-z]+", line.partition("<str>")[2])) - {"or"} == set(KNOWN_PLANNERS)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--profile", "ulta"], 'no profile is called "ulta"; did you mean "ultra"?'),
-        (["--planner", "vot"], "did you mean 'vote'?"),
-        (["--planner", "conductor"], 'planner "conductor" needs planner_worker'),
+        (["--planner", "vot"], 'no planner is called "vot"; did you mean "vote"?'),
+        (["--planner", "conducter"], 'did you mean "conductor"?'),
+        (["--planner", "x"], f"there are: {', '.join(KNOWN_PLANNERS)}"),
+        (["--planner", "conductor"], 'planner "conductor" needs planner_worker (--worker)'),
         (["--worker", "findr"], "did you mean 'finder'?"),
         (["--max-steps", "99"], "max_steps must be 1 to 32, not 99"),
         (["--deadline", "0"], "deadline_s must be above 0"),

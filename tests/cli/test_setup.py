@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,36 @@ KEY = "not-a-real-key-0123456789"
 def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever runs on the usual ports of the machine that runs the tests is not looked for."""
     monkeypatch.setattr("dirigent.discover.USUAL_PORTS", {})
+
+
+@pytest.fixture
+def no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without the extra `local`, on which a download would be for nothing."""
+
+    async def fetch(name: str, **_: object) -> Path:
+        raise AssertionError(f"{name} was downloaded, and cannot be used")
+
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    monkeypatch.setattr("dirigent.cli.running.fetch", fetch)
+
+
+@pytest.mark.usefixtures("no_servers", "no_extra")
+@pytest.mark.parametrize("command", [["serve"], ["demo"], ["ask", "q"], ["plan", "q"]], ids=" ".join)
+def test_a_missing_extra_is_said_once_before_anything_is_downloaded(run: Run, command: list[str]) -> None:
+    ran = run(*command)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "error: local models need xllamacpp: pip install 'dirigent[local]'\n"
+
+
+@pytest.mark.usefixtures("no_servers", "no_extra")
+def test_a_missing_extra_is_one_finding_for_all_its_workers(run: Run) -> None:
+    ran = run("doctor")
+    assert ran.code == 1
+    assert ran.out.count("need xllamacpp") == 1
+    assert "(facts, letters, " in ran.out
+    ran = run("pool", "check")
+    assert ran.code == 1
+    assert ran.err.count("need xllamacpp") == 1
 
 
 @pytest.mark.usefixtures("no_servers")
@@ -43,6 +74,21 @@ class TestInit:
         assert "--force writes over it" in ran.err
         assert run("init", "--force").code == 0
         assert "smol" in pool_file.read_text()
+
+    def test_without_anything_and_without_the_extra_it_writes_nothing_and_says_how_to_go_on(
+        self, run: Run, own_place: Path, no_extra: None
+    ) -> None:
+        ran = run("init")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("error: found no key and no model server, and local models need xllamacpp")
+        assert ran.err.count("xllamacpp") == 1
+        assert "pip install 'dirigent[local]'" in ran.err
+        assert "OPENAI_API_KEY" in ran.err
+        assert not (own_place / "dirigent.toml").exists()
+
+    def test_a_key_is_enough_without_the_extra(self, run: Run, no_extra: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        assert run("init").code == 0
 
     def test_a_folder_that_cannot_be_written_is_named(self, run: Run) -> None:
         ran = run("init", "--path", "no/such/folder.toml")

@@ -289,6 +289,7 @@ def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("recorded · 40 questions · 4 recorded models, 5-fold · seed 1")
+    assert "of runs with 8 questions at a time" in result.stdout
     report = json.loads(out.read_text())
     assert report["planners"]["best"]["accuracy"] == 0.9
     assert (report["recipe"]["pool"], report["recipe"]["limit"]) == (f"recorded:{file}", 200)

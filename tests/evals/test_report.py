@@ -77,7 +77,7 @@ def test_without_the_best_single_worker_there_is_no_verdict() -> None:
 
 
 def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -> None:
-    head, best, conductor, random, verdict = as_table(
+    head, best, conductor, random, times, verdict = as_table(
         report_of(row("best", 10), row("conductor", 30), row("random", 11))
     ).splitlines()
     assert head.startswith("sums · 40 questions · pool of 2 · exact workers · seed 7")
@@ -85,6 +85,7 @@ def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -
     assert "25.0  [14.2–40.2]" in best
     assert "+50.0 *" in conductor
     assert "+2.5 ns" in random
+    assert times.startswith("Times (p50, p95, mean) are of runs with several questions at a time")
     assert verdict.startswith("verdict: conductor beats")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dirigent.messages import ToolCall, Usage
 from dirigent.store.ledger import usage
-from tests.serve.conftest import PLAN, Server, Start
+from tests.serve.conftest import CONFIG, PLAN, Server, Start
 from tests.stub_wires import StubCall, StubReply
 
 
@@ -191,6 +191,20 @@ async def test_a_dry_run_plans_and_prices_but_asks_no_worker(server: Server) -> 
     assert 0 < answer.object["estimate"]["low_usd"] < answer.object["estimate"]["high_usd"]
     assert [call.model for call in server.stub.calls] == ["boss"]
     assert (await usage(server.service.store)).calls == 1  # the planning itself is in the book
+
+
+async def test_a_dry_run_is_settled_when_its_caller_hears_of_it(start: Start) -> None:
+    server = await start(config=CONFIG.replace('planner_worker = "boss"', 'planner_worker = "beta"\nfallback = "none"'))
+    for said, status in ((PLAN, 200), ("no plan", 502)):  # what came to nothing was paid as well
+        server.stub.answer = lambda call, said=said: said
+        before = await usage(server.service.store)
+        answer = await server.chat(model="ultra", dirigent={"dry_run": True})
+        after = await usage(server.service.store)
+        assert answer.status == status
+        assert after.calls > before.calls
+        assert after.held_usd == 0, "a kill in this moment would charge the worst case"
+        assert after.output_tokens > before.output_tokens
+        assert after.cost_usd > before.cost_usd
 
 
 async def test_every_attempt_is_in_the_book_before_its_call(server: Server) -> None:

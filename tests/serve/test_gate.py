@@ -167,8 +167,10 @@ async def test_with_a_key_the_server_may_listen_anywhere(start: Start) -> None:
 async def test_a_worker_that_is_this_very_server_is_refused(server: Server) -> None:
     port = int(server.stub.url("openai").split(":")[2].split("/")[0])
     for host in ("127.0.0.1", "0.0.0.0", "localhost"):
-        with pytest.raises(ConfigError, match=r'"alpha".*itself'):
+        with pytest.raises(ConfigError, match=r'"alpha".*itself') as refused:
             check_no_loop(server.service.runtime.config, host=host, port=port)
+        assert "another --port for the server" in str(refused.value)
+        assert "another base_url for the worker" in str(refused.value)
     check_no_loop(server.service.runtime.config, host="127.0.0.1", port=port + 1)
 
 

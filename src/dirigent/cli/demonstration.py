@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from dirigent.cli.output import FAILED, print_text
-from dirigent.cli.running import bring_weights, watched_run
+from dirigent.cli.running import bring_weights, check_workers, watched_run
 from dirigent.conduct import Conductor
 from dirigent.config import Config, parse_config
 from dirigent.discover import Found, toml_of
@@ -85,6 +85,7 @@ TRAINED_COURSE = (
 async def demonstrate(*, interactive: bool) -> int:
     """Show the embedded default at work; 1 where a built-in question was not answered."""
     loaded = parse_config(toml_of(Found()))
+    await check_workers(loaded)
     await bring_weights(loaded)
     _say_weights()
     async with open_runtime(loaded) as runtime:

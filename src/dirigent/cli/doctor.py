@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -70,14 +71,23 @@ async def _workers(loaded: Loaded) -> list[Check]:
     """Keys, extras and files of each worker, then whether its address can be reached."""
     async with open_runtime(loaded) as runtime:
         problems = runtime.problems
-    return list(await asyncio.gather(*(_worker(w, problems.get(w.name, "")) for w in loaded.config.worker)))
+    kept = [_kept_from_use(problem, problems) for problem in dict.fromkeys(problems.values())]
+    usable = [worker for worker in loaded.config.worker if worker.name not in problems]
+    return kept + list(await asyncio.gather(*(_worker(worker) for worker in usable)))
 
 
-async def _worker(worker: WorkerConfig, problem: str) -> Check:
+def _kept_from_use(problem: str, problems: Mapping[str, str]) -> Check:
+    """One finding for all the workers that it keeps from being used."""
+    names = [name for name, its_problem in problems.items() if its_problem == problem]
+    found, _, fix = problem.partition(": ")
+    fix = fix or "see docs/reference/configuration.md"
+    if len(names) == 1:
+        return Check(f"worker {names[0]}", False, found, fix)
+    return Check(f"{len(names)} workers", False, f"{found} ({', '.join(names)})", fix)
+
+
+async def _worker(worker: WorkerConfig) -> Check:
     what = f"worker {worker.name}"
-    if problem:
-        found, _, fix = problem.partition(": ")
-        return Check(what, False, found, fix or "see docs/reference/configuration.md")
     if not worker.base_url:
         return Check(what, True, str(worker.kind))
     parts = urlsplit(worker.base_url)

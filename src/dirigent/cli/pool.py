@@ -185,14 +185,17 @@ def _list_table(runtime: Runtime) -> str:
 
 
 async def _check_all(runtime: Runtime, *, timeout_s: float) -> list[dict[str, Any]]:
-    """Ask everybody at once; say each as it comes in."""
+    """Ask everybody at once; say each as it comes in. What keeps workers from being asked is said once."""
 
     async def one(name: str, worker: Worker) -> dict[str, Any]:
         row = {"worker": name, "kind": worker.info.kind, **await _check_one(worker, timeout_s=timeout_s)}
         row |= _prices(worker.info)
-        say(f"{name}: {row['status']}")
+        if name not in runtime.problems:
+            say(f"{name}: {row['status']}")
         return row
 
+    if runtime.problem:
+        say(runtime.problem)
     return await asyncio.gather(*(one(name, worker) for name, worker in runtime.pool.items()))
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from dirigent.cli.output import say, short
 from dirigent.conduct import Conductor
 from dirigent.config import Config, Loaded
-from dirigent.errors import DirigentError
+from dirigent.errors import ConfigError, DirigentError
 from dirigent.messages import Event, Message
 from dirigent.runtime import Runtime, load, open_runtime, open_store
 from dirigent.show import LiveRun, cost_text
@@ -24,11 +24,17 @@ from dirigent.workers.weights import KNOWN, cached, fetch
 
 @asynccontextmanager
 async def opened(config: Path | None) -> AsyncIterator[Runtime]:
-    """The configured pool, its local weights brought first where they are missing."""
-    loaded = await load(config)
-    await bring_weights(loaded)
-    async with open_runtime(loaded) as runtime:
+    """The configured pool, its local weights brought where they are missing and can be used."""
+    async with open_runtime(await load(config)) as runtime:
+        await bring_weights(runtime.loaded, unusable=runtime.problems)
         yield runtime
+
+
+async def check_workers(loaded: Loaded) -> None:
+    """Refuse a pool in which a worker cannot be used; for whoever would fetch weights for nothing."""
+    async with open_runtime(loaded) as runtime:
+        if runtime.problem:
+            raise ConfigError(runtime.problem)
 
 
 async def watched_run(conductor: Conductor, question: str | Sequence[Message], *, config: Config) -> Trace:
@@ -61,15 +67,15 @@ async def keep(trace: Trace, config: Config) -> None:
         say(f"warning: the trace was not kept: {error}")
 
 
-def known_weights(loaded: Loaded) -> list[str]:
-    """The weights that local workers want and that can be fetched, each once."""
-    names = [worker.weights for worker in loaded.config.worker if worker.kind == "local"]
-    return [name for name in dict.fromkeys(names) if name in KNOWN]
+def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]:
+    """The weights that local workers want and that can be fetched, each once; not for workers that are unusable."""
+    workers = [worker for worker in loaded.config.worker if worker.kind == "local" and worker.name not in unusable]
+    return [name for name in dict.fromkeys(worker.weights for worker in workers) if name in KNOWN]
 
 
-async def bring_weights(loaded: Loaded) -> None:
+async def bring_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> None:
     """Fetch what is missing, with a bar on a terminal."""
-    for name in known_weights(loaded):
+    for name in known_weights(loaded, unusable=unusable):
         if cached(name) is None:
             with progress(f"weights {name}") as told:
                 await fetch(name, progress=told)

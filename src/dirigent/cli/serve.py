@@ -36,7 +36,7 @@ def serve(
         _require_extra()
         import msgspec
 
-        from dirigent.cli.running import bring_weights
+        from dirigent.cli.running import bring_weights, check_workers
         from dirigent.runtime import load
         from dirigent.serve.gate import is_loopback
         from dirigent.serve.listen import bound, check_bind, check_no_loop, no_core_dumps, serve_until_stopped
@@ -44,6 +44,7 @@ def serve(
 
         no_core_dumps()
         loaded = await load(config)
+        await check_workers(loaded)
         await bring_weights(loaded)
         settings = _settings(loaded.config.serve, host=host, port=port, grace_s=grace)
         keyed = settings.keys_required or not is_loopback(settings.host)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dirigent.cli.output import FAILED, ConfigOption, JsonOption, carry_out, print_json, print_text, say
+
+if TYPE_CHECKING:
+    from dirigent.config import Loaded
 
 
 def init(
@@ -30,12 +33,14 @@ def init(
             raise ConfigError(f"{path} is there already; --force writes over it, --path names another")
         found = await discover()
         text = toml_of(found)
-        config = parse_config(text, path=path).config
+        loaded = parse_config(text, path=path)
+        if not found.anything:
+            await _check_local(loaded)
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error}") from None
-        names = [worker.name for worker in config.worker]
+        names = [worker.name for worker in loaded.config.worker]
         if as_json:
             servers = {server.name: server.base_url for server in found.servers}
             print_json({"path": str(path), "keys": found.keys, "servers": servers, "workers": names})
@@ -50,6 +55,20 @@ def init(
         say('next:  dirigent pool check   then   dirigent ask "…"')
 
     carry_out(work, as_json=as_json)
+
+
+async def _check_local(loaded: Loaded) -> None:
+    """Refuse to write the pool that is left where there is nothing else, and that cannot run here either."""
+    from dirigent.errors import ConfigError
+    from dirigent.runtime import open_runtime
+
+    async with open_runtime(loaded) as runtime:
+        if runtime.problem:
+            raise ConfigError(
+                f"found no key and no model server, and {runtime.problem}\n"
+                "or set a provider's key, such as OPENAI_API_KEY, or start a model server; "
+                "then `dirigent init` again. Nothing was written"
+            )
 
 
 def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import PlannerFor, noise_seed
+from dirigent.plan import Plan
 from dirigent.planner import LanguagePlanner, Planner
 from dirigent.planners.examples import (
     MAX_SAMPLES,
@@ -41,6 +42,9 @@ from dirigent.workers.counting import Counting, Same
 TRAINED = ("warm-start", "conductor")
 """Planners that are models of ours: whoever evaluates says how to get them."""
 
+UNKNOWN_USD = math.inf
+"""What fitting takes an unknown cost for: it comes behind every known one, so nobody is the cheaper for it."""
+
 VOTE_SAMPLES, SELF_MOA_SAMPLES, MOA_CALLS, TURNS, PANEL = 5, 6, 8, 5, 3
 """Sizes where none is named: self-consistency x5 and MoA of 8 calls as the Conductor paper compares with, five turns of
 reflection as there, six samples as in the Self-MoA paper."""
@@ -60,6 +64,11 @@ class Fitting(msgspec.Struct, frozen=True):
     @property
     def ranking(self) -> tuple[str, ...]:
         return ranked(self.examples)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The workers whose cost nobody knows."""
+        return tuple(name for name, usd in mean_costs_usd(self.examples).items() if usd == UNKNOWN_USD)
 
 
 class Baseline(msgspec.Struct, frozen=True):
@@ -123,8 +132,8 @@ def _cheapest(name: str, detail: str, fitting: Fitting) -> Baseline:
 
 def _vote(name: str, detail: str, fitting: Fitting) -> Baseline:
     best, note, samples = fitting.ranking[0], "", int(detail or VOTE_SAMPLES)
-    if not detail and fitting.equal_cost_usd is not None:
-        sizing = closest_samples(partial(vote_cost_usd, fitting.examples, best), fitting.equal_cost_usd)
+    if (target_usd := _target_usd(detail, fitting)) is not None:
+        sizing = closest_samples(partial(vote_cost_usd, fitting.examples, best), target_usd)
         samples, note = sizing.samples, sizing.note
     planner = Vote(fitting.ranking, samples=samples, counter="count", name=name)
     return Baseline(
@@ -134,13 +143,18 @@ def _vote(name: str, detail: str, fitting: Fitting) -> Baseline:
 
 def _self_moa(name: str, detail: str, fitting: Fitting) -> Baseline:
     best, note, samples = fitting.ranking[0], "", int(detail or SELF_MOA_SAMPLES)
-    if not detail and fitting.equal_cost_usd is not None:
+    if (target_usd := _target_usd(detail, fitting)) is not None:
         price = fitting.pool[best].info.price or Price()
         cost_usd_of = partial(self_moa_cost_usd, fitting.examples, best, price=price)
-        sizing = closest_samples(cost_usd_of, fitting.equal_cost_usd)
+        sizing = closest_samples(cost_usd_of, target_usd)
         samples, note = sizing.samples, sizing.note
     planner = SelfMoa(fitting.ranking, samples=samples, name=name)
     return Baseline(name, _always(planner), max_steps=samples + 1, note=f"{best}, {note or f'{samples} samples'}")
+
+
+def _target_usd(detail: str, fitting: Fitting) -> float | None:
+    """What samples of the best worker are to cost together; None where their number is given, or a cost is unknown."""
+    return None if detail or fitting.ranking[0] in fitting.unpriced else fitting.equal_cost_usd
 
 
 def _moa(name: str, detail: str, fitting: Fitting) -> Baseline:
@@ -187,11 +201,9 @@ def _escalate(name: str, detail: str, fitting: Fitting) -> Baseline:
     cost_usd = mean_costs_usd(fitting.examples)
 
     def planner_for(task: Task, pool: Pool) -> Planner:
-        best, *rest = [worker for worker in fitting.ranking if worker in pool]
-        cheaper = [worker for worker in rest if cost_usd[worker] < cost_usd[best]]
-        if len(cheaper) < 2:
-            return Single(best, name=name)
-        return Escalate((cheaper[0], cheaper[1]), best, name=name)
+        there = [worker for worker in fitting.ranking if worker in pool]
+        pair = _two_cheaper(there, cost_usd)
+        return Escalate((pair[0], pair[1]), there[0], name=name) if pair else Single(there[0], name=name)
 
     pair = escalating(fitting.examples)
     note = (
@@ -204,9 +216,13 @@ def _escalate(name: str, detail: str, fitting: Fitting) -> Baseline:
 
 def escalating(examples: Sequence[Example]) -> tuple[str, ...]:
     """The two most accurate of the workers cheaper than the best; none where fewer than two are."""
-    best, *rest = ranked(examples)
-    cost_usd = mean_costs_usd(examples)
-    cheaper = [worker for worker in rest if cost_usd[worker] < cost_usd[best]]
+    return _two_cheaper(ranked(examples), mean_costs_usd(examples))
+
+
+def _two_cheaper(ranking: Sequence[str], cost_usd: Mapping[str, float]) -> tuple[str, ...]:
+    """Nobody is known to be cheaper than a worker whose own cost is unknown."""
+    best, *rest = ranking
+    cheaper = [worker for worker in rest if cost_usd[worker] < cost_usd[best] < UNKNOWN_USD]
     return tuple(cheaper[:2]) if len(cheaper) >= 2 else ()
 
 
@@ -262,12 +278,26 @@ async def _masrouter(name: str, fitting: Fitting, rollout: Rollout | None) -> Ba
     except ModuleNotFoundError as error:
         raise _without_numpy(name, error) from None
     settings = TeamSettings()
+    if fitting.unpriced:
+        rollout = _by_score_alone(rollout)
     questions = [example.question for example in fitting.examples]
     router = await fit_masrouter(
         questions, answering(fitting.pool), rollout, seed=fitting.seed, settings=settings, name=name
     )
     note = f"{settings.epochs} plans for each of {len(questions)} questions"
+    if fitting.unpriced:
+        note += f", cost left aside: no price is known for {', '.join(fitting.unpriced)}"
     return Baseline(name, _always(router), max_steps=settings.max_agents, note=note)
+
+
+def _by_score_alone(rollout: Rollout) -> Rollout:
+    """Where some costs are unknown, none counts: a plan must not look the better for a worker without a price."""
+
+    async def scored(question: str, plan: Plan) -> tuple[float, float] | None:
+        found = await rollout(question, plan)
+        return None if found is None else (found[0], 0.0)
+
+    return scored
 
 
 def _without_numpy(name: str, error: ModuleNotFoundError) -> ConfigError:

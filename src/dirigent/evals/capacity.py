@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dirigent.evals.figures import by_planner, scores
+from dirigent.evals.figures import by_planner, cheap_first, scores
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.stats import mean, wilson
+from dirigent.evals.stats import mean, mean_or_none, wilson
 
 SINGLE = "single:"
 LEAST_SHARED = 0.9
@@ -25,7 +25,8 @@ class Alone(msgspec.Struct, frozen=True):
     n: int
     accuracy: float
     interval: tuple[float, float]
-    cost_usd_per_question: float
+    cost_usd_per_question: float | None
+    """None: no price is known."""
     tokens: float
     seconds: float
     """A question's mean."""
@@ -55,7 +56,11 @@ def capacity(outcomes: Sequence[Outcome]) -> Capacity | None:
         return None
     alone = {name: _alone(of) for name, of in found.items()}
     ranked = sorted(
-        alone, key=lambda name: (-mean([values[name][task] for task in both]), alone[name].cost_usd_per_question)
+        alone,
+        key=lambda name: (
+            -mean([values[name][task] for task in both]),
+            *cheap_first(alone[name].cost_usd_per_question),
+        ),
     )
     oracle = mean([max(of[task] for of in values.values()) for task in both])
     return Capacity(
@@ -75,7 +80,7 @@ def _alone(outcomes: Sequence[Outcome]) -> Alone:
         n=n,
         accuracy=right,
         interval=wilson(right * n, n),
-        cost_usd_per_question=mean([o.cost_usd for o in outcomes]),
+        cost_usd_per_question=mean_or_none([o.known_cost_usd for o in outcomes]),
         tokens=mean([o.tokens for o in outcomes]),
         seconds=mean([o.seconds for o in outcomes]),
     )

@@ -22,7 +22,7 @@ from dirigent.evals.outcome import Inspect, Outcome, graded, outcome_of
 from dirigent.evals.record import Record
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Observe, Request, ignore
-from dirigent.planner import Planner
+from dirigent.planner import LanguagePlanner, Planner
 from dirigent.pool import Pool
 from dirigent.tasks.graders import judge
 from dirigent.tasks.sandbox import Sandbox
@@ -220,6 +220,7 @@ class _Evaluation(msgspec.Struct):
             repeat=job.repeat,
             inspect=self.inspect,
             ungraded=ungraded,
+            planned_by=planner.worker.info if isinstance(planner, LanguagePlanner) else None,
         )
 
     def _require_prices(self, pool: Pool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.stats import Difference, mean, paired_difference, percentile, wilson
+from dirigent.evals.stats import Difference, mean, mean_or_none, paired_difference, percentile, wilson
 
 ORACLE = "oracle"
 
@@ -50,9 +50,9 @@ class Figures(msgspec.Struct, frozen=True):
     input_tokens: float
     output_tokens: float
     orchestration_tokens: float
-    cost_usd: float
-    """Of all questions, each asked once."""
-    cost_usd_per_question: float
+    cost_usd: float | None
+    """Of all questions, each asked once; None where a worker without a known price was asked."""
+    cost_usd_per_question: float | None
     seconds_p50: float
     seconds_p95: float
     failed: int
@@ -76,7 +76,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     """One planner's figures."""
     n = len({outcome.task for outcome in outcomes})
     right, valid = mean([o.value for o in outcomes]), [o for o in outcomes if o.valid]
-    cost_usd = mean([o.cost_usd for o in outcomes])
+    cost_usd = mean_or_none([o.known_cost_usd for o in outcomes])
     seconds = [o.seconds for o in outcomes]
     return Figures(
         n=n,
@@ -95,7 +95,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         input_tokens=mean([o.input_tokens for o in outcomes]),
         output_tokens=mean([o.output_tokens for o in outcomes]),
         orchestration_tokens=mean([o.orchestration_input_tokens + o.orchestration_output_tokens for o in outcomes]),
-        cost_usd=cost_usd * n,
+        cost_usd=None if cost_usd is None else cost_usd * n,
         cost_usd_per_question=cost_usd,
         seconds_p50=percentile(seconds, 0.5),
         seconds_p95=percentile(seconds, 0.95),
@@ -127,12 +127,20 @@ def scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
 
 
 def oracle(alone: Iterable[Outcome]) -> list[Outcome]:
-    """The best choice of one worker per question: the cheapest that was right, else the cheapest."""
+    """The best choice of one worker per question: the cheapest that was right, else the cheapest. One whose cost is
+    unknown comes after those whose cost is known."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in alone:
         found[outcome.task].append(outcome)
-    chosen = [min(tried, key=lambda o: (-o.value, o.cost_usd, o.planner)) for tried in found.values()]
+    chosen = [
+        min(tried, key=lambda o: (-o.value, *cheap_first(o.known_cost_usd), o.planner)) for tried in found.values()
+    ]
     return [msgspec.structs.replace(outcome, planner=ORACLE) for outcome in chosen]
+
+
+def cheap_first(cost_usd: float | None) -> tuple[bool, float]:
+    """To sort by: what is unknown is not cheap, and comes last."""
+    return cost_usd is None, cost_usd or 0.0
 
 
 def groups(outcomes: Sequence[Outcome], name_of: Callable[[Outcome], str]) -> dict[str, Group]:

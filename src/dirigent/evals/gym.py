@@ -95,7 +95,7 @@ async def evaluate_gym(
         entries += joining
         outcomes += await ask(joining, gym.tasks, pool_for=gym.pool_for, limits=own)
     expected = sum(entry.repeats for entry in entries for task in gym.tasks if entry.wants(task))
-    facts = _facts(gym, planners, baselines, ways, workers=workers, commit=commit, date=date)
+    facts = _facts(gym, planners, baselines, ways, workers=workers, commit=commit, date=date, concurrency=concurrency)
     chosen = {**facts.chosen, **({BEST: fit["ranking"]} if BEST in planners else {})}
     facts = msgspec.structs.replace(facts, fit=fit, chosen=chosen, examples=examples(outcomes, gym.tasks, planners))
     report = make_report(
@@ -280,6 +280,7 @@ def _facts(
     workers: str,
     commit: str,
     date: str,
+    concurrency: int,
 ) -> Facts:
     settings = gym.settings
     low, high = settings.pool_sizes
@@ -292,7 +293,13 @@ def _facts(
     if ways:
         chosen[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(ways.items())}
     return Facts(
-        recipe={"tasks": names, "planners": list(planners), "workers": workers, **msgspec.structs.asdict(settings)},
+        recipe={
+            "tasks": names,
+            "planners": list(planners),
+            "workers": workers,
+            **msgspec.structs.asdict(settings),
+            "concurrency": concurrency,
+        },
         commit=commit,
         seed=settings.seed,
         date=date,

@@ -12,22 +12,27 @@ from typing import Any
 
 import msgspec
 
-from dirigent.evals.figures import ORACLE, Figures, by_planner, kind_of, versus
+from dirigent.evals.figures import ORACLE, Figures, by_planner, cheap_first, kind_of, versus
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.stats import mean
+from dirigent.evals.stats import mean, mean_or_none
 
 SINGLE = "single:"
 CEILING = "ceiling"
 
 
 def pareto(rows: Mapping[str, Figures]) -> list[str]:
-    """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. No reference is one."""
+    """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. No reference is one,
+    and nobody whose cost is unknown."""
     found: list[str] = []
     best = -1.0
-    tried = {name: row for name, row in rows.items() if name not in (ORACLE, CEILING) and row.n}
-    for name in sorted(tried, key=lambda n: (tried[n].cost_usd, -tried[n].accuracy)):
-        if tried[name].accuracy > best:
-            best = tried[name].accuracy
+    tried = [
+        (row.cost_usd_per_question, -row.accuracy, name)
+        for name, row in rows.items()
+        if name not in (ORACLE, CEILING) and row.n and row.cost_usd_per_question is not None
+    ]
+    for _, _, name in sorted(tried, key=lambda found: found[:2]):
+        if rows[name].accuracy > best:
+            best = rows[name].accuracy
             found.append(name)
     return found
 
@@ -64,6 +69,6 @@ def ceiling(outcomes: Sequence[Outcome], *, leaving_out: Collection[str] = (ORAC
     return [msgspec.structs.replace(outcome, planner=CEILING) for chosen in best for outcome in chosen]
 
 
-def _right_then_cheap(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+def _right_then_cheap(outcomes: Sequence[Outcome]) -> tuple[float, bool, float]:
     """A planner that was asked fewer questions of the kind is not the better for it: the mean decides."""
-    return -mean([o.value for o in outcomes]), mean([o.cost_usd for o in outcomes])
+    return -mean([o.value for o in outcomes]), *cheap_first(mean_or_none([o.known_cost_usd for o in outcomes]))

@@ -26,6 +26,7 @@ from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, digest
 from dirigent.evals.report import BEST, Facts, Report, make_report
 from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
+from dirigent.evals.stats import sum_or_none
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planners.given import Alone
@@ -33,7 +34,6 @@ from dirigent.pool import Pool
 from dirigent.tasks.sandbox import Sandbox
 from dirigent.tasks.task import Task
 from dirigent.version import __version__
-from dirigent.worker import Price
 
 EACH = "each"
 UNFITTED = ("single", "random", "conductor", "warm-start", ORACLE)
@@ -77,14 +77,19 @@ async def evaluate_live(
     if ORACLE in names:
         outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
     facts = Facts(
-        recipe={"tasks": list(questions.names), "planners": list(planners), "seed": seed},
+        recipe={
+            "tasks": list(questions.names),
+            "planners": list(planners),
+            "seed": seed,
+            "concurrency": concurrency,
+        },
         commit=commit,
         seed=seed,
         date=date,
         version=__version__,
         tasks=_told(questions, pool, pool_name),
         workers="",
-        prices={info.name: info.price or Price() for info in pool.infos},
+        prices={info.name: info.price for info in pool.infos},
         fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
         notes={b.name: b.note for b in baselines if b.note and b.name in names}
         | ({ORACLE: "one worker per question"} if ORACLE in names else {}),
@@ -135,7 +140,8 @@ class _Live(msgspec.Struct):
     limits: Limits
     trained: Mapping[str, PlannerFor]
     ask: Callable[..., Awaitable[list[Outcome]]]
-    fit_cost_usd: float = 0.0
+    fit_cost_usd: float | None = 0.0
+    """None: unknown."""
 
     async def fitted(self) -> list[Baseline]:
         """The planners, fitted on what each worker does alone with the questions for it."""
@@ -185,7 +191,8 @@ class _Live(msgspec.Struct):
     ) -> list[Outcome]:
         """Ask in order to fit; what it costs is told apart."""
         outcomes = await self.ask(entries, tasks, limits=limits or self.limits)
-        self.fit_cost_usd += sum(outcome.cost_usd for outcome in outcomes)
+        costs_usd = [self.fit_cost_usd, *(outcome.known_cost_usd for outcome in outcomes)]
+        self.fit_cost_usd = sum_or_none(costs_usd)
         return outcomes
 
     def _pool_for(self, task: Task, repeat: int) -> Pool:

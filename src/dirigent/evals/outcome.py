@@ -1,7 +1,8 @@
 """Outcome: what became of one question under one planner, as small as a report needs it.
 
 Made from a trace; the trace itself is kept elsewhere, under the same id. A planner's plan may be inspected by whoever
-knows what a right one looks like: what they find comes along as named marks.
+knows what a right one looks like: what they find comes along as named marks. A call that nobody knows the price of
+makes the run's cost unknown, never free: whoever compares costs asks for `known_cost_usd`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from dirigent.plan import Plan
 from dirigent.tasks.task import Grade, Task
 from dirigent.trace import Trace
+from dirigent.worker import WorkerInfo
 
 Inspect = Callable[[Task, Plan], Mapping[str, bool]]
 """What is right about a plan, by name: `routing`, `parallel`, ..."""
@@ -46,6 +48,9 @@ class Outcome(msgspec.Struct, frozen=True):
     orchestration_input_tokens: int = 0
     orchestration_output_tokens: int = 0
     cost_usd: float = 0.0
+    """As far as prices are known: what a budget counts."""
+    unpriced: tuple[str, ...] = ()
+    """Workers that were asked and whose price nobody knows."""
     seconds: float = 0.0
     kind: str = ""
     depth: int = 1
@@ -74,6 +79,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.input_tokens + self.output_tokens
 
     @property
+    def known_cost_usd(self) -> float | None:
+        """What it cost; None where a part of that is unknown."""
+        return None if self.unpriced else self.cost_usd
+
+    @property
     def failed(self) -> bool:
         """The infrastructure's fault rather than the planner's."""
         return self.error_kind in FAULTS
@@ -93,8 +103,10 @@ def outcome_of(
     repeat: int = 0,
     inspect: Inspect | None = None,
     ungraded: str = "",
+    planned_by: WorkerInfo | None = None,
 ) -> Outcome:
-    """What became of a run. One that failed has no grade: it is wrong, and says why. `ungraded`: why it got none."""
+    """What became of a run. One that failed has no grade: it is wrong, and says why. `ungraded`: why it got none;
+    `planned_by`: the model that wrote the plan, where one did."""
     usage, plan = trace.usage, trace.plan
     first = trace.rounds[0] if trace.rounds else None
     return Outcome(
@@ -114,6 +126,7 @@ def outcome_of(
         orchestration_input_tokens=usage.orchestration_input_tokens,
         orchestration_output_tokens=usage.orchestration_output_tokens,
         cost_usd=trace.cost_usd,
+        unpriced=_unpriced(trace, planned_by),
         seconds=trace.seconds,
         kind=task.kind,
         depth=task.depth,
@@ -123,3 +136,15 @@ def outcome_of(
         error=ungraded or trace.error,
         error_kind=UNGRADED if ungraded else trace.error_kind,
     )
+
+
+def _unpriced(trace: Trace, planned_by: WorkerInfo | None) -> tuple[str, ...]:
+    """Whose calls have no price and state no cost either; one that was not sent, or used nothing, costs nothing.
+
+    A planner of ours runs at home and needs no price; in the pool a local model does, if only a notional one.
+    """
+    unknown = {info.name for info in trace.pool if info.price is None}
+    if planned_by is not None and planned_by.price is None and planned_by.kind != "local":
+        unknown.add(planned_by.name)
+    paid = (a for a in trace.attempts if not a.cached and (a.usage.input_tokens or a.usage.output_tokens))
+    return tuple(dict.fromkeys(a.worker for a in paid if not a.cost_usd and a.worker in unknown))

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures
+from dirigent.evals.hindsight import pareto
 from dirigent.evals.markup import Markup, joined, table, tag
+from dirigent.evals.notes import offered_note, times_note, unpriced_note
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import (
     CAPACITY_HEADER,
@@ -53,14 +55,7 @@ def as_html(report: Report) -> str:
 
 def pareto_front(rows: Mapping[str, Figures]) -> list[str]:
     """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. References are none."""
-    tried = {name: row for name, row in rows.items() if row.n and name not in REFERENCES}
-    front: list[str] = []
-    best = -1.0
-    for name in sorted(tried, key=lambda n: (tried[n].cost_usd_per_question, -tried[n].accuracy)):
-        if tried[name].accuracy > best:
-            best = tried[name].accuracy
-            front.append(name)
-    return front
+    return pareto({name: row for name, row in rows.items() if name not in REFERENCES})
 
 
 def _verdict(report: Report) -> Markup:
@@ -75,8 +70,9 @@ def _verdict(report: Report) -> Markup:
 
 def _table(report: Report) -> Markup:
     note = "An asterisk marks a paired bootstrap difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
+    rows = table(("planner", *HEADER), cells_of(report.planners))
     return _section(
-        "All planners", table(("planner", *HEADER), cells_of(report.planners)), tag("p", note, class_="note")
+        "All planners", rows, *map(_note, (note, times_note(report.recipe), unpriced_note(report.unpriced)))
     )
 
 
@@ -84,12 +80,16 @@ def _cost(report: Report) -> Markup:
     points = [
         Point(name, row.cost_usd_per_question, row.accuracy, row.interval, name in REFERENCES)
         for name, row in report.planners.items()
-        if row.n
+        if row.n and row.cost_usd_per_question is not None
     ]
+    unknown = [name for name, row in report.planners.items() if row.n and row.cost_usd_per_question is None]
+    left_out = f"Not in the plot, as their cost is unknown: {', '.join(unknown)}." if unknown else ""
     plot = scatter(points, pareto_front(report.planners), title="Accuracy against cost, with the Pareto front")
     spent = table(SPENT_HEADER, spent_rows(report.planners), caption="What a question takes")
     said = tokens_sentence(report.planners)
-    return _section("Does it pay?", plot, spent, tag("p", said) if said else None)
+    return _section(
+        "Does it pay?", plot, _note(left_out), spent, _note(times_note(report.recipe)), tag("p", said) if said else None
+    )
 
 
 def _by_task(report: Report) -> Markup | None:
@@ -132,7 +132,8 @@ def _capacity(report: Report) -> Markup | None:
     for task, pool in report.capacity.items():
         heading = tag("h3", task) if len(report.capacity) > 1 else None
         parts.append(joined(heading, table(CAPACITY_HEADER, capacity_rows(pool)), tag("p", capacity_sentence(pool))))
-    return _section("Each worker alone", *parts) if parts else None
+    notes = (offered_note(report.recipe, report.planners, report.notes), times_note(report.recipe))
+    return _section("Each worker alone", *parts, *map(_note, notes)) if parts else None
 
 
 def _examples(report: Report) -> Markup | None:
@@ -176,6 +177,10 @@ def _facts(report: Report) -> Markup:
 def _setting_text(value: object) -> str:
     """The same whether the report was just made or read from its JSON, which has no tuples."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _note(said: str) -> Markup | None:
+    return tag("p", said, class_="note") if said else None
 
 
 def _section(title: str, *children: Markup | None) -> Markup:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import PLAIN, TRAINED, Baseline, Fitting, fit_baseline, layers_of
+from dirigent.evals.baselines import PLAIN, TRAINED, UNKNOWN_USD, Baseline, Fitting, fit_baseline, layers_of
 from dirigent.evals.evaluate import Entry, PlannerFor, PoolFor
 from dirigent.evals.outcome import Outcome
 from dirigent.limits import Limits
@@ -159,7 +159,10 @@ def _example(task: Task, outcomes: Sequence[Outcome]) -> Example:
     return Example(
         question=task.question,
         scores={name: outcome.value for name, outcome in by_worker.items()},
-        costs_usd={name: outcome.cost_usd for name, outcome in by_worker.items()},
+        costs_usd={
+            name: UNKNOWN_USD if outcome.known_cost_usd is None else outcome.known_cost_usd
+            for name, outcome in by_worker.items()
+        },
         replies={name: outcome.answer for name, outcome in by_worker.items()},
         tokens={name: (outcome.input_tokens, outcome.output_tokens) for name, outcome in by_worker.items()},
     )

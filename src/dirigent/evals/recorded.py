@@ -21,7 +21,7 @@ the replay and mean nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,16 @@ async def evaluate_recorded(
     outcomes = [*singles, *chosen]
     outcomes += [*(oracle(singles) if ORACLE in planners else ()), *(ceiling(outcomes) if CEILING in planners else ())]
     expected = (len(questions.workers) + len(entries)) * len(questions.tasks)
-    facts = _facts(questions, planners, folds, settings=settings, commit=commit, date=date, outcomes=outcomes)
+    facts = _facts(
+        questions,
+        planners,
+        folds,
+        settings=settings,
+        commit=commit,
+        date=date,
+        concurrency=concurrency,
+        outcomes=outcomes,
+    )
     several = 1 < len({task.kind for task in questions.tasks}) <= MOST_TASKS
     report = make_report(
         outcomes,
@@ -179,7 +188,7 @@ def load_recorded(file: Path, *, limit: int | None = None, tasks: Sequence[str] 
     graded = [task for task in found if task.grader != "code"]
     source = file if has_answers else [_as_outputs(row) for row in complete]
     workers: dict[str, Worker] = {
-        model: Recorded(source, model=model, price=recorded_price(model)[0]) for model in models
+        model: Recorded(source, model=model, price=_price(model, complete)) for model in models
     }
     asked = _drawn(graded, limit, seed)
     return RecordedSet(file.name.split(".")[0], asked, workers, has_answers, left_out=len(rows) - len(graded))
@@ -196,6 +205,15 @@ def _drawn(tasks: Sequence[Task], limit: int | None, seed: int) -> list[Task]:
         id for ids in by_kind.values() for id in random.Random(f"questions {seed}").sample(ids, min(limit, len(ids)))
     }
     return [task for task in tasks if task.id in drawn]
+
+
+def _price(model: str, rows: Sequence[_RecordedRow]) -> Price | None:
+    """A model's price. None: what the file states, answer by answer, else unknown; one that it says cost nothing
+    throughout is free."""
+    price, _ = recorded_price(model)
+    if price is None and rows and all((row.outputs or {}).get(model, {}).get("cost_usd") == 0 for row in rows):
+        return Price()
+    return price
 
 
 def _as_outputs(row: _RecordedRow) -> dict[str, Any]:
@@ -326,13 +344,15 @@ def _facts(
     settings: RecordedSettings,
     commit: str,
     date: str,
+    concurrency: int,
     outcomes: Sequence[Outcome],
 ) -> Facts:
+    unpriced = {name for outcome in outcomes for name in outcome.unpriced}
     chosen: dict[str, Any] = {
         BEST: [fold.ranking[0] for fold in folds],
         VOTE: [list(fold.ranking[: settings.panel]) for fold in folds],
         ESCALATE: [list(escalating(fold.examples)) for fold in folds],
-        "prices": {name: recorded_price(name)[1] for name in questions.workers},
+        "prices": {name: _price_source(name, unpriced) for name in questions.workers},
         "left_out": questions.left_out,
     }
     if found := by_planner(outcomes).get(ESCALATE):
@@ -343,7 +363,12 @@ def _facts(
         if name in planners
     }
     return Facts(
-        recipe={"pool": "recorded", "planners": list(planners), **msgspec.structs.asdict(settings)},
+        recipe={
+            "pool": "recorded",
+            "planners": list(planners),
+            **msgspec.structs.asdict(settings),
+            "concurrency": concurrency,
+        },
         commit=commit,
         seed=settings.seed,
         date=date,
@@ -354,8 +379,14 @@ def _facts(
             "pool": f"{len(questions.workers)} recorded models, {settings.folds}-fold",
         },
         workers="",
-        prices={name: worker.info.price or Price() for name, worker in questions.workers.items()},
+        prices={name: worker.info.price for name, worker in questions.workers.items()},
         chosen=chosen,
         notes=notes | {name: said for name, said in REFERENCE_NOTES.items() if name in planners},
         examples=examples(outcomes, questions.tasks, [name for name in planners if not name.startswith(SINGLE)]),
     )
+
+
+def _price_source(model: str, unpriced: Collection[str]) -> str:
+    """Where a model's costs are from: of one in no table, what the file states, if it states any."""
+    price, source = recorded_price(model)
+    return source if price is not None or model in unpriced else "the file's own costs"

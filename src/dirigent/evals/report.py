@@ -16,6 +16,7 @@ import msgspec
 from dirigent.evals.capacity import Capacity, capacity
 from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures, by_planner, figures, versus
+from dirigent.evals.notes import offered_note, times_note, unpriced_note
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.stats import Difference
 from dirigent.show.words import seconds_text, usd_text
@@ -37,7 +38,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked: family, split, how many, over which pools."""
     workers: str
     """Who answered: `exact`, `local`, ..."""
-    prices: dict[str, Price]
+    prices: dict[str, Price | None]
+    """None: unknown, which is never taken for free."""
     chosen: dict[str, Any] = {}
     """What was settled on the training and development splits before the test began."""
     fit: dict[str, Any] = {}
@@ -55,6 +57,8 @@ class Report(Facts, frozen=True, kw_only=True):
     """Task -> planner -> its figures on that task alone; empty where everything is one task."""
     capacity: dict[str, Capacity] = {}
     """Task (`all` for all of them) -> what the pool could do there."""
+    unpriced: tuple[str, ...] = ()
+    """Workers that were asked, whose price nobody knows and who state no cost themselves."""
     complete: bool
     """False: the money ran out, or runs are missing for another reason."""
     verdict: str
@@ -84,6 +88,7 @@ def make_report(
         planners=rows,
         by_task={task: figured(found) for task, found in parts.items()},
         capacity={name: found for name, found in able.items() if found is not None},
+        unpriced=tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.unpriced)),
         complete=complete,
         verdict=verdict(rows, references=references),
         **msgspec.structs.asdict(facts),
@@ -95,10 +100,12 @@ def figures_by_planner(
 ) -> dict[str, Figures]:
     """Every planner's row, with its paired differences to the best single worker and to equal-cost self-consistency."""
     found = by_planner(outcomes)
+    known = [name for name, of in found.items() if all(o.known_cost_usd is not None for o in of)]
     rows: dict[str, Figures] = {}
     for name in planners:
         row = figures(found.get(name, []))
-        for field, other in (("versus_best", BEST), ("versus_equal_cost", equal_cost)):
+        equal = equal_cost if name in known and equal_cost in known else ""
+        for field, other in (("versus_best", BEST), ("versus_equal_cost", equal)):
             if name != other and found.get(other) and found.get(name):
                 row = msgspec.structs.replace(row, **{field: versus(found[name], found[other], seed=seed)})
         rows[name] = row
@@ -159,6 +166,7 @@ def as_table(report: Report) -> str:
         lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     if not report.complete:
         lines.append("incomplete: some runs are missing, and figures are over different questions")
+    lines += [said for said in (times_note(report.recipe), unpriced_note(report.unpriced)) if said]
     return "\n".join([*lines, f"verdict: {report.verdict}"])
 
 
@@ -167,6 +175,8 @@ def as_markdown(report: Report) -> str:
     parts = [
         f"# {title_of(report)}",
         _markdown_table(("planner", *HEADER), rows_of(report)),
+        times_note(report.recipe),
+        unpriced_note(report.unpriced),
         f"**Verdict:** {report.verdict}." + ("" if report.complete else " The evaluation is incomplete."),
     ]
     for task, rows in report.by_task.items():
@@ -182,17 +192,20 @@ def as_markdown(report: Report) -> str:
     for task, pool in report.capacity.items():
         title = "## Each worker alone" + ("" if task == "all" else f": {task}")
         parts += [title, _markdown_table(CAPACITY_HEADER, capacity_rows(pool)), capacity_sentence(pool)]
+    if report.capacity:
+        parts += [offered_note(report.recipe, report.planners, report.notes), times_note(report.recipe)]
     parts += ["## Plans", _markdown_table(*plan_table(report.planners))]
     for task, rows in report.by_task.items():
         if any(row.marks for row in rows.values()):
             parts += [f"## Plans: {task}", _markdown_table(*plan_table(rows))]
     parts += ["## What a question takes", _markdown_table(SPENT_HEADER, spent_rows(report.planners))]
+    parts.append(times_note(report.recipe))
     if said := tokens_sentence(report.planners):
         parts.append(said)
     if report.prices:
         parts += ["## Prices, USD per million tokens", _markdown_table(PRICE_HEADER, price_rows(report.prices))]
     parts.append(provenance(report))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 GROUPS = (
@@ -211,7 +224,7 @@ def capacity_rows(pool: Capacity) -> list[tuple[str, ...]]:
             name,
             _share_text(row.accuracy, row.interval),
             f"{row.tokens:,.0f}",
-            usd_text(row.cost_usd_per_question),
+            cost_text(row.cost_usd_per_question),
             seconds_text(row.seconds),
         )
         for name, row in pool.workers.items()
@@ -234,7 +247,8 @@ def provenance(report: Report) -> str:
     )
     if report.fit:
         said += f" Choosing and fitting took {report.fit.get('n', 0):,} questions"
-        said += f" and {usd_text(report.fit.get('cost_usd', 0.0))}, not counted in the rows."
+        cost_usd = report.fit.get("cost_usd", 0.0)
+        said += f" and {'an unknown cost' if cost_usd is None else usd_text(cost_usd)}, not counted in the rows."
     if left := report.tasks.get("left_out"):
         said += " Left out: " + "; ".join(f"{why} ({count:,})" for why, count in left.items()) + "."
     return said
@@ -254,7 +268,7 @@ def _spent_cells(row: Figures) -> tuple[str, ...]:
         f"{row.input_tokens:,.0f}",
         f"{row.output_tokens:,.0f}",
         f"{row.orchestration_tokens:,.0f}",
-        usd_text(row.cost_usd_per_question),
+        cost_text(row.cost_usd_per_question),
         seconds_text(row.seconds_p50),
         seconds_text(row.seconds_p95),
         str(row.failed),
@@ -279,8 +293,18 @@ def tokens_sentence(rows: Mapping[str, Figures]) -> str:
 PRICE_HEADER = ("worker", "input", "output")
 
 
-def price_rows(prices: Mapping[str, Price]) -> list[tuple[str, ...]]:
-    return [(name, f"{price.input:g}", f"{price.output:g}") for name, price in prices.items()]
+def price_rows(prices: Mapping[str, Price | None]) -> list[tuple[str, ...]]:
+    return [
+        (name, UNKNOWN, UNKNOWN) if price is None else (name, f"{price.input:g}", f"{price.output:g}")
+        for name, price in prices.items()
+    ]
+
+
+UNKNOWN = "unknown"
+
+
+def cost_text(cost_usd: float | None) -> str:
+    return UNKNOWN if cost_usd is None else usd_text(cost_usd)
 
 
 PLAN_HEADER = ("planner", "valid", "right if valid", "steps / minimal", "one step in one", "fans in parallel")
@@ -314,7 +338,7 @@ def _cells(row: Figures) -> tuple[str, ...]:
         _percent(row.valid),
         f"{row.steps:.2f}",
         f"{row.tokens:,.0f}",
-        usd_text(row.cost_usd),
+        cost_text(row.cost_usd),
         seconds_text(row.seconds_p50),
     )
 
@@ -343,7 +367,9 @@ def _how(row: Figures, best: Figures) -> str:
     difference = row.versus_best
     assert difference is not None  # a winner has been compared
     said = f"{difference.mean * 100:+.1f} points, paired p = {difference.p:.2g}"
-    if best.cost_usd_per_question:
+    if row.cost_usd_per_question is None or best.cost_usd_per_question is None:
+        said += ", at a cost that cannot be compared: a price is unknown"
+    elif best.cost_usd_per_question:
         said += f", at {row.cost_usd_per_question / best.cost_usd_per_question:.1f}x its cost"
     if (equal := row.versus_equal_cost) is not None:
         beats = equal.significant and equal.mean > 0

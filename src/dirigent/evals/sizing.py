@@ -11,7 +11,7 @@ from dirigent.evals.baselines import Fitting
 from dirigent.evals.evaluate import PlannerFor, PoolFor
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import by_limits, entry_of, fit_baselines
-from dirigent.evals.stats import mean
+from dirigent.evals.stats import mean_or_none
 from dirigent.limits import Limits
 from dirigent.tasks.task import Task
 
@@ -38,11 +38,12 @@ async def equal_cost_usd(
     limits: Limits,
     trained: Mapping[str, PlannerFor],
 ) -> float | None:
-    """A question's mean cost under the measure; None where nobody is to be sized, or there is no measure."""
+    """A question's mean cost under the measure; None where nobody is to be sized, or there is no measure, or its
+    cost is unknown."""
     measure = next((name for name in SIZED_BY if name in names), None)
     if measure is None or not any(name in SIZED for name in names):
         return None
     (baseline,) = await fit_baselines([measure], fitting, trained=trained)
     ((own, _),) = by_limits([baseline], limits).items()
     outcomes = await tried([entry_of(baseline, pool_for)], tasks[:QUESTIONS], limits=own)
-    return mean([outcome.cost_usd for outcome in outcomes]) or None
+    return mean_or_none([outcome.known_cost_usd for outcome in outcomes]) or None

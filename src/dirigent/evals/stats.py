@@ -80,6 +80,18 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """None where one of them is unknown: a mean of the others would be another figure."""
+    total = sum_or_none(values)
+    return None if total is None else total / max(len(values), 1)
+
+
+def sum_or_none(values: Sequence[float | None]) -> float | None:
+    """None where one of them is unknown."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
+
+
 def _two_sided(means: Sequence[float]) -> float:
     """Never 0: so many resamples cannot show less than one in their number (Davison and Hinkley 1997, 4.2)."""
     tolerance = 1e-12  # sums of fifths are not exact

@@ -61,7 +61,7 @@ def models_of(runtime: Runtime) -> list[Model]:
     found += _pinned(found, runtime)
     found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos]
     for planner in KNOWN_PLANNERS:
-        model = Model(f"planner/{planner}", f"planned by {planner}", default, _planned_by(planner, runtime))
+        model = Model(f"planner/{planner}", f"planned by {planner}", default, (("planner", planner),))
         try:
             runtime.conductor(default, changes=dict(model.changes))
         except ConfigError:
@@ -130,13 +130,3 @@ def _policy_day(model: Model, runtime: Runtime) -> str:
     adapter = next((worker.adapter for worker in runtime.config.worker if worker.name == planner), "")
     card = read_cards().get(adapter)
     return card.date if card is not None else ""
-
-
-def _planned_by(planner: str, runtime: Runtime) -> tuple[tuple[str, Any], ...]:
-    """The default profile's settings that change with its planner: a trained conductor plans and does not work."""
-    settings = choose_profile(runtime.config)[1]
-    if settings.planner != "conductor" or planner == "conductor":
-        return (("planner", planner),)
-    names = settings.workers or runtime.pool.names
-    workers = tuple(name for name in names if name != settings.planner_worker)
-    return (("planner", planner), ("planner_worker", ""), ("workers", workers))

@@ -169,6 +169,8 @@ async def drafted(service: Service, ask: Ask) -> DryRun:
         found = await ask.conductor.draft(ask.question, options=ask.options)
     except DirigentError as error:
         raise problem_of(error) from None
+    finally:
+        await _settled(ask)  # no trace is kept, whose commit would have waited for it
     assert found.plan is not None  # `draft` raises where there is none
     try:
         cost = estimate(found.plan, ask.conductor.pool, ask.question, limits=ask.conductor.limits)
@@ -216,8 +218,17 @@ async def _keep(service: Service, ask: Ask, trace: Trace, paused: list[RunState]
             before = ask.waiting.kept
             before = msgspec.structs.replace(before, state=taken_back(before.state, trace))
             await run_states.pause(store, trace, key_id=key_id, body=before)
-        if isinstance(ask.options.ledger, StoreLedger):
-            await ask.options.ledger.settled()  # in the same commit, as a rule; but it must have worked too
+    except DirigentError as error:
+        raise problem_of(error) from error
+    await _settled(ask)  # in the same commit, as a rule; but it must have worked too
+
+
+async def _settled(ask: Ask) -> None:
+    """What the calls have cost is committed: a kill from here on charges nobody the worst case."""
+    if not isinstance(ask.options.ledger, StoreLedger):
+        return
+    try:
+        await ask.options.ledger.settled()
     except DirigentError as error:
         raise problem_of(error) from error
 

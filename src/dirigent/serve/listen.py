@@ -58,7 +58,10 @@ def check_no_loop(config: Config, *, host: str, port: int) -> None:
         parts = urlsplit(worker.base_url)
         same_port = (parts.port or {"http": 80, "https": 443}.get(parts.scheme)) == port
         if same_port and parts.hostname and _leads_here(parts.hostname, port, host=host):
-            raise ConfigError(f'worker "{worker.name}" is this server itself ({worker.base_url}); remove it')
+            raise ConfigError(
+                f'worker "{worker.name}" ({worker.base_url}) is where this server itself would listen: '
+                "choose another --port for the server, or another base_url for the worker"
+            )
 
 
 def _leads_here(name: str, port: int, *, host: str) -> bool:

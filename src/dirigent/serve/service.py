@@ -92,8 +92,8 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
     from dirigent.store.ledger import reconcile
 
     async with open_runtime(loaded) as runtime, open_store(loaded.config) as store:
-        if runtime.problems:
-            raise ConfigError("; ".join(runtime.problems.values()))
+        if runtime.problem:
+            raise ConfigError(runtime.problem)
         await reconcile(store)
         settings = settings or loaded.config.serve
         runtime = Runtime(loaded, guarded(runtime.pool, loaded.config.guardrails), runtime.problems)

@@ -1,0 +1,53 @@
+"""Notes: what stands beside a report's tables, so that no figure is read for what it is not.
+
+Sentences made of what the report itself holds, and empty where there is nothing to say; the table, the Markdown and the
+page show the same ones. Knows no report, only the parts that a sentence is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+
+def times_note(recipe: Mapping[str, Any]) -> str:
+    """How many questions ran at a time: times under load are not what one request takes."""
+    at_a_time = recipe.get("concurrency")
+    if at_a_time == 1:
+        return "Times are of runs one at a time."
+    how_many = (
+        f"{at_a_time} questions at a time" if at_a_time else "several questions at a time (how many is not recorded)"
+    )
+    return (
+        f"Times (p50, p95, mean) are of runs with {how_many}, which share the machine and its workers: "
+        "they are not the latency of one request."
+    )
+
+
+def offered_note(recipe: Mapping[str, Any], planners: Collection[str], notes: Mapping[str, str]) -> str:
+    """Why a planner's row is not a worker's: where each question comes with some of the workers, only a table of
+    workers alone is over all of them. Nothing where every question is offered all."""
+    if "pool_sizes" not in recipe:
+        return ""
+    low, high = recipe["pool_sizes"]
+    said = [
+        f"Here every worker is asked every question; a planner has only the {low} to {high} workers that come with it."
+    ]
+    if best := notes.get("best") if "best" in planners else None:
+        said.append(
+            f"So best ({best}) is {best} where offered and the next in the ranking elsewhere, "
+            "and its row differs from that worker's here."
+        )
+    if "oracle" in planners:
+        said.append("The row oracle is a choice among the workers offered, the line above a choice among all.")
+    return " ".join(said)
+
+
+def unpriced_note(names: Sequence[str]) -> str:
+    """Whose price nobody knows, and what that leaves out."""
+    if not names:
+        return ""
+    return (
+        f"No price is known for {', '.join(names)}: the cost of whoever asked {'it' if len(names) == 1 else 'one'} is "
+        "unknown, never taken for nothing, and left out of the Pareto front and of comparisons at equal cost."
+    )

@@ -1,0 +1,88 @@
+"""What stands beside the tables: how many questions ran at a time, and whom a row is not about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from benchmarks import gym as program
+
+from dirigent.evals.gym import evaluate_gym
+from dirigent.evals.gym_pools import Gym, GymSettings
+from dirigent.evals.gym_workers import exact_worker
+from dirigent.evals.live import evaluate_live
+from dirigent.evals.notes import offered_note, times_note
+from dirigent.evals.page import as_html
+from dirigent.evals.questions import Questions
+from dirigent.evals.report import Report, as_json, as_markdown, as_table
+from dirigent.pool import Pool
+from dirigent.tasks import Task
+from dirigent.workers.scripted import Scripted
+from tests.evals.samples import PRICE
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "gym.json"
+
+
+async def gym_report(*planners: str, concurrency: int) -> Report:
+    return await evaluate_gym(
+        Gym(GymSettings(limit=6, calibration=10), exact_worker), planners, concurrency=concurrency
+    )
+
+
+async def live_report(*, concurrency: int) -> Report:
+    tasks = [Task(str(i), f"What is {i} + 1?", str(i + 1), "final_number", kind="sums") for i in range(6)]
+    pool = Pool([Scripted(f"The answer is {i}.", name=name, price=PRICE) for i, name in enumerate("ab", start=1)])
+    return await evaluate_live(Questions(("sums",), tasks), ["each"], pool, concurrency=concurrency)
+
+
+@pytest.mark.parametrize("concurrency", [3, 5])
+async def test_beside_times_stands_how_many_questions_ran_at_a_time(concurrency: int) -> None:
+    for report in (
+        await gym_report("right", "each", concurrency=concurrency),
+        await live_report(concurrency=concurrency),
+    ):
+        said = f"are of runs with {concurrency} questions at a time"
+        assert "not the latency of one request" in times_note(report.recipe)
+        assert as_table(report).count(said) == 1
+        # Under the table of all, under each worker alone and under what a question takes.
+        assert as_markdown(report).count(said) == as_html(report).count(said) == 3
+        read = msgspec.json.decode(as_json(report), type=Report)
+        assert as_markdown(read) == as_markdown(report)
+
+
+def test_times_of_one_at_a_time_and_of_who_knows_how_many_are_told_apart() -> None:
+    assert times_note({"concurrency": 1}) == "Times are of runs one at a time."
+    assert "several questions at a time (how many is not recorded)" in times_note({})
+
+
+async def test_where_questions_come_with_some_of_the_workers_the_table_of_each_says_so() -> None:
+    report = await gym_report("best", "oracle", "each", concurrency=8)
+    best = report.notes["best"]
+    said = f"best ({best}) is {best} where offered and the next in the ranking elsewhere"
+    markdown = as_markdown(report)
+    alone = markdown.partition("## Each worker alone")[2].partition("\n## ")[0]
+    assert "a planner has only the 3 to 8 workers that come with it" in alone
+    assert said in alone
+    assert "The row oracle is a choice among the workers offered, the line above a choice among all." in alone
+    assert said in as_html(report)
+
+
+def test_the_note_speaks_of_nobody_who_took_no_part() -> None:
+    recipe = {"pool_sizes": [3, 8]}
+    assert "best" not in offered_note(recipe, ["knn"], {"best": "a"})
+    assert "oracle" not in offered_note(recipe, ["knn"], {})
+    assert offered_note({}, ["best", "oracle"], {"best": "a"}) == ""
+
+
+async def test_where_every_question_is_offered_all_workers_there_is_nothing_to_say() -> None:
+    assert "come with it" not in as_markdown(await live_report(concurrency=2))
+
+
+def test_the_pages_of_the_gyms_results_are_made_of_its_figures(tmp_path: Path) -> None:
+    report = program.read(RESULTS)
+    assert report.recipe["concurrency"] == 8
+    program.write_pages(report, tmp_path / "gym.json")
+    for ending in (".md", ".html"):
+        made = (tmp_path / "gym").with_suffix(ending).read_text(encoding="utf-8")
+        assert made == RESULTS.with_suffix(ending).read_text(encoding="utf-8")
