@@ -3,7 +3,7 @@
     python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume]
     python benchmarks/gym.py --page                the pages again, from the figures that are there
 
-Carries out recipes/eval-gym.toml. The trained planners, `conductor` and `warm-start`, join by themselves once their
+Carries out recipes/eval-gym.toml. The trained planners, `conductor` in one and two rounds and `warm-start`, join once their
 weights are in the package, first in the table; `--language` adds the same base untrained, which is slow on a CPU.
 """
 
@@ -23,7 +23,8 @@ from dirigent.weights import packaged
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "eval-gym.toml"
-TRAINED = ("conductor", "warm-start")
+TRAINED = ("conductor", "conductor:2", "warm-start")
+"""In two rounds an answer may be accepted, or planned for again."""
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
         out = args.out or ROOT / recipe.out
         write_pages(read(out), out)
         return
-    there = [name for name in TRAINED if name in packaged()]
+    there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
     planners = (*there, *(("language",) if args.language else ()), *recipe.planners)
     recipe = msgspec.structs.replace(
         recipe,

@@ -103,6 +103,10 @@ def test_wrong_answers_are_plausible_and_always_the_same_three() -> None:
     assert all(text.isdigit() for text in wrong)
 
 
+def test_where_an_answer_has_one_alternative_that_one_is_the_wrong_answer() -> None:
+    assert distractors("letters.same", ("Q", "Q")) == ("different",)
+
+
 def test_the_checker_selects_and_never_solves() -> None:
     checker = find_specialist("checker")
     subtask = "the square root of 1369"

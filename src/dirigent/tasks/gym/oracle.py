@@ -71,7 +71,7 @@ def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:
 
 
 def distractors(operation: str, key: Key) -> tuple[str, ...]:
-    """Three wrong answers that look right, always the same for a key."""
+    """Three wrong answers that look right, or fewer where there are no more; always the same for a key."""
     op = OPERATIONS[operation]
     gold = op.table[key]
     rng = random.Random(f"{operation} {key}")
