@@ -3,8 +3,9 @@
     python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume]
     python benchmarks/gym.py --page                the pages again, from the figures that are there
 
-Carries out recipes/eval-gym.toml. The trained planners, `conductor` in one and two rounds and `warm-start`, join once their
-weights are in the package, first in the table; `--language` adds the same base untrained, which is slow on a CPU.
+Carries out recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join by
+themselves once their weights are in the package, first in the table; `--language` adds the same base untrained, which
+is slow on a CPU.
 """
 
 from __future__ import annotations

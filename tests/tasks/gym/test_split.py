@@ -127,7 +127,7 @@ def test_frames_for_training_alone_are_many_and_share_no_marking_word_with_a_hel
     frames += [((f.text,), f.home) for f in LEADS]
     held_out = marking_words(text for texts, home in frames if home == "test" for text in texts)
     training = marking_words(text for texts, home in frames if home in ("train", "dev") for text in texts)
-    assert sum(home == "train" for _, home in frames) >= 100
+    assert sum(home == "train" for _, home in frames) >= 200
     assert {"consider", "neighbour", "determine"} <= held_out
     assert not held_out & training
 

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from dirigent.tasks.gym.compose import Blueprint, Link
 from dirigent.tasks.gym.phrasing import (
     LEADS,
     Home,
-    Mood,
     Template,
     direct,
     lowered,
@@ -27,8 +26,8 @@ from dirigent.tasks.gym.phrasing import (
     references,
     referring,
     templates,
-    training_homes,
 )
+from dirigent.tasks.gym.training_frames import ClauseFrame, Mood, training_frames
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -50,54 +49,10 @@ class _HasHome(Protocol):
 T = TypeVar("T", bound=_HasHome)
 
 
-class Telling(msgspec.Struct, frozen=True):
-    """A frame for clauses one after another. `{c}` is a clause with a small first letter, `{C}` one with a capital."""
+class Telling(ClauseFrame, frozen=True):
+    """A frame for clauses one after another, and where it is met."""
 
-    opening_mood: Mood
-    opening: str
-    later_mood: Mood
-    later: tuple[str, ...]
-    closing: str = ""
     home: Home = "everywhere"
-
-
-TRAINING_SEQUENCES = (
-    Telling("noun", "I have {c} in front of me.", "order", ("{C}", "Now {c}")),
-    Telling("noun", "Suppose you have {c}.", "order", ("With that, {c}", "{C}")),
-    Telling("noun", "Let us look at {c}.", "order", ("{C}", "Then {c}"), "That is all I want."),
-    Telling("noun", "My first question is about {c}.", "ask", ("{C}", "And then: {c}")),
-    Telling("noun", "You are given {c}.", "order", ("{C}", "Your next task: {c}")),
-    Telling("noun", "Step one: {c}.", "order", ("Another step: {c}", "Next step: {c}")),
-    Telling("order", "Step 1: {c}", "order", ("Next step: {c}", "One more step: {c}"), "Done."),
-    Telling("noun", "Somebody asked me for {c}.", "order", ("Once you have it, {c}", "{C}")),
-    Telling("noun", "Write down {c}.", "order", ("Underneath, {c}", "{C}")),
-    Telling("noun", "Look up {c}.", "order", ("Having done so, {c}", "Next {c}")),
-    Telling("noun", "Recall {c}.", "order", ("Using that, {c}", "{C}")),
-    Telling("noun", "Get hold of {c}.", "order", ("Then please {c}", "{C}"), "Tell me what that makes."),
-    Telling("noun", "We need {c}.", "ask", ("{C}", "So {c}")),
-    Telling("noun", "Imagine {c}.", "order", ("{C}", "Following that, {c}")),
-    Telling("ask", "Quick one: {c}", "ask", ("Also, {c}", "{C}")),
-    Telling("ask", "{C}", "ask", ("And after that: {c}", "Building on this, {c}")),
-    Telling("ask", "Hello! {C}", "order", ("When you have it, {c}", "{C}"), "Thanks."),
-    Telling("order", "Please {c}", "order", ("Then please {c}", "{C}")),
-    Telling("order", "{C}", "ask", ("With the outcome in hand: {c}", "{C}")),
-    Telling("order", "One thing first: {c}", "order", ("Another thing: {c}", "{C}")),
-    Telling("noun", "The puzzle opens with {c}.", "order", ("It goes on: {c}", "{C}"), "Solve it."),
-    Telling("noun", "Compute {c}.", "order", ("{C}", "Subsequently, {c}")),
-    Telling("noun", "Figure out {c}.", "ask", ("In view of this, {c}", "{C}")),
-    Telling("noun", "Note {c}.", "order", ("{C}", "Moving on, {c}"), "Just the final value, please."),
-    Telling("noun", "Everything hangs on {c}.", "order", ("Having that, {c}", "{C}")),
-    Telling("order", "Your task: {c}", "order", ("Later, {c}", "{C}")),
-    Telling("order", "Do this: {c}", "order", ("And this: {c}", "And then this: {c}"), "What is left?"),
-    Telling("noun", "For the quiz we want {c}.", "order", ("{C}", "In the next round, {c}")),
-    Telling("noun", "Call {c} your first result.", "order", ("{C}", "For the next result, {c}")),
-    Telling("ask", "I wonder: {c}", "ask", ("{C}", "Which leads to this: {c}")),
-    Telling("noun", "Hold {c} in your head.", "order", ("{C}", "Without writing, {c}")),
-    Telling("noun", "A friend gave me {c}.", "ask", ("{C}", "Tell me, {c}"), "I am curious."),
-    Telling("order", "In this order: {c}", "order", ("Then: {c}", "Then, {c}"), "Then stop."),
-    Telling("noun", "Pick {c}.", "order", ("{C}", "Continue: {c}")),
-)
-"""Enough of them that no frame is worth remembering. None has a word in common with a held-out one that marks it."""
 
 
 SEQUENCES = (
@@ -112,7 +67,7 @@ SEQUENCES = (
     Telling("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), home="test"),
     Telling("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", home="test"),
     Telling("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), home="test"),
-    *(replace(telling, home=home) for telling, home in training_homes(TRAINING_SEQUENCES, for_dev=4)),
+    *(Telling(**asdict(own), home=home) for home, found in training_frames().items() for own in found.sequences),
 )
 
 
@@ -123,54 +78,6 @@ class Fan(msgspec.Struct, frozen=True):
     home: Home = "everywhere"
 
 
-TRAINING_FANS = (
-    "One half is {a}; the other half is {b}.",
-    "First up is {a}, then {b}.",
-    "I have two values: {a} and {b}.",
-    "Compute {a}, then, independently, {b}.",
-    "Left: {a}. Right: {b}.",
-    "Number one is {a}. Number two is {b}.",
-    "Look up {a}. Also look up {b}.",
-    "Two things matter, {a} and {b}.",
-    "Write down {a}; next to it write {b}.",
-    "My sister asks for {a}, my brother for {b}.",
-    "Team red gets {a}, team blue gets {b}.",
-    "On the first card stands {a}; on the second, {b}.",
-    "We hold {a} against {b}.",
-    "Find {a}. Find {b}.",
-    "You will need {a}; you will also need {b}.",
-    "A is {a}, B is {b}.",
-    "Think of {a}. Besides that, think of {b}.",
-    "Let us have {a}, and also {b}.",
-    "Together with {a} we look at {b}.",
-    "Both {a} and {b} matter now.",
-    "Somebody wrote {a} on the board and {b} below it.",
-    "The first answer is {a}, the second one {b}.",
-    "In one hand {a}, in the other {b}.",
-    "Something must be settled between {a} and {b}.",
-    "Get {a} before you get {b}.",
-    "Figure out {a} and, on its own, {b}.",
-    "Two jobs are waiting: {a}; and after it {b}.",
-    "Solve for {a}. In the same way solve for {b}.",
-    "Given {a}, and given {b}:",
-    "Beside {a} stands {b}.",
-    "Look at {a} along with {b}.",
-    "We take {a} together with {b}.",
-    "Work with {a}, followed by {b}.",
-    "Put {a} alongside {b}.",
-    "Not only {a} but also {b} is wanted.",
-    "Ask for {a}; likewise ask for {b}.",
-    "Note {a}, not forgetting {b}.",
-    "Figure out {a} and do the same with {b}.",
-    "The pair is {a} / {b}.",
-    "It is {a} versus {b}.",
-    "List {a}, {b}.",
-    "Gather {a} first and {b} second.",
-    "Besides {a} we want {b}.",
-    "Name {a}. Name {b} too.",
-)
-
-
 FANS = (
     Fan("Take {a} and {b}."),
     Fan("Find two things: {a}, and {b}."),
@@ -179,7 +86,7 @@ FANS = (
     Fan("Get {a}; get {b} too."),
     Fan("Consider {a}, as well as {b}.", home="test"),
     Fan("Here are two parts: {a}; {b}.", home="test"),
-    *(Fan(text, home) for text, home in training_homes(TRAINING_FANS, for_dev=6)),
+    *(Fan(text, home) for home, found in training_frames().items() for text in found.fans),
 )
 
 
@@ -188,33 +95,13 @@ class Decoy(msgspec.Struct, frozen=True):
     home: Home = "everywhere"
 
 
-TRAINING_DECOYS = (
-    "Forget about {w}.",
-    "I am not asking about {w}.",
-    "{W} will be another day's work.",
-    "Someone mentioned {w} earlier.",
-    "No need for {w}.",
-    "Last week we did {w}.",
-    "{W} belongs to a different question.",
-    "The next exercise is about {w}.",
-    "Leave {w} to others.",
-    "I never liked {w}.",
-    "You may ignore {w}.",
-    "By the way, I enjoy {w}.",
-    "Do not think of {w}.",
-    "We are done with {w}.",
-    "My teacher prefers {w}.",
-    "{W} is not the point.",
-)
-
-
 DECOYS = (
     Decoy("This has nothing to do with {w}."),
     Decoy("Never mind {w}."),
     Decoy("{W} can wait."),
     Decoy("Please keep {w} out of it.", home="test"),
     Decoy("My neighbour is fond of {w}.", home="test"),
-    *(Decoy(text, home) for text, home in training_homes(TRAINING_DECOYS, for_dev=2)),
+    *(Decoy(text, home) for home, found in training_frames().items() for text in found.decoys),
 )
 DECOY_WORDS = {
     "facts": "capitals and currencies",

@@ -16,9 +16,8 @@ import msgspec
 
 from dirigent.tasks.gym.operation import Key, Phrases
 from dirigent.tasks.gym.skills import OPERATIONS, WARM_SKILLS
+from dirigent.tasks.gym.training_frames import Mood, training_frames
 from dirigent.tasks.gym.training_phrases import NONE, training_phrases
-
-Mood = Literal["noun", "order", "ask"]
 
 Home = Literal["everywhere", "train", "dev", "test"]
 """Where a wording is met: in every split, in training and development, in development alone, or in the test alone.
@@ -63,24 +62,6 @@ def training_homes(wordings: Sequence[T], *, for_dev: int) -> Iterator[tuple[T, 
         yield wording, "dev" if i >= len(wordings) - for_dev else "train"
 
 
-LEADS_FOR_DEV = 2
-"""Of each mood."""
-
-TRAINING_LEADS: dict[Mood, tuple[str, ...]] = {
-    "order": (
-        *("Compute", "Figure out", "Look for", "Show me", "Return", "State", "Calculate", "I am looking for", "Get me"),
-        *("Let me hear", "Write down", "Send me", "We need", "Kindly give", "Just tell me", "Quickly give", "Provide"),
-        *("The question is", "Our task is to find", "Help me find", "Answer with"),
-    ),
-    "ask": (
-        "What might be",
-        "Could you find",
-        "May I ask for",
-        "Will you work out",
-        "What do you get for",
-    ),
-}
-
 LEADS = (
     Lead("Give", "order"),
     Lead("Find", "order"),
@@ -93,11 +74,8 @@ LEADS = (
     Lead("Determine", "order", home="test"),
     Lead("I would like to know", "order", home="test"),
     Lead("Do you know", "ask", home="test"),
-    *(
-        Lead(text, mood, home)
-        for mood, texts in TRAINING_LEADS.items()
-        for text, home in training_homes(texts, for_dev=LEADS_FOR_DEV)
-    ),
+    *(Lead(text, "order", home) for home, found in training_frames().items() for text in found.leads.orders),
+    *(Lead(text, "ask", home) for home, found in training_frames().items() for text in found.leads.asks),
 )
 TEST_LEADS = tuple(lead for lead in LEADS if lead.home in ASKED)
 """What a question of the test may begin with. Specialists learn these: more variety is for conductors."""

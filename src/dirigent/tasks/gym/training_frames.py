@@ -1,0 +1,90 @@
+"""Frames that only training and development use: `training_frames.toml`, read into leads, sequences, fans and decoys.
+
+With a few frames a conductor takes any words it never met for a step of their own ("Then stop."); with many it looks
+for what is asked. They stand apart from the frames that the test shares because more of them must not change the
+test, and each is at home in one table of the file, so that what development keeps to itself is said and not derived.
+What a frame is filled with belongs to frames.py and phrasing.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from dirigent.errors import ConfigError
+
+FILE = Path(__file__).with_name("training_frames.toml")
+
+Mood = Literal["noun", "order", "ask"]
+
+
+class Leads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Words before a noun phrase, by the mood they give it."""
+
+    orders: tuple[str, ...]
+    asks: tuple[str, ...]
+
+
+class ClauseFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A frame for clauses one after another. `{c}` is a clause with a small first letter, `{C}` one with a capital."""
+
+    opening_mood: Mood
+    opening: str
+    later_mood: Mood
+    later: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    closing: str = ""
+
+
+class Frames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    leads: Leads
+    sequences: tuple[ClauseFrame, ...]
+    fans: tuple[str, ...]
+    """With `{a}` and `{b}`, the two independent parts."""
+    decoys: tuple[str, ...]
+    """With `{w}`, what a question does not need, or `{W}`, the same with a capital."""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    train: Frames
+    dev: Frames
+
+
+@cache
+def training_frames() -> Mapping[Literal["train", "dev"], Frames]:
+    """The frames that ship, by where they are at home."""
+    return read_frames(FILE)
+
+
+def read_frames(file: Path) -> dict[Literal["train", "dev"], Frames]:
+    """Frames from such a file; every one must have the slots that its kind is filled at."""
+    try:
+        found = msgspec.toml.decode(file.read_bytes(), type=_File)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{file.name} is not a file of frames: {error}") from None
+    for frames in (found.train, found.dev):
+        for text, wanted in _wanted_slots(frames):
+            if not re.fullmatch(wanted, slots := "".join(re.findall(r"\{.*?\}", text))):
+                raise ConfigError(f"{file.name}: {text!r} has the slots {slots!r} where {_told(wanted)} should be")
+    return {"train": found.train, "dev": found.dev}
+
+
+_CLAUSE, _BOTH, _WORDS, _NONE = r"\{[cC]\}", r"\{a\}\{b\}", r"\{[wW]\}", ""
+
+
+def _wanted_slots(frames: Frames) -> Iterator[tuple[str, str]]:
+    """Every text of the frames, each with the pattern of its slots in a row."""
+    for sequence in frames.sequences:
+        yield from ((text, _CLAUSE) for text in (sequence.opening, *sequence.later))
+        yield sequence.closing, _NONE
+    yield from ((text, _BOTH) for text in frames.fans)
+    yield from ((text, _WORDS) for text in frames.decoys)
+    yield from ((text, _NONE) for text in (*frames.leads.orders, *frames.leads.asks))
+
+
+def _told(wanted: str) -> str:
+    return {_CLAUSE: "{c} or {C}", _BOTH: "{a} and then {b}", _WORDS: "{w} or {W}", _NONE: "none"}[wanted]
