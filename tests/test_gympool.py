@@ -94,7 +94,7 @@ async def test_the_conductor_plans_and_is_given_no_step(
     assert trace.planner == "conductor"
     draft = trace.rounds[0].drafts[0]
     assert draft.dialect == "lines"
-    assert draft.messages[0].text.startswith("Plan in at most 1 lines: subtask | worker | reads\n0 facts: Good at")
+    assert draft.messages[0].text.startswith("Plan in at most 1 lines: subtask | worker | reads\nGood at")
     assert trace.pool[0].price is not None
     assert trace.pool[0].price.output == 0.4
     assert list((orchestra / "weights" / "merged").glob("*+conductor.*.gguf")), "its adapter is merged into the base"
