@@ -77,12 +77,7 @@ async def evaluate_live(
     if ORACLE in names:
         outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
     facts = Facts(
-        recipe={
-            "tasks": list(questions.names),
-            "planners": list(planners),
-            "seed": seed,
-            "concurrency": concurrency,
-        },
+        recipe={"tasks": list(questions.names), "planners": list(planners), "seed": seed, "concurrency": concurrency},
         commit=commit,
         seed=seed,
         date=date,
@@ -91,8 +86,7 @@ async def evaluate_live(
         workers="",
         prices={info.name: info.price for info in pool.infos},
         fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
-        notes={b.name: b.note for b in baselines if b.note and b.name in names}
-        | ({ORACLE: "one worker per question"} if ORACLE in names else {}),
+        notes=_notes(baselines, names),
         examples=examples(outcomes, questions.tasks, [n for n in names if not n.startswith(SINGLE)]),
     )
     return make_report(
@@ -104,6 +98,12 @@ async def evaluate_live(
         task_of=lambda outcome: outcome.kind,
         equal_cost=EQUAL_COST if EQUAL_COST in names else "",
     )
+
+
+def _notes(baselines: Sequence[Baseline], names: Sequence[str]) -> dict[str, str]:
+    """What is said beside a planner's name."""
+    notes = {b.name: b.note for b in baselines if b.note and b.name in names}
+    return notes | ({ORACLE: "one worker per question"} if ORACLE in names else {})
 
 
 def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, PlannerFor]) -> list[str]:
