@@ -5,18 +5,25 @@
 
 Carries out recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join by
 themselves once their weights are in the package, first in the table; `--language` adds the same base untrained, which
-is slow on a CPU.
+is slow on a CPU. What the cards of the weights say that figures may claim stands under the table.
+
+Once another conductor ships, `conductor-language` stands behind it: the earlier one, which started from the language of
+plans alone. Its weights cannot be asked any more, so its row is that of docs/results/gym-language.json, the report made
+of it then. Where that is not of the same questions the row is left out, and stderr says why.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
 
 from dirigent.cli.evaluating import carried_out
+from dirigent.errors import ConfigError
+from dirigent.evals.beside import beside, read_report, unlike
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
@@ -26,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "eval-gym.toml"
 TRAINED = ("conductor", "conductor:2", "warm-start")
 """In two rounds an answer may be accepted, or planned for again."""
+EARLIER = ROOT / "docs" / "results" / "gym-language.json"
+CONDUCTOR, CONDUCTOR_THEN = "conductor", "conductor-language"
 
 
 def main() -> None:
@@ -38,10 +47,14 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
-    if args.page:
-        out = args.out or ROOT / recipe.out
-        write_pages(read(out), out)
-        return
+    try:
+        # Before anything is asked: a file that cannot be read must not cost a run.
+        earlier = read_earlier()
+        if args.page:
+            page_again(args.out or ROOT / recipe.out, earlier)
+            return
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}") from None
     there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
     planners = (*there, *(("language",) if args.language else ()), *recipe.planners)
     recipe = msgspec.structs.replace(
@@ -55,6 +68,7 @@ def main() -> None:
     report = asyncio.run(carried_out(recipe, scratch, resume=args.resume, traces=False, source="recipes/eval-gym.toml"))
     scratch.with_suffix(".jsonl").unlink()
     report = msgspec.structs.replace(report, recipe={**report.recipe, "recipe": "recipes/eval-gym.toml"})
+    report = with_earlier(report, earlier)
     out.write_bytes(as_json(report))
     write_pages(report, out)
     print(as_table(report))
@@ -63,9 +77,29 @@ def main() -> None:
             print(f"not in the table: {name}, whose weights are not in the package yet")
 
 
-def read(out: Path) -> Report:
-    """The report of an earlier run."""
-    return msgspec.json.decode(out.read_bytes(), type=Report)
+def read_earlier(path: Path = EARLIER) -> Report | None:
+    """What was measured of the earlier conductor; None where there is no such report."""
+    return read_report(path) if path.exists() else None
+
+
+def page_again(out: Path, earlier: Report | None) -> None:
+    """The pages from the figures that are there. A row that joins only now goes into the JSON too: all three agree."""
+    there = read_report(out)
+    report = with_earlier(there, earlier)
+    if report != there:
+        out.write_bytes(as_json(report))
+    write_pages(report, out)
+
+
+def with_earlier(report: Report, earlier: Report | None) -> Report:
+    """The report with the earlier conductor's row, or without it where it is not of the same questions."""
+    if earlier is None:
+        return report
+    if why := unlike(report, earlier, planner=CONDUCTOR):
+        left = "kept as it was" if CONDUCTOR_THEN in report.planners else "not in the table"
+        print(f"{left}: {CONDUCTOR_THEN}, by {EARLIER.name}: {why}", file=sys.stderr)
+        return report
+    return beside(report, earlier, planner=CONDUCTOR, name=CONDUCTOR_THEN)
 
 
 def write_pages(report: Report, out: Path) -> None:

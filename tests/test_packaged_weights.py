@@ -12,14 +12,17 @@ from dirigent.errors import ConfigError
 from dirigent.weights import faults, packaged, read_cards
 
 
-def put(folder: Path, name: str, data: bytes, *, role: str = "specialist", sha256: str = "") -> None:
+def put(
+    folder: Path, name: str, data: bytes, *, role: str = "specialist", sha256: str = "", claims: str | None = None
+) -> None:
     """A file and its card."""
     (folder / f"{name}.gguf").write_bytes(data)
     with (folder / "cards.toml").open("a") as cards:
         cards.write(
             f'[adapter."{name}"]\nrole = "{role}"\nbase = "smollm2-135m"\ndata = "made up"\nrecipe = "none"\n'
             f'commit = "0"\nrank = 4\nalpha = 8.0\nsize_bytes = {len(data)}\n'
-            f'sha256 = "{sha256 or hashlib.sha256(data).hexdigest()}"\nfigures = {{ own = 0.99 }}\n\n'
+            f'sha256 = "{sha256 or hashlib.sha256(data).hexdigest()}"\nfigures = {{ own = 0.99 }}\n'
+            + (f'claims = "{claims}"\n\n' if claims is not None else "\n")
         )
 
 
@@ -34,6 +37,15 @@ def test_adapters_are_found_by_name_with_their_cards(tmp_path: Path) -> None:
     assert packaged(tmp_path) == {"facts": tmp_path / "facts.gguf", "warm-start": tmp_path / "warm-start.gguf"}
     assert read_cards(tmp_path)["facts"].figures == {"own": 0.99}
     assert faults(tmp_path) == []
+
+
+def test_a_card_may_say_what_figures_claim_and_need_not(tmp_path: Path) -> None:
+    put(tmp_path, "conductor", b"GGUF one", role="conductor", claims="claims routing only")
+    put(tmp_path, "facts", b"GGUF two")
+    assert {name: card.claims for name, card in read_cards(tmp_path).items()} == {
+        "conductor": "claims routing only",
+        "facts": "",
+    }
 
 
 def test_an_empty_folder_has_nothing_and_is_not_at_fault(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from benchmarks import gym as program
 
+from dirigent.evals.beside import read_report
 from dirigent.evals.gym import evaluate_gym
 from dirigent.evals.gym_pools import Gym, GymSettings
 from dirigent.evals.gym_workers import exact_worker
@@ -80,7 +81,7 @@ async def test_where_every_question_is_offered_all_workers_there_is_nothing_to_s
 
 
 def test_the_pages_of_the_gyms_results_are_made_of_its_figures(tmp_path: Path) -> None:
-    report = program.read(RESULTS)
+    report = read_report(RESULTS)
     assert report.recipe["concurrency"] == 8
     program.write_pages(report, tmp_path / "gym.json")
     for ending in (".md", ".html"):

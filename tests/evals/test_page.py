@@ -15,6 +15,7 @@ import pytest
 from dirigent.evals.capacity import Alone, Capacity
 from dirigent.evals.examples import Example, ExampleStep, examples
 from dirigent.evals.markup import Markup, escaped, joined, tag
+from dirigent.evals.origins import Earlier, Weights
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import Facts, Report, as_json, make_report
@@ -55,6 +56,8 @@ def report_with(text: str) -> Report:
         prices={f"w{text}": Price(1.0, 2.0)},
         fit={"n": 3, "cost_usd": 0.5},
         notes={"best": text, "vote": text},
+        weights={"language": Weights(recipe=text, commit=text, sha256=text, claims=text)},
+        earlier={"vote": Earlier(commit=text, date=text)},
         examples=(Example(text, text, text, True, False, text, (ExampleStep(text, text, (0,)),), text),),
     )
     names = ["best", f"conductor{text}", "language", "vote"]

@@ -59,6 +59,20 @@ def test_some_training_rows_hide_who_is_behind_a_card_but_none_that_is_measured(
         assert row.as_meant(row.as_shown(plan)) == plan
 
 
+def test_more_rows_may_hide_who_is_behind_a_card_once_the_first_stage_is_passed() -> None:
+    settings = RowSettings(rename=0.0, misname=0.0, later_rename=0.5, later_misname=0.5)
+    assert all(row.shown == row.names for row in RowSource(1, settings).draw(20))
+    later = RowSource(1, settings, state=RowState(stage=1)).draw(20)
+    assert all(row.shown != row.names for row in later if len(row.names) > 1)
+    assert RowSettings(rename=0.3, misname=0.1).names_at(2) == (0.3, 0.1)
+
+
+@pytest.mark.parametrize("shares", [{"rename": 0.9}, {"misname": -0.1}, {"later_rename": 0.8, "later_misname": 0.3}])
+def test_names_that_are_no_shares_are_an_error(shares: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="rename and misname are shares, together at most 1"):
+        RowSettings(**{"rename": 0.2, "misname": 0.2, **shares})  # type: ignore[arg-type]
+
+
 def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
     source = RowSource(3, RowSettings(rename=0.5, misname=0.5))
     rows = [row for row in source.draw(60) if right_plan(row) is not None and row.task.depth == 1]

@@ -69,6 +69,47 @@ def test_cards_are_written_as_they_are_read(tmp_path: Path) -> None:
     assert (into / "cards.toml").read_text() == cards_text(cards)
 
 
+def test_what_figures_may_claim_stands_on_the_cards_of_planners_packed_with_it(tmp_path: Path) -> None:
+    into = tmp_path / "weights"
+    into.mkdir()
+    folders = {name: peft_folder(tmp_path / name) for name in ("facts", "conductor", "warm-start")}
+    claims = 'starts from "gym" questions'
+    pack(folders, into, base=BASE, origin=Origin("second", "1", claims=claims))
+    assert {name: card.claims for name, card in read_cards(into).items()} == {
+        "facts": "",
+        "conductor": claims,
+        "warm-start": claims,
+    }
+    assert (into / "cards.toml").read_text().count("claims = ") == 2
+    pack({"conductor": folders["conductor"]}, into, base=BASE, origin=Origin("third", "2"))
+    again = read_cards(into)
+    assert (again["conductor"].claims, again["warm-start"].claims) == ("", claims)
+
+
+def test_cards_without_a_claim_are_written_as_before() -> None:
+    cards = read_cards()
+    assert "claims" not in cards_text({name: card for name, card in cards.items() if not card.claims})
+
+
+def test_a_claim_comes_from_the_command_line_in_one_line_and_only_for_a_planner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = tmp_path / "weights"
+    into.mkdir()
+    monkeypatch.setattr(pack_module, "default_base", lambda: Path("tiny.gguf"))
+    monkeypatch.setattr(pack_module, "read_base", lambda path: BASE)
+    common = ["pack", "--recipe", "r", "--commit", "c", "--into", str(into), "--claims", "claims routing\n  only"]
+    conductor = peft_folder(tmp_path / "conductor")
+    monkeypatch.setattr(sys, "argv", [*common, "--conductor", str(conductor)])
+    pack_module.main()
+    assert read_cards(into)["conductor"].claims == "claims routing only"
+    peft_folder(tmp_path / "peft" / "facts")
+    monkeypatch.setattr(sys, "argv", [*common, "--specialists", str(tmp_path / "peft")])
+    with pytest.raises(SystemExit, match="error: --claims 'claims routing only' is of a planner: pack it with"):
+        pack_module.main()
+    assert set(packaged(into)) == {"conductor"}
+
+
 def test_nothing_to_pack_and_no_such_specialist_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["pack", "--recipe", "r", "--commit", "c", "--into", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", common)

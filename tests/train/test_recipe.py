@@ -45,7 +45,14 @@ def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("with_cost", 1.0, 16)
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
     assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)
-    assert recipe.warm_start.lessons == "warm_start"
+    assert recipe.warm_start.lessons == "gym_decompositions"
+
+
+def test_gym_language_differs_from_what_ships_in_its_start_and_in_what_was_found_since() -> None:
+    ours, theirs = load_conductor(FOLDER / "gym-language.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    assert ours.warm_start.lessons == "warm_start"
+    different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)}
+    assert different == {"name", "about", "warm_start", "grpo", "rows"}
 
 
 def test_paper_7b_has_the_papers_settings() -> None:

@@ -22,7 +22,7 @@ from dirigent.evals.commit import source_commit
 from dirigent.evals.evaluate import Keep, PlannerFor
 from dirigent.evals.gym import check_planners, evaluate_gym
 from dirigent.evals.gym_pools import Gym, GymSettings, roster_of
-from dirigent.evals.gym_workers import adapters_digest, gym_workers
+from dirigent.evals.gym_workers import adapters_digest, gym_workers, trained_weights
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
 from dirigent.evals.questions import gather, grading
 from dirigent.evals.recipe import RECORDED, EvalRecipe
@@ -100,6 +100,7 @@ async def _gym(made: _Making) -> Report:
         calibration=recipe.calibration,
     )
     adapters = Path(recipe.adapters) if recipe.adapters else None
+    weights = trained_weights(planners, adapters or FOLDER)
     async with gym_workers(recipe.workers, planners, roster_of(settings), adapters=adapters) as (worker_for, factories):
         check_planners(planners, factories)
         gym = Gym(settings, worker_for)
@@ -111,7 +112,13 @@ async def _gym(made: _Making) -> Report:
         }
         async with made.running(about, planners) as running:
             return await evaluate_gym(
-                gym, planners, workers=recipe.workers, factories=factories, limits=limits_of(recipe), **running
+                gym,
+                planners,
+                workers=recipe.workers,
+                factories=factories,
+                weights=weights,
+                limits=limits_of(recipe),
+                **running,
             )
 
 

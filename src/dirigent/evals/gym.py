@@ -27,11 +27,13 @@ from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.figures import ORACLE, by_planner, oracle
 from dirigent.evals.gym_pools import SPLIT_SET, Gym
+from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import NAMES, by_limits, entry_of, examples_of, fit_baselines, rollout_by
-from dirigent.evals.record import Record
-from dirigent.evals.report import BEST, Facts, Report, make_report
+from dirigent.evals.record import Record, digest
+from dirigent.evals.report import Facts, Report, make_report
 from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
+from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planner import Planner
@@ -64,6 +66,7 @@ async def evaluate_gym(
     *,
     workers: str = "",
     factories: Mapping[str, PlannerFor] | None = None,
+    weights: Mapping[str, Weights] | None = None,
     limits: Limits = Limits(),
     record: Record | None = None,
     concurrency: int = 8,
@@ -73,7 +76,8 @@ async def evaluate_gym(
     keep: Keep | None = None,
     observe: Observe = ignore,
 ) -> Report:
-    """Every planner named, on the gym's questions. `factories` gives the planners that are models, by name."""
+    """Every planner named, on the gym's questions. `factories` gives the planners that are models, by name; `weights`
+    is what the cards say of them, for the report."""
     check_planners(planners, factories or {})
     ask: Ask = partial(
         evaluate,
@@ -97,7 +101,8 @@ async def evaluate_gym(
     expected = sum(entry.repeats for entry in entries for task in gym.tasks if entry.wants(task))
     facts = _facts(gym, planners, baselines, ways, workers=workers, commit=commit, date=date, concurrency=concurrency)
     chosen = {**facts.chosen, **({BEST: fit["ranking"]} if BEST in planners else {})}
-    facts = msgspec.structs.replace(facts, fit=fit, chosen=chosen, examples=examples(outcomes, gym.tasks, planners))
+    shown = examples(outcomes, gym.tasks, planners)
+    facts = msgspec.structs.replace(facts, fit=fit, chosen=chosen, examples=shown, weights=dict(weights or {}))
     report = make_report(
         [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
         [name for name in planners if name != EACH],
@@ -309,6 +314,7 @@ def _facts(
             "n": len(gym.tasks),
             "pool": f"pools of {low}–{high}",
             "solvable": solved / len(gym.tasks),
+            "questions": digest(gym.tasks),
         },
         workers=workers,
         prices={specialist.name: specialist.price for specialist in gym.roster},

@@ -16,12 +16,13 @@ from dirigent.build import local_worker, with_defaults
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.gym_pools import WorkerFor
+from dirigent.evals.origins import Weights
 from dirigent.gympool import PLAN_TOKENS, specialist_config
 from dirigent.planner import LanguagePlanner
 from dirigent.tasks.gym.oracle import ExactSpecialist
 from dirigent.tasks.gym.specialists import Specialist
 from dirigent.toml import nearest
-from dirigent.weights import FOLDER, packaged
+from dirigent.weights import FOLDER, packaged, read_cards
 from dirigent.worker import Worker
 from dirigent.workers.local import Local, LocalModel
 
@@ -83,6 +84,17 @@ def find_adapters(folder: Path, names: Sequence[str]) -> dict[str, Path]:
             "--adapters, or use  --workers exact  and planners that are no models"
         )
     return {name: found[name] for name in names}
+
+
+def trained_weights(planners: Sequence[str], folder: Path) -> dict[str, Weights]:
+    """What the cards beside the adapters say of the planners that are trained; nothing of one without a card."""
+    cards = read_cards(folder)
+    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    return {
+        kind: Weights(recipe=card.recipe, commit=card.commit, sha256=card.sha256, claims=card.claims)
+        for kind in kinds
+        if kind in TRAINED_PLANNERS and (card := cards.get(kind)) is not None
+    }
 
 
 def adapters_digest(folder: Path) -> str:

@@ -24,9 +24,10 @@ from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import by_limits, check_names, entry_of, examples_of, fit_baselines, rollout_by
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, digest
-from dirigent.evals.report import BEST, Facts, Report, make_report
+from dirigent.evals.report import Facts, Report, make_report
 from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
 from dirigent.evals.stats import sum_or_none
+from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planners.given import Alone

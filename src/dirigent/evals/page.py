@@ -13,6 +13,7 @@ from dirigent.evals.figures import Figures
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.markup import Markup, joined, table, tag
 from dirigent.evals.notes import offered_note, times_note, unpriced_note
+from dirigent.evals.origins import origins_note
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import (
     CAPACITY_HEADER,
@@ -71,9 +72,9 @@ def _verdict(report: Report) -> Markup:
 def _table(report: Report) -> Markup:
     note = "An asterisk marks a paired bootstrap difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
     rows = table(("planner", *HEADER), cells_of(report.planners))
-    return _section(
-        "All planners", rows, *map(_note, (note, times_note(report.recipe), unpriced_note(report.unpriced)))
-    )
+    origins = origins_note(report.planners, report.weights, report.earlier).replace("`", "")
+    notes = (note, origins, times_note(report.recipe), unpriced_note(report.unpriced))
+    return _section("All planners", rows, *map(_note, notes))
 
 
 def _cost(report: Report) -> Markup:

@@ -38,8 +38,9 @@ from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import NAMES, Alone, examples_of, fit_baselines
 from dirigent.evals.record import Record
 from dirigent.evals.recorded_prices import recorded_price
-from dirigent.evals.report import BEST, Facts, Report, make_report
+from dirigent.evals.report import Facts, Report, make_report
 from dirigent.evals.stats import mean
+from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planner import Planner

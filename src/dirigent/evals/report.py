@@ -1,8 +1,8 @@
 """Report: what an evaluation found, as a table for the terminal, JSON for programs and Markdown for the docs.
 
 It carries what it takes to believe it: the settings that reproduce it, the commit, the seed, the date, the prices.
-The verdict says in one sentence whether conducting paid, and says it just as plainly when it did not. The page with
-plots is `page.py`'s part, from the same struct.
+The sentence that says whether conducting paid is `verdict.py`'s part, the page with plots `page.py`'s, from the same
+struct.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dirigent.evals.capacity import Capacity, capacity
 from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures, by_planner, figures, versus
 from dirigent.evals.notes import offered_note, times_note, unpriced_note
+from dirigent.evals.origins import Earlier, Weights, origins_note
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.stats import Difference
+from dirigent.evals.verdict import BEST, verdict
 from dirigent.show.words import seconds_text, usd_text
 from dirigent.worker import Price
-
-BEST = "best"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What choosing and fitting took: questions, and what they cost."""
     notes: dict[str, str] = {}
     """What stands behind a planner's name, for the table."""
+    weights: dict[str, Weights] = {}
+    """What the cards say of the planners that are trained adapters."""
+    earlier: dict[str, Earlier] = {}
+    """The planners that were not asked this time: whence their rows come."""
     examples: tuple[Example, ...] = ()
 
 
@@ -112,25 +116,6 @@ def figures_by_planner(
     return rows
 
 
-def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = ()) -> str:
-    """One sentence: who beats the best single worker, at what cost, or that nobody does."""
-    best = rows.get(BEST)
-    if best is None:
-        return 'open: add "best" to the planners to compare with the best single worker'
-    if not best.n:
-        return "open: the best single worker was not asked before the evaluation was cut"
-    tried = {name: row for name, row in rows.items() if name != BEST and name not in references and row.versus_best}
-    if not tried:
-        room = [f"{name} {row.versus_best.mean * 100:+.1f}" for name, row in rows.items() if row.versus_best]
-        return f"open: no planner was tried; points over the best single worker: {', '.join(room) or 'none known'}"
-    winners = [name for name, row in tried.items() if _wins(row)]
-    losers = [name for name in tried if name not in winners]
-    if not winners:
-        return f"nothing beats the best single worker ({best.accuracy:.1%}): {_listed(tried)} {_verb(tried)} not"
-    said = "; ".join(f"{name} beats the best single worker ({_how(tried[name], best)})" for name in winners)
-    return said + (f"; {_listed(losers)} {_verb(losers)} not" if losers else "")
-
-
 def as_json(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
@@ -166,7 +151,8 @@ def as_table(report: Report) -> str:
         lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     if not report.complete:
         lines.append("incomplete: some runs are missing, and figures are over different questions")
-    lines += [said for said in (times_note(report.recipe), unpriced_note(report.unpriced)) if said]
+    origins = origins_note(report.planners, report.weights, report.earlier).replace("`", "")
+    lines += [said for said in (origins, times_note(report.recipe), unpriced_note(report.unpriced)) if said]
     return "\n".join([*lines, f"verdict: {report.verdict}"])
 
 
@@ -175,6 +161,7 @@ def as_markdown(report: Report) -> str:
     parts = [
         f"# {title_of(report)}",
         _markdown_table(("planner", *HEADER), rows_of(report)),
+        origins_note(report.planners, report.weights, report.earlier),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
         f"**Verdict:** {report.verdict}." + ("" if report.complete else " The evaluation is incomplete."),
@@ -357,33 +344,6 @@ def _difference(difference: Difference | None) -> str:
     if difference is None:
         return "–"
     return f"{difference.mean * 100:+.1f} {'*' if difference.significant else 'ns'}"
-
-
-def _wins(row: Figures) -> bool:
-    return row.versus_best is not None and row.versus_best.significant and row.versus_best.mean > 0
-
-
-def _how(row: Figures, best: Figures) -> str:
-    difference = row.versus_best
-    assert difference is not None  # a winner has been compared
-    said = f"{difference.mean * 100:+.1f} points, paired p = {difference.p:.2g}"
-    if row.cost_usd_per_question is None or best.cost_usd_per_question is None:
-        said += ", at a cost that cannot be compared: a price is unknown"
-    elif best.cost_usd_per_question:
-        said += f", at {row.cost_usd_per_question / best.cost_usd_per_question:.1f}x its cost"
-    if (equal := row.versus_equal_cost) is not None:
-        beats = equal.significant and equal.mean > 0
-        said += f", {equal.mean * 100:+.1f} against equal-cost self-consistency{'' if beats else ', which is no gain'}"
-    return said
-
-
-def _listed(names: Mapping[str, Figures] | Sequence[str]) -> str:
-    *most, last = list(names)
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _verb(names: Mapping[str, Figures] | Sequence[str]) -> str:
-    return "does" if len(names) == 1 else "do"
 
 
 def _accuracy(group: Any) -> str:

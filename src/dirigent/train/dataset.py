@@ -84,6 +84,9 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured has the workers' own names."""
     misname: float = 0.05
     """Share of rows that show every worker under the name of another one of the pool."""
+    later_rename: float | None = None
+    """The same from the second stage on, when there is routing to begin with; as at first where it is not said."""
+    later_misname: float | None = None
     candidates: int = 4
     """Questions drawn for each one kept."""
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
@@ -101,6 +104,18 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for depth, weight in self.depth_weights.items():
             if not depth.isdecimal() or weight <= 0:
                 raise ValueError(f"depth_weights has {depth} = {weight}; write a depth and a number above 0")
+        for stage in (0, 1):
+            if min(shares := self.names_at(stage)) < 0.0 or sum(shares) > 1.0:
+                raise ValueError(
+                    f"rename and misname are shares, together at most 1, not {shares[0]:g} and {shares[1]:g}"
+                )
+
+    def names_at(self, stage: int) -> tuple[float, float]:
+        """Shares of rows under names that say nothing, and under one another's."""
+        if stage == 0:
+            return self.rename, self.misname
+        rename = self.rename if self.later_rename is None else self.later_rename
+        return rename, self.misname if self.later_misname is None else self.later_misname
 
 
 DEFAULT_ROWS = RowSettings()
@@ -203,10 +218,11 @@ class RowSource:
         return by_kind * self.settings.depth_weights.get(str(task.depth), 1.0)
 
     def _names(self, rng: random.Random) -> Names:
-        draw, settings = rng.random(), self.settings
-        if draw >= settings.rename + settings.misname:
+        draw = rng.random()
+        rename, misname = self.settings.names_at(self.state.stage)
+        if draw >= rename + misname:
             return "own"
-        return "none" if draw < settings.rename else "another's"
+        return "none" if draw < rename else "another's"
 
     def _pass_on(self, accuracy_by_depth: Mapping[int, float]) -> None:
         stage = next_stage(self.state.stage, accuracy_by_depth, at=self.settings.next_stage_at)

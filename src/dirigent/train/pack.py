@@ -2,11 +2,13 @@
 
     python -m dirigent.train.pack --specialists adapters --conductor FOLDER --warm-start FOLDER
         --recipe gym-gpu --commit HASH [--date 2026-11-15] [--figures figures.json] [--into src/dirigent/weights]
-        [--base FILE.gguf]
+        [--base FILE.gguf] [--claims TEXT]
 
-`adapters` holds one PEFT folder a specialist. `figures.json` maps a name to what was measured of it:
-`{"facts": {"own": 0.996}}`. Adapters that are not named this time keep their files and cards. What would not be allowed
-to ship (too large, no card) is said at the end, and the exit code is 1.
+`adapters` holds one PEFT folder a specialist. `figures.json` maps a name to what was measured of it: `{"facts": {"own":
+0.996}}`. `--claims` is what the figures of the conductor and its warm start may claim, where their training taught more
+than the language of plans: reports put it under their tables, behind the planner's name. Adapters that are not named
+this time keep their files and cards. What would not be allowed to ship (too large, no card) is said at the end, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ DATA: Mapping[Role, str] = {
     "'unknown' (dirigent.tasks.gym.examples).",
     "conductor": "The warm start, then reinforcement learning on generated gym questions of the training split, "
     "rewarded by the graded answers of executed plans.",
-    "warm-start": "Generated plans that teach the language of plans, with workers and access drawn at random "
+    "warm-start": "Generated plans with workers and access drawn at random, of the lessons that the recipe names "
     "(dirigent.tasks.gym.warmstart).",
 }
 
@@ -43,6 +45,8 @@ class Origin(msgspec.Struct, frozen=True):
     commit: str
     figures: dict[str, dict[str, float]] = {}
     date: str = ""
+    claims: str = ""
+    """What the figures of planners among them may claim; no specialist's."""
 
 
 def pack(folders: Mapping[str, Path], into: Path, *, base: Base, origin: Origin) -> dict[str, Card]:
@@ -63,6 +67,7 @@ def pack(folders: Mapping[str, Path], into: Path, *, base: Base, origin: Origin)
             size_bytes=done.size_bytes,
             sha256=done.sha256,
             figures=origin.figures.get(name, {}),
+            claims="" if role == "specialist" else origin.claims,
         )
     (into / CARDS).write_text(cards_text(cards), encoding="utf-8")
     return cards
@@ -78,7 +83,9 @@ def cards_text(cards: Mapping[str, Card]) -> str:
     """The cards as TOML, by name."""
     tables = ["# Model cards of the adapters in this folder, written by `python -m dirigent.train.pack`.\n"]
     for name, card in sorted(cards.items()):
-        values = {key: value for key, value in msgspec.to_builtins(card).items() if key != "figures"}
+        values = {key: value for key, value in msgspec.to_builtins(card).items() if key not in ("figures", "claims")}
+        if card.claims:
+            values["claims"] = card.claims
         figures = ", ".join(f"{_value(key)} = {_value(value)}" for key, value in card.figures.items())
         lines = [f"{key} = {_value(value)}" for key, value in values.items()]
         tables.append("\n".join([f"[adapter.{_value(name)}]", *lines, f"figures = {{ {figures} }}"]) + "\n")
@@ -95,7 +102,7 @@ def main() -> None:
     try:
         folders = _folders(args)
         figures = json.loads(args.figures.read_text()) if args.figures else {}
-        origin = Origin(args.recipe, args.commit, date=args.date, figures=figures)
+        origin = Origin(args.recipe, args.commit, date=args.date, figures=figures, claims=_claims(args, folders))
         cards = pack(folders, args.into, base=read_base(args.base or default_base()), origin=origin)
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
@@ -121,6 +128,14 @@ def _folders(args: argparse.Namespace) -> dict[str, Path]:
     return folders
 
 
+def _claims(args: argparse.Namespace, folders: Mapping[str, Path]) -> str:
+    """In one line, since it becomes part of a sentence; refused where no card would say it."""
+    claims = " ".join(args.claims.split())
+    if claims and all(role_of(name) == "specialist" for name in folders):
+        raise ConfigError(f"--claims {claims!r} is of a planner: pack it with --conductor or --warm-start")
+    return claims
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m dirigent.train.pack",
@@ -134,6 +149,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--commit", required=True, help="of this repository, when they were trained")
     parser.add_argument("--date", default=date.today().isoformat(), help="the day they were made (default: today)")
     parser.add_argument("--figures", type=Path, help="JSON: name -> figure -> number")
+    parser.add_argument(
+        "--claims", default="", help="what the conductor's figures may claim: 'starts from ..., and claims ... only'"
+    )
     parser.add_argument("--into", type=Path, default=FOLDER)
     parser.add_argument("--base", type=Path, help="GGUF of the base (default: the fetched smollm2-135m)")
     return parser.parse_args()

@@ -45,6 +45,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
     """Measured after export, by name."""
     licence: str = "Apache-2.0"
+    claims: str = ""
+    """What its figures may claim where that is less than they seem to say, worded so that its name can stand before it:
+    reports say it under their tables."""
 
 
 class Cards(msgspec.Struct, frozen=True):

@@ -120,7 +120,9 @@ def test_the_warm_start_is_the_same_for_the_same_seed() -> None:
 
 
 def test_gym_decompositions_have_right_subtasks_and_random_workers() -> None:
-    lessons = gym_decompositions(400, seed=1)
+    gym = {task.question for task in generate("train", 260, seed=1)}
+    lessons = [lesson for lesson in gym_decompositions(400, seed=1) if lesson.question in gym]
+    assert len(lessons) == 260
     assert all(recognise(step.subtask) for lesson in lessons for step in lesson.plan.steps)
     steps = [step for lesson in lessons for step in lesson.plan.steps]
     right = sum(
@@ -129,6 +131,16 @@ def test_gym_decompositions_have_right_subtasks_and_random_workers() -> None:
         for step in lesson.plan.steps
     )
     assert right / len(steps) < 0.2
+
+
+def test_gym_decompositions_stand_between_lessons_in_the_language_of_plans() -> None:
+    lessons = gym_decompositions(400, seed=1)
+    assert len(lessons) == 400
+    language = {lesson.question for lesson in warm_start(140, seed=1)}
+    at = [i for i, lesson in enumerate(lessons) if lesson.question in language]
+    assert len(at) == 140
+    assert min(at) < 20
+    assert max(at) > 380
 
 
 def test_right_plans_are_right() -> None:

@@ -64,6 +64,8 @@ POOL_SIZES = (3, 11)
 SMALL_POOLS = 0.6
 """Share of the lessons over pools of at most `SMALL`: every id is met, most lessons are quick to read."""
 SMALL = 5
+LANGUAGE_SHARE = 0.35
+"""Of the lessons that give gym decompositions away, those that are of warm-only skills all the same."""
 RIDDLES = tuple(op for op in WARM_OPERATIONS if op.full_name in ("riddles.answer", "riddles.carving"))
 """What lessons ask more than once."""
 
@@ -99,13 +101,17 @@ def warm_start(n: int, *, seed: int) -> list[Lesson]:
 
 
 def gym_decompositions(n: int, *, seed: int) -> list[Lesson]:
-    """Right subtasks of gym questions; workers and access still random. Claims routing and access only."""
+    """Right subtasks of gym questions, between lessons of the warm start, which know longer plans and second rounds.
+
+    Workers and access are still random: whoever starts from these may claim routing and access only.
+    """
     rng = random.Random(f"gym decompositions {seed}")
-    lessons = []
-    for task in generate("train", n, seed=seed):
+    lessons = warm_start(round(n * LANGUAGE_SHARE), seed=seed)
+    for task in generate("train", n - len(lessons), seed=seed):
         cards = _random_cards(rng)
         subtasks = [step.subtask for step in task.sketch.steps] if task.sketch else []
         lessons.append(Lesson(cards, task.question, _random_plan(rng, subtasks, cards)))
+    rng.shuffle(lessons)
     return lessons
 
 
