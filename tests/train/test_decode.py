@@ -116,6 +116,46 @@ def test_rows_read_their_own_prompt_also_where_heads_share_keys() -> None:
     assert len({tuple(ids) for group in ids_of(static) for ids in group}) > 10
 
 
+@pytest.mark.parametrize("group", [1, 3])
+def test_groups_that_have_not_ended_move_to_ever_smaller_batches_and_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, group: int
+) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from dirigent.train import decode as decoding
+    from dirigent.train.turns import FixedTurns
+
+    torch.manual_seed(2)
+    config = LlamaConfig(
+        vocab_size=12, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()  # of twelve words, one of which is the end
+    prompts = [[2 + (i * k) % 9 for k in range(1, 2 + i % 7)] for i in range(16)]
+    seeds = group_seeds(8, prompts=16, group=group)
+
+    moved: list[tuple[int, int]] = []
+    monkeypatch.setattr(decoding, "NARROW_ABOVE_ROWS", 2)
+    monkeypatch.setattr(decoding, "ROW_BUCKETS", tuple(range(3, 49, 3)))
+    take_over = FixedTurns.take_over
+
+    def noted(self: Any, wider: Any, places: Sequence[int], *, group: int) -> None:
+        moved.append((len(wider.done_B), len(self.done_B)))
+        take_over(self, wider, places, group=group)
+
+    monkeypatch.setattr(FixedTurns, "take_over", noted)
+    growing, static = (
+        decode(model, prompts, seeds_PG=seeds, settings=DecodeSettings(40, pad=0, end=1, cache=kind))
+        for kind in ("dynamic", "static")
+    )
+    assert ids_of(static) == ids_of(growing)
+    assert len(moved) >= 3
+    assert all(narrow < wide for wide, narrow in moved)
+    for ours, theirs in zip(static, growing, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
 def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) -> None:
     """What a captured graph does: the same memory, filled anew for the next batch."""
     from transformers import DynamicCache

@@ -7,7 +7,8 @@ batch, so a step can be drawn again exactly.
 The cache grows with the text and has the prompt in every row (`dynamic`); or it is laid out at its full length before
 the first turn, each prompt once for all of its group (`static`, see `turns.py`), so that every turn has the same shapes
 and can be captured once as a CUDA graph and replayed (`graphs`, see `graphs.py`). `auto` takes graphs on a GPU and the
-growing cache elsewhere. Knows nothing of plans, workers or adapters.
+growing cache elsewhere. Short plans do not wait for long ones there: when enough groups have ended, the others move to
+a smaller batch. Knows nothing of plans, workers or adapters.
 
 Dimensions: P prompts, G rollouts of a group, B rows of a batch, T tokens, L length of a cache, V vocabulary.
 """
@@ -33,6 +34,8 @@ CacheKind = Literal["auto", "dynamic", "static", "graphs"]
 
 LOOK_EVERY_TURNS = 8
 """How often a GPU is asked whether all rows have ended: asking makes it wait."""
+NARROW_ABOVE_ROWS = 256
+"""Batches of so many rows or fewer are as quick whether their groups are still writing or not."""
 LENGTH_STEP = 128
 """Static caches have lengths that are multiples of this, so that few shapes occur."""
 ROW_BUCKETS = (16, 64, 256, 512, 1024, 2048)
@@ -173,25 +176,70 @@ def _decode_chunk(
     with around(range(len(prompts))):
         positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
         logits_PV = read(inner, ids_PT, mask_PT, positions_PT, first)
-    prompt_of_row = [k for k in range(len(prompts)) for _ in range(rows // len(prompts))]
     starts_B, sampled_B = seed_starts(seeds_B, device)
+    group, look_every = rows // len(prompts), LOOK_EVERY_TURNS if device.type == "cuda" else 1
     if kind == "dynamic":
-        turns: Turns = GrowingTurns(inner, settings, rows=rows)
-    else:
-        group = rows // len(prompts)
-        shape = Shape(
-            prompts=-(-row_bucket(rows) // group), group=group, length=-(-longest // LENGTH_STEP) * LENGTH_STEP,
-            noisy=bool(sampled_B.any()),
-        )  # fmt: skip
-        prompt_of_row += [0] * (shape.prompts * group - rows)
-        turns = _fixed_turns(
+        growing = GrowingTurns(inner, settings, rows=rows)
+        growing.begin(logits_PV, mask_PT, first, starts_B=starts_B, sampled_B=sampled_B)
+        with around([k for k in range(len(prompts)) for _ in range(group)]):
+            _take_turns(growing, settings.max_new_tokens, look_every=look_every)
+        return _cut(growing.tokens_BT, growing.logprobs_BT, end=settings.end)
+    shape = Shape(
+        prompts=-(-row_bucket(rows) // group), group=group, length=-(-longest // LENGTH_STEP) * LENGTH_STEP,
+        noisy=bool(sampled_B.any()),
+    )  # fmt: skip
+
+    def turns_for(shape: Shape, prompts: Sequence[int]) -> FixedTurns:
+        return _fixed_turns(
             inner, settings, shape, first=first, graphs=graphs if kind == "graphs" else None,
-            surroundings=around(prompt_of_row),
+            surroundings=around(_rows_of(prompts, shape)),
         )  # fmt: skip
+
+    turns = turns_for(shape, range(len(prompts)))
     turns.begin(logits_PV, mask_PT, first, starts_B=starts_B, sampled_B=sampled_B)
-    with around(prompt_of_row):
-        _take_turns(turns, settings.max_new_tokens, look_every=LOOK_EVERY_TURNS if device.type == "cuda" else 1)
-    return _cut(turns.tokens_BT[:rows], turns.logprobs_BT[:rows], end=settings.end)
+    tokens_BT, logprobs_BT = _narrowing(
+        turns, shape, len(prompts), turns_for=turns_for, around=around, look_every=look_every
+    )
+    return _cut(tokens_BT, logprobs_BT, end=settings.end)
+
+
+def _narrowing(
+    turns: FixedTurns,
+    shape: Shape,
+    prompts: int,
+    *,
+    turns_for: Callable[[Shape, Sequence[int]], FixedTurns],
+    around: Around,
+    look_every: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take turns to the end, in ever smaller batches as groups end; what all rows said, in the order of the prompts."""
+    there = list(range(prompts))
+    """The prompt that stands at each place of the batch; places beyond have none."""
+    tokens_BT = turns.tokens_BT.new_empty(prompts * shape.group, turns.tokens_BT.shape[1])
+    logprobs_BT = turns.logprobs_BT.new_empty(tokens_BT.shape)
+    begun = False
+    while True:
+        with around(_rows_of(there, shape)):
+            places = _take_turns(turns, turns.settings.max_new_tokens, look_every=look_every, shape=shape, begun=begun)
+        rows = _rows_at(there, shape.group, turns.tokens_BT.device)
+        tokens_BT[rows] = turns.tokens_BT[: len(rows)]
+        logprobs_BT[rows] = turns.logprobs_BT[: len(rows)]
+        if not places:
+            return tokens_BT, logprobs_BT
+        there, begun = [there[place] for place in places], True
+        shape = msgspec.structs.replace(shape, prompts=-(-row_bucket(len(places) * shape.group) // shape.group))
+        smaller = turns_for(shape, there)
+        smaller.take_over(turns, places, group=shape.group)
+        turns = smaller
+
+
+def _rows_of(prompts: Sequence[int], shape: Shape) -> list[int]:
+    """The prompt of each row of a batch; rows that have none read the first one's, to no effect."""
+    return [k for k in prompts for _ in range(shape.group)] + [0] * ((shape.prompts - len(prompts)) * shape.group)
+
+
+def _rows_at(prompts: Sequence[int], group: int, device: Any) -> torch.Tensor:
+    return torch.tensor([k * group + g for k in prompts for g in range(group)], device=device)
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -224,12 +272,30 @@ def _fixed_turns(
         return graphs.turns(inner, settings, shape, build=build)
 
 
-def _take_turns(turns: Turns, max_new_tokens: int, *, look_every: int) -> None:
-    turns.choose()
-    for turn in range(1, max_new_tokens):
-        if turn % look_every == 0 and bool(turns.done_B.all()):
-            return
+def _take_turns(
+    turns: Turns, max_new_tokens: int, *, look_every: int, shape: Shape | None = None, begun: bool = False
+) -> list[int]:
+    """Turns until all rows have ended, or until those groups that have not would do with a smaller batch: their places.
+
+    `begun`: go on after the last turn of another batch.
+    """
+    if not begun:
+        turns.choose()
+    for turn in range(int(turns.turn), max_new_tokens):
+        if turn % look_every == 0:
+            if shape is None:
+                if bool(turns.done_B.all()):
+                    return []
+            else:
+                live_P = ~turns.done_B.view(shape.prompts, shape.group).all(1)
+                places: list[int] = live_P.nonzero()[:, 0].tolist()
+                if not places:
+                    return []
+                rows = shape.prompts * shape.group
+                if rows > NARROW_ABOVE_ROWS and row_bucket(len(places) * shape.group) < rows:
+                    return places
         turns.take()
+    return []
 
 
 def _cut(tokens_BT: torch.Tensor, logprobs_BT: torch.Tensor, *, end: int) -> list[Sample]:

@@ -25,7 +25,7 @@ WARM_UP_TURNS = 2
 class Graphs:
     """What one model has captured so far."""
 
-    def __init__(self, *, most: int = 8) -> None:
+    def __init__(self, *, most: int = 16) -> None:
         self._most = most
         """Each holds a cache of its own: about 4 GB for 64 prompts of 768 tokens and 1,024 plans of a 135M Llama."""
         self._turns: dict[Hashable, FixedTurns] = {}

@@ -11,7 +11,7 @@ the host, which is what a captured graph needs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,6 +222,19 @@ class FixedTurns(Turns):
         with shared_prompt_attention(self.inner.config):
             super().read_last()
 
+    def take_over(self, wider: FixedTurns, places: Sequence[int], *, group: int) -> None:
+        """Go on with some of the prompts of another batch of the same group size and length, by their places in it."""
+        device = self.turn.device
+        at_P = torch.tensor(places, device=device)
+        at_B = (at_P[:, None] * group + torch.arange(group, device=device)).flatten()
+        rows = len(at_B)
+        for name in ("tokens_BT", "logprobs_BT", "done_B", "token_B", "position_B", "starts_B", "sampled_B"):
+            getattr(self, name)[:rows] = getattr(wider, name)[at_B]
+        self.done_B[rows:] = True
+        self.sampled_B[rows:] = False
+        self.turn.copy_(wider.turn)
+        self._cache.take_over(wider._cache, at_P, at_B)
+
     def restart(self) -> None:
         """Back to the first turn, so that turns taken only to warm up leave nothing behind that is out of range."""
         self.turn.zero_()
@@ -271,6 +284,20 @@ class FixedCache:
             mine.prompt_keys_PKLD[:prompts, :, :longest] = theirs.keys
             mine.prompt_values_PKLD[:prompts, :, :longest] = theirs.values
         self.restart()
+
+    def take_over(self, wider: FixedCache, at_P: torch.Tensor, at_B: torch.Tensor) -> None:
+        """Keys and values of some of another cache's prompts and of their rows."""
+        prompts, rows = len(at_P), len(at_B)
+        self._bias_PS.fill_(float("-inf"))
+        self._bias_PS[:, 0] = 0.0
+        self._bias_PS[:prompts] = wider._bias_PS[at_P]
+        for mine, theirs in zip(self._layers, wider._layers, strict=True):
+            mine.prompt_keys_PKLD[:prompts] = theirs.prompt_keys_PKLD[at_P]
+            mine.prompt_values_PKLD[:prompts] = theirs.prompt_values_PKLD[at_P]
+            mine.own_keys_BKCD[:rows] = theirs.own_keys_BKCD[at_B]
+            mine.own_values_BKCD[:rows] = theirs.own_values_BKCD[at_B]
+        self._column.copy_(wider._column)
+        self._before.copy_(wider._before)
 
     def restart(self) -> None:
         self._column.fill_(-1)
