@@ -156,6 +156,45 @@ def test_groups_that_have_not_ended_move_to_ever_smaller_batches_and_say_the_sam
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
+def test_turns_read_no_more_columns_than_they_need_and_say_the_same(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dirigent.train.turns import FixedCache, rooms
+
+    assert rooms(160) == (64, 128, 160)
+    assert rooms(40) == (40,)
+    monkeypatch.setattr("dirigent.train.turns.ROOM_STEP", 4)
+    read: list[int] = []
+    update = FixedCache.update
+
+    def noted(self: Any, *args: Any, **options: Any) -> Any:
+        layer, rest = update(self, *args, **options)
+        read.append(layer.own_keys_BKCD.shape[2])
+        assert layer.bias_PS.shape[1] == layer.prompt_keys_PKLD.shape[2] + read[-1]
+        return layer, rest
+
+    monkeypatch.setattr(FixedCache, "update", noted)
+    assert ids_of(drawn(tiny, seed=5, group=4, cache="static")) == ids_of(drawn(tiny, seed=5, group=4, cache="dynamic"))
+    assert sorted(set(read)) == [4, 8, 12]
+
+
+def test_a_token_falls_where_its_number_does_and_one_without_width_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dirigent.train.noise import draw
+
+    monkeypatch.setattr("dirigent.train.noise.BLOCK_TOKENS", 4)
+    wide = torch.tensor([0.0, 0.1, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0, 0.4])
+    numbers = torch.linspace(1e-6, 1 - 2**-24, 1001)
+    drawn_ = draw(wide.expand(1001, -1), numbers)
+    ends = wide.cumsum(0)
+    assert set(drawn_.tolist()) == {1, 2, 8, 10}
+    sure = [i for i, n in enumerate(numbers.tolist()) if min(abs(ends - n)) > 1e-6]
+    assert drawn_[sure].tolist() == torch.searchsorted(ends, numbers[sure], right=True).tolist()
+    torch.manual_seed(1)
+    random = torch.rand(500, 37) ** 9
+    found = draw(random / random.sum(-1, keepdim=True), torch.rand(500))
+    assert bool((random.gather(1, found[:, None]) > 0).all())
+
+
 def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) -> None:
     """What a captured graph does: the same memory, filled anew for the next batch."""
     from transformers import DynamicCache
@@ -171,10 +210,11 @@ def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) 
         first, mask = DynamicCache(config=model.config), torch.ones_like(ids)
         with torch.no_grad():
             logits = read(model, ids, mask, torch.arange(ids.shape[1])[None], first)
-            turns = turns or FixedTurns(model, settings, prompts=16, group=1, length=64, noisy=False, like=first)
+            turns = turns or FixedTurns(
+                model, settings, prompts=16, group=1, length=64, choosing="likeliest", like=first
+            )
             starts, sampled = seed_starts([None], "cpu")
             turns.begin(logits, mask, first, starts_B=starts, sampled_B=sampled)
-            turns.choose()
             for _ in range(5):
                 turns.take()
             want = model.generate(ids, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :].tolist()

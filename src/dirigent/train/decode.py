@@ -25,7 +25,7 @@ import msgspec
 import torch
 
 from dirigent.train.noise import seed_starts
-from dirigent.train.turns import FixedTurns, GrowingTurns, Turns, read
+from dirigent.train.turns import Choosing, FixedTurns, GrowingTurns, Turns, read
 
 if TYPE_CHECKING:
     from dirigent.train.graphs import Graphs
@@ -38,7 +38,7 @@ NARROW_ABOVE_ROWS = 256
 """Batches of so many rows or fewer are as quick whether their groups are still writing or not."""
 LENGTH_STEP = 128
 """Static caches have lengths that are multiples of this, so that few shapes occur."""
-ROW_BUCKETS = (16, 64, 256, 512, 1024, 2048)
+ROW_BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048)
 """Static batches have one of these sizes. A batch has no more rows than the last, unless one group alone does."""
 
 
@@ -177,16 +177,18 @@ def _decode_chunk(
         positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
         logits_PV = read(inner, ids_PT, mask_PT, positions_PT, first)
     starts_B, sampled_B = seed_starts(seeds_B, device)
+    sampled = sum(seed is not None for seed in seeds_B)
+    choosing: Choosing = "likeliest" if not sampled else "drawn" if sampled == rows else "either"
     group, look_every = rows // len(prompts), LOOK_EVERY_TURNS if device.type == "cuda" else 1
     if kind == "dynamic":
-        growing = GrowingTurns(inner, settings, rows=rows)
+        growing = GrowingTurns(inner, settings, rows=rows, choosing=choosing)
         growing.begin(logits_PV, mask_PT, first, starts_B=starts_B, sampled_B=sampled_B)
         with around([k for k in range(len(prompts)) for _ in range(group)]):
             _take_turns(growing, settings.max_new_tokens, look_every=look_every)
         return _cut(growing.tokens_BT, growing.logprobs_BT, end=settings.end)
     shape = Shape(
         prompts=-(-row_bucket(rows) // group), group=group, length=-(-longest // LENGTH_STEP) * LENGTH_STEP,
-        noisy=bool(sampled_B.any()),
+        choosing=choosing,
     )  # fmt: skip
 
     def turns_for(shape: Shape, prompts: Sequence[int]) -> FixedTurns:
@@ -217,16 +219,15 @@ def _narrowing(
     """The prompt that stands at each place of the batch; places beyond have none."""
     tokens_BT = turns.tokens_BT.new_empty(prompts * shape.group, turns.tokens_BT.shape[1])
     logprobs_BT = turns.logprobs_BT.new_empty(tokens_BT.shape)
-    begun = False
     while True:
         with around(_rows_of(there, shape)):
-            places = _take_turns(turns, turns.settings.max_new_tokens, look_every=look_every, shape=shape, begun=begun)
+            places = _take_turns(turns, turns.settings.max_new_tokens, look_every=look_every, shape=shape)
         rows = _rows_at(there, shape.group, turns.tokens_BT.device)
         tokens_BT[rows] = turns.tokens_BT[: len(rows)]
         logprobs_BT[rows] = turns.logprobs_BT[: len(rows)]
         if not places:
             return tokens_BT, logprobs_BT
-        there, begun = [there[place] for place in places], True
+        there = [there[place] for place in places]
         shape = msgspec.structs.replace(shape, prompts=-(-row_bucket(len(places) * shape.group) // shape.group))
         smaller = turns_for(shape, there)
         smaller.take_over(turns, places, group=shape.group)
@@ -249,7 +250,7 @@ class Shape(msgspec.Struct, frozen=True):
     group: int
     length: int
     """Of the prompts."""
-    noisy: bool
+    choosing: Choosing
 
 
 def _fixed_turns(
@@ -272,30 +273,29 @@ def _fixed_turns(
         return graphs.turns(inner, settings, shape, build=build)
 
 
-def _take_turns(
-    turns: Turns, max_new_tokens: int, *, look_every: int, shape: Shape | None = None, begun: bool = False
-) -> list[int]:
-    """Turns until all rows have ended, or until those groups that have not would do with a smaller batch: their places.
-
-    `begun`: go on after the last turn of another batch.
-    """
-    if not begun:
-        turns.choose()
-    for turn in range(int(turns.turn), max_new_tokens):
+def _take_turns(turns: Turns, max_new_tokens: int, *, look_every: int, shape: Shape | None = None) -> list[int]:
+    """Turns until all rows have ended, or until the groups that go on would do with a smaller batch: their places."""
+    for turn in range(turns.taken, max_new_tokens):
         if turn % look_every == 0:
-            if shape is None:
-                if bool(turns.done_B.all()):
-                    return []
-            else:
-                live_P = ~turns.done_B.view(shape.prompts, shape.group).all(1)
-                places: list[int] = live_P.nonzero()[:, 0].tolist()
-                if not places:
-                    return []
-                rows = shape.prompts * shape.group
-                if rows > NARROW_ABOVE_ROWS and row_bucket(len(places) * shape.group) < rows:
-                    return places
+            places = _unended(turns.done_B, shape)
+            if not places:
+                return []
+            if shape is not None and _would_do_with_less(len(places), shape):
+                return places
         turns.take()
     return []
+
+
+def _unended(done_B: torch.Tensor, shape: Shape | None) -> list[int]:
+    """The groups in which some row goes on; without a shape all rows count as one."""
+    live_P = ~done_B.view(1 if shape is None else shape.prompts, -1).all(1)
+    places: list[int] = live_P.nonzero()[:, 0].tolist()
+    return places
+
+
+def _would_do_with_less(groups: int, shape: Shape) -> bool:
+    rows = shape.prompts * shape.group
+    return rows > NARROW_ABOVE_ROWS and row_bucket(groups * shape.group) < rows
 
 
 def _cut(tokens_BT: torch.Tensor, logprobs_BT: torch.Tensor, *, end: int) -> list[Sample]:

@@ -1,7 +1,7 @@
 """Turns captured as CUDA graphs: a small model's turn is hundreds of tiny kernels, and launching them takes longer
 than running them.
 
-One graph for each size of batch and length of cache, the few last used kept. Whatever cannot be captured runs without,
+Graphs for each size of batch and length of cache, of those last used. Whatever cannot be captured runs without,
 and says so once: a graph is a matter of speed, never of results. A graph reads the weights where they lay when it was
 captured, so moved weights mean a new one.
 """
@@ -64,25 +64,26 @@ class Graphs:
             return
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            turns.replay = captured(turns, pool=self._pool)
+            turns.replays = {room: captured(turns, columns=room, pool=self._pool) for room in turns.rooms}
         except RuntimeError as error:
             self.fault = str(error).splitlines()[0]
             print(f"decoding goes on without CUDA graphs: {self.fault}", file=sys.stderr)
         turns.restart()
 
 
-def captured(turns: FixedTurns, *, pool: Any) -> Callable[[], None]:
-    """One turn as a graph, after a few on a stream of their own: first calls allocate, and may not while capturing."""
+def captured(turns: FixedTurns, *, columns: int, pool: Any) -> Callable[[], None]:
+    """One turn that reads so many columns, as a graph. Before it a few on a stream of their own: first calls allocate,
+    and may not while capturing."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_TURNS):
             turns.restart()
-            turns.take()
+            turns.take_reading(columns)
     torch.cuda.current_stream().wait_stream(stream)
     turns.restart()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
-        turns.take()
+        turns.take_reading(columns)
     replay: Callable[[], None] = graph.replay
     return replay

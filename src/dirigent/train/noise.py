@@ -27,12 +27,38 @@ def uniforms(starts_B: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
 
 
 def draw(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """The token of each row in which its number falls when tokens are laid end to end, each as wide as it is likely."""
-    ends_BV = probabilities_BV.cumsum(-1)
-    # Scaled by the last end, which rounding keeps from being 1; a token of no width is never drawn.
-    point_B1 = (uniform_B * ends_BV[:, -1])[:, None]
-    token_B = torch.searchsorted(ends_BV, point_B1, right=True)[:, 0]
-    return token_B.clamp(max=probabilities_BV.shape[1] - 1)
+    """The token of each row in which its number falls when tokens are laid end to end, each as wide as it is likely.
+
+    First the block of tokens in which it falls, then the token within it: so one pass over the vocabulary adds up
+    blocks, and nothing as wide as the vocabulary is written. A token of no width is never drawn.
+    """
+    blocks_BKN = _in_blocks(probabilities_BV)
+    widths_BK = blocks_BKN.sum(-1)
+    ends_BK = widths_BK.cumsum(-1)
+    point_B = uniform_B * ends_BK[:, -1]
+    block_B1 = _falls_in(ends_BK, point_B)[:, None]
+    width_B, end_B = widths_BK.gather(1, block_B1)[:, 0], ends_BK.gather(1, block_B1)[:, 0]
+    within_B = ((point_B - (end_B - width_B)) / width_B).clamp(0.0, 1.0)
+    tokens_BN = blocks_BKN.gather(1, block_B1[:, :, None].expand(-1, -1, blocks_BKN.shape[2]))[:, 0]
+    ends_BN = tokens_BN.cumsum(-1)
+    return block_B1[:, 0] * blocks_BKN.shape[2] + _falls_in(ends_BN, within_B * ends_BN[:, -1])
+
+
+BLOCK_TOKENS = 256
+
+
+def _in_blocks(probabilities_BV: torch.Tensor) -> torch.Tensor:
+    rows, vocabulary = probabilities_BV.shape
+    if rest := -vocabulary % BLOCK_TOKENS:
+        probabilities_BV = torch.nn.functional.pad(probabilities_BV, (0, rest))
+    return probabilities_BV.view(rows, -1, BLOCK_TOKENS)
+
+
+def _falls_in(ends_BN: torch.Tensor, point_B: torch.Tensor) -> torch.Tensor:
+    """The first of the intervals, given by where they end, that ends after the point; rounding may not push it past
+    the last one that has any width."""
+    last_B = torch.nextafter(ends_BN[:, -1], torch.zeros_like(point_B))
+    return torch.searchsorted(ends_BN, torch.minimum(point_B, last_B)[:, None], right=True)[:, 0]
 
 
 def seed_starts(seeds_B: Sequence[int | None], device: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -32,7 +33,7 @@ def read(inner: Any, ids_BT: torch.Tensor, mask: torch.Tensor, positions_BT: tor
             input_ids=ids_BT, attention_mask=mask, position_ids=positions_BT, past_key_values=cache, use_cache=True
         ).last_hidden_state
         logits_BV: torch.Tensor = inner.lm_head(hidden_BTD[:, -1])
-    return logits_BV.float()
+    return logits_BV
 
 
 @contextmanager
@@ -58,6 +59,33 @@ def shared_prompt_attention(config: Any) -> Iterator[None]:
 SHARED_PROMPT = "dirigent_shared_prompt"
 
 
+@contextmanager
+def fused_norms(inner: Any) -> Iterator[None]:
+    """Inside, each RMS norm of a Llama is one kernel where transformers has seven: for one token a row, launching is
+    most of the work."""
+    norms = [m for m in inner.model.modules() if type(m).__name__ == "LlamaRMSNorm"]
+    for norm in norms:
+        norm.forward = partial(_rms_norm, norm.weight, norm.variance_epsilon)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            del norm.forward
+
+
+def _rms_norm(weight: torch.Tensor, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
+    with torch.autocast(hidden.device.type, enabled=False):
+        return torch.nn.functional.rms_norm(hidden, weight.shape, weight.to(hidden.dtype), epsilon)
+
+
+ROOM_STEP = 64
+
+
+def rooms(columns: int) -> tuple[int, ...]:
+    """How much of its own text a turn may read: not all of the room while little has been said."""
+    return (*range(ROOM_STEP, columns, ROOM_STEP), columns)
+
+
 class Layer(NamedTuple):
     """What one layer has to read from. Handed through transformers in place of its keys."""
 
@@ -67,6 +95,14 @@ class Layer(NamedTuple):
     own_values_BKCD: torch.Tensor
     bias_PS: torch.Tensor
     """Added to scores over the prompt's tokens, then the row's own: 0 where there is something to read, else -inf."""
+
+    def up_to(self, longest: int, columns: int) -> Layer:
+        """The same with only the first columns of what rows said."""
+        return self._replace(
+            own_keys_BKCD=self.own_keys_BKCD[:, :, :columns],
+            own_values_BKCD=self.own_values_BKCD[:, :, :columns],
+            bias_PS=self.bias_PS[:, : longest + columns],
+        )
 
 
 def _attend(
@@ -107,14 +143,17 @@ def _by_prompt(rows_BKRX: torch.Tensor, prompts: int) -> torch.Tensor:
     return rows_PGKRX.transpose(1, 2).reshape(prompts, keys, -1, width)
 
 
+Choosing = Literal["drawn", "likeliest", "either"]
+"""How a batch's rows choose: all by their seeds, all without one, or each as it says itself."""
+
+
 class Turns(ABC):
     """What both kinds share."""
 
-    def __init__(self, inner: Any, settings: DecodeSettings, *, rows: int) -> None:
+    def __init__(self, inner: Any, settings: DecodeSettings, *, rows: int, choosing: Choosing) -> None:
         device = next(inner.parameters()).device
         self.inner = inner
         self.settings = settings
-        self.logits_BV = torch.zeros(rows, inner.config.vocab_size, device=device)
         self.tokens_BT = torch.full((rows, settings.max_new_tokens), settings.pad, dtype=torch.long, device=device)
         self.logprobs_BT = torch.zeros(rows, settings.max_new_tokens, device=device)
         self.done_B = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -123,7 +162,9 @@ class Turns(ABC):
         self.position_B = torch.zeros(rows, dtype=torch.long, device=device)
         self.starts_B = torch.zeros(rows, dtype=torch.int64, device=device)
         self.sampled_B = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.noisy = False
+        self.choosing = choosing
+        self.taken = 0
+        """Turns so far, as the host counts them."""
 
     def begin(
         self,
@@ -136,44 +177,49 @@ class Turns(ABC):
     ) -> None:
         """Start from prompts that were read, each repeated over its group; rows beyond them have nothing to say."""
         rows, group = len(starts_B), len(starts_B) // len(logits_PV)
-        self.logits_BV[:rows] = logits_PV.repeat_interleave(group, 0)
         self.tokens_BT.fill_(self.settings.pad)
         self.logprobs_BT.zero_()
         self.done_B.zero_()
         self.done_B[rows:] = True
         self.turn.zero_()
+        self.taken = 1
         self.position_B[:rows] = (mask_PT.sum(1) - 1).repeat_interleave(group, 0)
         self.starts_B[:rows] = starts_B
         self.sampled_B[:rows] = sampled_B
         self.sampled_B[rows:] = False
-        self.noisy = self.noisy or bool(sampled_B.any())
         self._keep(mask_PT, first, group=group)
+        logits_BV = logits_PV.new_zeros(len(self.done_B), logits_PV.shape[1])
+        logits_BV[:rows] = logits_PV.repeat_interleave(group, 0)
+        self.choose(logits_BV)
 
-    def choose(self) -> None:
-        """A token for every row, from the logits at hand."""
-        scores_BV = self.logits_BV / self.settings.temperature
-        logprobs_BV = torch.log_softmax(scores_BV, dim=-1)
-        token_B = scores_BV.argmax(-1)
-        if self.noisy:
-            drawn_B = draw(logprobs_BV.exp(), uniforms(self.starts_B, self.turn))
-            token_B = torch.where(self.sampled_B, drawn_B, token_B)
+    def choose(self, logits_BV: torch.Tensor) -> None:
+        """A token for every row. Over a large vocabulary every pass counts: probabilities are made once, and nothing
+        else is as wide."""
+        scores_BV = logits_BV if self.settings.temperature == 1.0 else logits_BV.float() / self.settings.temperature
+        probabilities_BV = torch.softmax(scores_BV, dim=-1, dtype=torch.float32)
+        if self.choosing == "likeliest":
+            token_B = scores_BV.argmax(-1)
+        else:
+            token_B = draw(probabilities_BV, uniforms(self.starts_B, self.turn))
+            if self.choosing == "either":
+                token_B = torch.where(self.sampled_B, token_B, scores_BV.argmax(-1))
         token_B = torch.where(self.done_B, self.settings.pad, token_B)
         self.tokens_BT.index_copy_(1, self.turn, token_B[:, None])
-        self.logprobs_BT.index_copy_(1, self.turn, logprobs_BV.gather(1, token_B[:, None]))
+        self.logprobs_BT.index_copy_(1, self.turn, probabilities_BV.gather(1, token_B[:, None]).log())
         self.done_B.logical_or_(token_B == self.settings.end)
         self.token_B.copy_(token_B)
         self.turn.add_(1)
 
     def take(self) -> None:
         """One more turn."""
-        self.read_last()
-        self.choose()
+        self.choose(self.read_last())
+        self.taken += 1
 
-    def read_last(self) -> None:
-        """Read the tokens of the last turn."""
+    def read_last(self) -> torch.Tensor:
+        """Read the tokens of the last turn: the logits of the next."""
         self.position_B.add_(1)
         mask, cache = self._one_more()
-        self.logits_BV.copy_(read(self.inner, self.token_B[:, None], mask, self.position_B[:, None], cache))
+        return read(self.inner, self.token_B[:, None], mask, self.position_B[:, None], cache)
 
     @abstractmethod
     def _keep(self, mask_PT: torch.Tensor, first: Any, *, group: int) -> None:
@@ -204,23 +250,39 @@ class FixedTurns(Turns):
     """Over a cache of fixed length. Used again for the next batch of the same shape."""
 
     def __init__(
-        self, inner: Any, settings: DecodeSettings, *, prompts: int, group: int, length: int, noisy: bool, like: Any
+        self,
+        inner: Any,
+        settings: DecodeSettings,
+        *,
+        prompts: int,
+        group: int,
+        length: int,
+        choosing: Choosing,
+        like: Any,
     ) -> None:
-        super().__init__(inner, settings, rows=prompts * group)
-        self.noisy = noisy
-        self.replay: Callable[[], None] | None = None
-        """A captured turn, where there is one."""
+        super().__init__(inner, settings, rows=prompts * group, choosing=choosing)
+        self.replays: dict[int, Callable[[], None]] = {}
+        """Captured turns, where there are any, by how many columns of what rows said they read."""
+        self.rooms = rooms(settings.max_new_tokens)
         self._cache = FixedCache(like, prompts=prompts, group=group, length=length, room=settings.max_new_tokens)
 
     def take(self) -> None:
-        if self.replay is None:
-            super().take()
+        # After so many turns there is one column less than that, and this turn adds one.
+        room = next(room for room in self.rooms if room >= self.taken)
+        if room in self.replays:
+            self.replays[room]()
+            self.taken += 1
         else:
-            self.replay()
+            self.take_reading(room)
 
-    def read_last(self) -> None:
-        with shared_prompt_attention(self.inner.config):
-            super().read_last()
+    def take_reading(self, columns: int) -> None:
+        """One more turn, in which rows read the first so many columns of what they said."""
+        self._cache.columns = columns
+        super().take()
+
+    def read_last(self) -> torch.Tensor:
+        with shared_prompt_attention(self.inner.config), fused_norms(self.inner):
+            return super().read_last()
 
     def take_over(self, wider: FixedTurns, places: Sequence[int], *, group: int) -> None:
         """Go on with some of the prompts of another batch of the same group size and length, by their places in it."""
@@ -233,11 +295,13 @@ class FixedTurns(Turns):
         self.done_B[rows:] = True
         self.sampled_B[rows:] = False
         self.turn.copy_(wider.turn)
+        self.taken = wider.taken
         self._cache.take_over(wider._cache, at_P, at_B)
 
     def restart(self) -> None:
         """Back to the first turn, so that turns taken only to warm up leave nothing behind that is out of range."""
         self.turn.zero_()
+        self.taken = 1
         self._cache.restart()
 
     def _keep(self, mask_PT: torch.Tensor, first: Any, *, group: int) -> None:
@@ -258,6 +322,8 @@ class FixedCache:
 
     def __init__(self, like: Any, *, prompts: int, group: int, length: int, room: int) -> None:
         keys = like.layers[0].keys
+        self.columns = room
+        """How many columns of what rows said are read: those that are empty need not be."""
         self._longest = length
         self._before = torch.zeros(1, dtype=torch.long, device=keys.device)
         self._column = torch.zeros(1, dtype=torch.long, device=keys.device)
@@ -317,7 +383,7 @@ class FixedCache:
         layer = self._layers[layer_idx]
         layer.own_keys_BKCD.index_copy_(2, self._column, keys.to(layer.own_keys_BKCD.dtype))
         layer.own_values_BKCD.index_copy_(2, self._column, values.to(layer.own_values_BKCD.dtype))
-        return layer, None
+        return layer.up_to(self._longest, self.columns), None
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         return 0
