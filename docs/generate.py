@@ -3,7 +3,7 @@
     python docs/generate.py            writes the pages
     python docs/generate.py --check    exits 1 where a page is not what the code says
 
-Every key, its type and default come from the structs in `dirigent/config.py`; its meaning is the docstring
+Every key, its type and default come from the structs that `dirigent/config.py` reads; its meaning is the docstring
 below it. The commands are shown by their own `--help`. Of docs/api.md the routes and the statuses are written here; of
 docs/how-it-learns.md the figures of trained runs, from docs/results: the table of claims, what it misses, and the
 curves as SVG files. Where nothing was measured yet, the page says so.
@@ -25,7 +25,7 @@ import msgspec
 import typer
 from typer.testing import CliRunner
 
-from dirigent import config, presets, settings, worker
+from dirigent import config, presets, settings, worker, worker_config
 from dirigent.workers import http
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
@@ -92,10 +92,10 @@ ENVIRONMENT = """\
 
 TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("Top of the file", "", config.Config),
-    ("`[[worker]]`", "One table a worker; their order is the pool's.", config.WorkerConfig),
+    ("`[[worker]]`", "One table a worker; their order is the pool's.", worker_config.WorkerConfig),
     ("`price`", "USD per million tokens, inside a worker.", worker.Price),
     ("`timeout`", "Inside a worker.", http.Timeouts),
-    ("`abilities`", "Inside a worker: corrections to what it is taken to honour.", config.Abilities),
+    ("`abilities`", "Inside a worker: corrections to what it is taken to honour.", worker_config.Abilities),
     ("`[profile.NAME]`", "Who plans, over whom, within which limits.", config.Profile),
     ("`[store]`", "Where traces are kept.", config.StoreConfig),
     ("`[serve]`", "How `dirigent serve` behaves; its options go before the file.", settings.ServeSettings),

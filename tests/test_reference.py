@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dirigent.config import Config, Profile, StoreConfig, WorkerConfig
+from dirigent.config import Config, Profile, StoreConfig
+from dirigent.worker_config import WorkerConfig
 
 GENERATE = Path(__file__).parent.parent / "docs" / "generate.py"
 

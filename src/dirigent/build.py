@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from dirigent.config import WIRE_ABILITIES, WIRES, Loaded, WorkerConfig
+from dirigent.config import Loaded
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.home import home
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.presets import preset, vendor
 from dirigent.worker import Ability, Price, Worker, WorkerInfo
+from dirigent.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig
 from dirigent.workers.defaults import Defaults
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
 from dirigent.workers.secret import Secret

@@ -21,9 +21,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dirigent.errors import ConfigError, DeadlineError, DirigentError, PlanError, WorkerError
+from dirigent.drafting import drafted_plan
+from dirigent.errors import ConfigError, DirigentError, PlanError, WorkerError
 from dirigent.execute import Execution, execute
-from dirigent.limits import Limits, within
+from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
     Event,
@@ -35,8 +36,8 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.plan import Plan, parse_plan
-from dirigent.planner import Brief, Draft, Planner, Previous
+from dirigent.plan import Plan
+from dirigent.planner import Brief, Planner, Previous
 from dirigent.pool import Pool
 from dirigent.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
 from dirigent.trace import (
@@ -299,49 +300,9 @@ class _Run:
         )
 
     async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
-        for left in range(tries - 1, -1, -1):
-            began = self._now_s()
-            draft = await self._drafted(planner, brief, began)
-            try:
-                plan = parse_plan(
-                    draft.text,
-                    brief.pool,
-                    brief.limits,
-                    dialect=draft.dialect,
-                    may_accept=brief.previous is not None,
-                )
-            except PlanError as error:
-                self._record_draft(planner, draft, began, error=str(error))
-                if not left:
-                    raise
-                brief = msgspec.structs.replace(brief, refused=draft.text, fault=str(error))
-            else:
-                self._record_draft(planner, draft, began)
-                return plan
-        raise AssertionError("unreachable: the last try returns or raises")
+        return await drafted_plan(planner, brief, tries=tries, started=self.started, keep=self._keep_draft)
 
-    async def _drafted(self, planner: Planner, brief: Brief, began: float) -> Draft:
-        try:
-            return await within(max(0.0, self.deadline - time.monotonic()), planner.draft(brief))
-        except TimeoutError as timeout:
-            self._record_draft(planner, Draft("", "lists"), began, error="ran out of time")
-            limit = self.limits.deadline_s
-            raise DeadlineError(f"the deadline of {limit:g} s passed while {planner.name} planned") from timeout
-        except DirigentError as error:
-            self._record_draft(planner, Draft("", "lists", attempts=error.attempts), began, error=str(error))
-            raise
-
-    def _record_draft(self, planner: Planner, draft: Draft, began: float, *, error: str = "") -> None:
-        record = DraftRecord(
-            planner=planner.name,
-            text=draft.text,
-            dialect=draft.dialect,
-            messages=draft.messages,
-            attempts=draft.attempts,
-            started_s=began,
-            ended_s=self._now_s(),
-            error=error,
-        )
+    def _keep_draft(self, record: DraftRecord) -> None:
         self._amend(drafts=(*self.rounds[-1].drafts, record))
         self.observe(Drafted(len(self.rounds) - 1, record))
 

@@ -14,8 +14,9 @@ from functools import cache
 
 import msgspec
 
-from dirigent.config import WorkerConfig, parse_config
+from dirigent.config import parse_config
 from dirigent.tasks.gym.specialists import ROSTER, Specialist
+from dirigent.worker_config import WorkerConfig
 
 CONDUCTOR = "conductor"
 REPLY_TOKENS = 24

@@ -14,6 +14,7 @@ from dirigent.cli import app
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import log_odds
 from dirigent.evals.figures import figures
+from dirigent.evals.folds import folds_of
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.recorded import (
@@ -22,7 +23,6 @@ from dirigent.evals.recorded import (
     default_planners,
     evaluate_recorded,
     expanded,
-    folds_of,
     load_recorded,
     of_benchmarks,
 )

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dirigent.config import Loaded, WorkerConfig, config_path
+from dirigent.config import Loaded, config_path
 from dirigent.errors import DirigentError
 from dirigent.home import home
 from dirigent.runtime import load, open_runtime, open_store
+from dirigent.worker_config import WorkerConfig
 from dirigent.workers.weights import KNOWN, cached
 
 REACH_S = 3.0

@@ -89,8 +89,8 @@ def pull(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     async def work() -> None:
         from dirigent.cli.running import bring_weights, known_weights
-        from dirigent.config import DEFAULT_WEIGHTS
         from dirigent.runtime import load
+        from dirigent.worker_config import DEFAULT_WEIGHTS
         from dirigent.workers.weights import fetch
 
         loaded = await load(config)

@@ -3,9 +3,9 @@
 Read in this order: `evaluate` (every entry answers every question), `outcome` and `record` (what is kept of it),
 `figures`, `capacity` and `stats` (what it comes to), `report`, `verdict`, `notes`, `origins` and `page` (how it is
 told), `beside` (a row of an earlier report). `planners` and `baselines` have everybody who can take part. `live` and
-`questions` bring public benchmarks over a configured pool, `recorded` models' recorded answers, `gym_pools` and
-`probes` the gym's questions, `gym`, `ceiling` and `gym_workers` who answers them; `recipe` is a file that names it all.
-`curves` draws a training run.
+`questions` bring public benchmarks over a configured pool, `recorded` and `folds` models' recorded answers, `gym_pools`
+and `probes` the gym's questions, `gym`, `ceiling` and `gym_workers` who answers them; `recipe` is a file that names it
+all. `curves` draws a training run.
 """
 
 from dirigent.evals.evaluate import Entry, evaluate

@@ -33,6 +33,7 @@ from dirigent.evals.baselines import Baseline, Fitting, escalating
 from dirigent.evals.evaluate import Entry, Keep, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.figures import ORACLE, by_planner, oracle
+from dirigent.evals.folds import best_by_draw, folds_of
 from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import NAMES, Alone, examples_of, fit_baselines
@@ -64,9 +65,6 @@ REFERENCE_NOTES = {ORACLE: "one worker per question", CEILING: "best planner per
 
 MOST_TASKS = 20
 """A file of more tasks has too few questions of each for rows of their own; `by_kind` tells its accuracies."""
-
-DRAWS = 20
-"""Draws of the folds that show how much `best` owes to one of them."""
 
 LIMITS = Limits(max_steps=32, max_rounds=2, max_output_tokens=1_000_000)
 """Room for a vote of all, for an escalation, and for every answer as long as it was."""
@@ -133,34 +131,8 @@ async def evaluate_recorded(
     folds = [await fit_fold(planners, questions, singles, fold_of, fold, settings) for fold in range(settings.folds)]
     entries = _entries(folds, questions, fold_of)
     chosen = await ask(entries) if entries else []
-    outcomes = [*singles, *chosen]
-    outcomes += [*(oracle(singles) if ORACLE in planners else ()), *(ceiling(outcomes) if CEILING in planners else ())]
-    expected = (len(questions.workers) + len(entries)) * len(questions.tasks)
-    facts = _facts(
-        questions,
-        planners,
-        folds,
-        settings=settings,
-        commit=commit,
-        date=date,
-        concurrency=concurrency,
-        outcomes=outcomes,
-    )
-    several = 1 < len({task.kind for task in questions.tasks}) <= MOST_TASKS
-    report = make_report(
-        outcomes,
-        planners,
-        facts=facts,
-        references=(*REFERENCES, *(name for name in planners if name.startswith(SINGLE))),
-        complete=len(singles) + len(chosen) == expected,
-        task_of=(lambda outcome: outcome.kind) if several else None,
-    )
-    found = {
-        "pareto": pareto(report.planners),
-        "hindsight": in_hindsight(outcomes, planners, seed=settings.seed),
-        "best_by_draw": best_by_draw(questions, singles, folds=settings.folds),
-    }
-    return msgspec.structs.replace(report, chosen={**report.chosen, **found})
+    found = _Found(questions, planners, settings, folds, singles, chosen)
+    return _report(found, commit=commit, date=date, concurrency=concurrency)
 
 
 class _RecordedRow(Row, frozen=True):
@@ -262,15 +234,6 @@ def expanded(planners: Sequence[str], questions: RecordedSet) -> list[str]:
     return list(found)
 
 
-def folds_of(tasks: Sequence[Task], *, folds: int, seed: int) -> dict[str, int]:
-    """Question -> fold, drawn by lot and equal in size."""
-    if len(tasks) < folds:
-        raise ConfigError(f"{len(tasks)} questions do not fill {folds} folds; ask  --limit {folds}  or more")
-    ids = sorted(task.id for task in tasks)
-    random.Random(f"folds {seed}").shuffle(ids)
-    return {id: i % folds for i, id in enumerate(ids)}
-
-
 class Fold(msgspec.Struct, frozen=True):
     """What is chosen for one fold, from the outcomes of the others."""
 
@@ -300,26 +263,6 @@ async def fit_fold(
     return Fold(examples, dict(zip(own, await fit_baselines(asked, fitting), strict=True)))
 
 
-def best_by_draw(questions: RecordedSet, singles: Sequence[Outcome], *, folds: int, draws: int = DRAWS) -> list[float]:
-    """What `best` would have come to under other draws of the folds: its luck with this one."""
-    value = {(outcome.planner.removeprefix(SINGLE), outcome.task): outcome.value for outcome in singles}
-    example = {task.id: examples_of([task], found) for task, found in _by_task(questions.tasks, singles)}
-    found = []
-    for seed in range(draws):
-        fold_of = folds_of(questions.tasks, folds=folds, seed=seed)
-        learnt = [[e for id, of in fold_of.items() if of != fold for e in example[id]] for fold in range(folds)]
-        best = [ranked(examples)[0] for examples in learnt]
-        found.append(mean([value.get((best[fold], task), 0.0) for task, fold in fold_of.items()]))
-    return found
-
-
-def _by_task(tasks: Sequence[Task], singles: Sequence[Outcome]) -> list[tuple[Task, list[Outcome]]]:
-    found: dict[str, list[Outcome]] = {task.id: [] for task in tasks}
-    for outcome in singles:
-        found[outcome.task].append(outcome)
-    return [(task, found[task.id]) for task in tasks]
-
-
 def _single(model: str) -> Entry:
     return Entry(f"{SINGLE}{model}", lambda task, pool: Alone(model))
 
@@ -337,32 +280,54 @@ def _entries(folds: Sequence[Fold], questions: RecordedSet, fold_of: Mapping[str
     return [Entry(name, partial(planner_for, name), pool_for=partial(pool_for, name)) for name in folds[0].planners]
 
 
-def _facts(
-    questions: RecordedSet,
-    planners: Sequence[str],
-    folds: Sequence[Fold],
-    *,
-    settings: RecordedSettings,
-    commit: str,
-    date: str,
-    concurrency: int,
-    outcomes: Sequence[Outcome],
-) -> Facts:
-    unpriced = {name for outcome in outcomes for name in outcome.unpriced}
-    chosen: dict[str, Any] = {
-        BEST: [fold.ranking[0] for fold in folds],
-        VOTE: [list(fold.ranking[: settings.panel]) for fold in folds],
-        ESCALATE: [list(escalating(fold.examples)) for fold in folds],
-        "prices": {name: _price_source(name, unpriced) for name in questions.workers},
-        "left_out": questions.left_out,
+class _Found(msgspec.Struct, frozen=True):
+    """All that a report is made of."""
+
+    questions: RecordedSet
+    planners: Sequence[str]
+    settings: RecordedSettings
+    folds: Sequence[Fold]
+    singles: Sequence[Outcome]
+    """Of every worker alone."""
+    chosen: Sequence[Outcome]
+    """Of every planner fitted on the folds."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody answered everything: a budget may end the asking early."""
+        asked = len(self.questions.workers) + len(self.folds[0].planners)
+        return len(self.singles) + len(self.chosen) == asked * len(self.questions.tasks)
+
+
+def _report(found: _Found, *, commit: str, date: str, concurrency: int) -> Report:
+    outcomes = _with_references(found)
+    several = 1 < len({task.kind for task in found.questions.tasks}) <= MOST_TASKS
+    report = make_report(
+        outcomes,
+        found.planners,
+        facts=_facts(found, outcomes, commit=commit, date=date, concurrency=concurrency),
+        references=(*REFERENCES, *(name for name in found.planners if name.startswith(SINGLE))),
+        complete=found.complete,
+        task_of=(lambda outcome: outcome.kind) if several else None,
+    )
+    afterwards = {
+        "pareto": pareto(report.planners),
+        "hindsight": in_hindsight(outcomes, found.planners, seed=found.settings.seed),
+        "best_by_draw": best_by_draw(found.questions.tasks, found.singles, folds=found.settings.folds),
     }
-    if found := by_planner(outcomes).get(ESCALATE):
-        chosen["escalated"] = mean([float(outcome.steps == 1) for outcome in found])
-    notes = {
-        name: ", ".join(dict.fromkeys(fold.planners[name].note for fold in folds))
-        for name in (BEST, "cheapest")
-        if name in planners
-    }
+    return msgspec.structs.replace(report, chosen={**report.chosen, **afterwards})
+
+
+def _with_references(found: _Found) -> list[Outcome]:
+    """Every outcome, and after them those of the references that are named."""
+    outcomes = [*found.singles, *found.chosen]
+    best_choice = oracle(found.singles) if ORACLE in found.planners else []
+    best_by_kind = ceiling(outcomes) if CEILING in found.planners else []
+    return [*outcomes, *best_choice, *best_by_kind]
+
+
+def _facts(found: _Found, outcomes: Sequence[Outcome], *, commit: str, date: str, concurrency: int) -> Facts:
+    questions, planners, settings = found.questions, found.planners, found.settings
     return Facts(
         recipe={
             "pool": "recorded",
@@ -381,13 +346,37 @@ def _facts(
         },
         workers="",
         prices={name: worker.info.price for name, worker in questions.workers.items()},
-        chosen=chosen,
-        notes=notes | {name: said for name, said in REFERENCE_NOTES.items() if name in planners},
+        chosen=_choices(found, outcomes),
+        notes=_notes(found),
         examples=examples(outcomes, questions.tasks, [name for name in planners if not name.startswith(SINGLE)]),
     )
+
+
+def _choices(found: _Found, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What was chosen for each fold, and where the prices are from."""
+    unpriced = {name for outcome in outcomes for name in outcome.unpriced}
+    chosen: dict[str, Any] = {
+        BEST: [fold.ranking[0] for fold in found.folds],
+        VOTE: [list(fold.ranking[: found.settings.panel]) for fold in found.folds],
+        ESCALATE: [list(escalating(fold.examples)) for fold in found.folds],
+        "prices": {name: _price_source(name, unpriced) for name in found.questions.workers},
+        "left_out": found.questions.left_out,
+    }
+    if escalations := by_planner(outcomes).get(ESCALATE):
+        chosen["escalated"] = mean([float(outcome.steps == 1) for outcome in escalations])
+    return chosen
 
 
 def _price_source(model: str, unpriced: Collection[str]) -> str:
     """Where a model's costs are from: of one in no table, what the file states, if it states any."""
     price, source = recorded_price(model)
     return source if price is not None or model in unpriced else "the file's own costs"
+
+
+def _notes(found: _Found) -> dict[str, str]:
+    notes = {
+        name: ", ".join(dict.fromkeys(fold.planners[name].note for fold in found.folds))
+        for name in (BEST, "cheapest")
+        if name in found.planners
+    }
+    return notes | {name: said for name, said in REFERENCE_NOTES.items() if name in found.planners}

@@ -22,10 +22,11 @@ from typing import Any
 
 import msgspec
 
-from dirigent.config import BUILT_IN_PROFILES, KNOWN_PLANNERS, VERSION, WIRES, choose_profile
+from dirigent.config import BUILT_IN_PROFILES, KNOWN_PLANNERS, VERSION, choose_profile
 from dirigent.errors import ConfigError
 from dirigent.runtime import Runtime
 from dirigent.weights import read_cards
+from dirigent.worker_config import WIRES
 
 MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """What `dirigent-mini` is over a configuration that has no profile of that name."""

@@ -31,7 +31,10 @@ class Leads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClauseFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A frame for clauses one after another. `{c}` is a clause with a small first letter, `{C}` one with a capital."""
+    """A frame for clauses one after another. `{c}` is a clause with a small first letter, `{C}` one with a capital.
+
+    An opening of the mood `noun` has `{c}` alone: its noun phrase is set in as it is.
+    """
 
     opening_mood: Mood
     opening: str
@@ -69,22 +72,26 @@ def read_frames(file: Path) -> dict[Literal["train", "dev"], Frames]:
     for frames in (found.train, found.dev):
         for text, wanted in _wanted_slots(frames):
             if not re.fullmatch(wanted, slots := "".join(re.findall(r"\{.*?\}", text))):
-                raise ConfigError(f"{file.name}: {text!r} has the slots {slots!r} where {_told(wanted)} should be")
+                raise ConfigError(f"{file.name}: {text!r} has the slots {slots!r} where {_TOLD[wanted]} should be")
     return {"train": found.train, "dev": found.dev}
 
 
-_CLAUSE, _BOTH, _WORDS, _NONE = r"\{[cC]\}", r"\{a\}\{b\}", r"\{[wW]\}", ""
+_CLAUSE, _PHRASE, _BOTH, _WORDS, _NONE = r"\{[cC]\}", r"\{c\}", r"\{a\}\{b\}", r"\{[wW]\}", ""
+_TOLD = {
+    _CLAUSE: "{c} or {C}",
+    _PHRASE: "{c} (a noun phrase gets no capital; an opening_mood of order or ask may have {C})",
+    _BOTH: "{a} and then {b}",
+    _WORDS: "{w} or {W}",
+    _NONE: "none",
+}
 
 
 def _wanted_slots(frames: Frames) -> Iterator[tuple[str, str]]:
     """Every text of the frames, each with the pattern of its slots in a row."""
     for sequence in frames.sequences:
-        yield from ((text, _CLAUSE) for text in (sequence.opening, *sequence.later))
+        yield sequence.opening, _PHRASE if sequence.opening_mood == "noun" else _CLAUSE
+        yield from ((text, _CLAUSE) for text in sequence.later)
         yield sequence.closing, _NONE
     yield from ((text, _BOTH) for text in frames.fans)
     yield from ((text, _WORDS) for text in frames.decoys)
     yield from ((text, _NONE) for text in (*frames.leads.orders, *frames.leads.asks))
-
-
-def _told(wanted: str) -> str:
-    return {_CLAUSE: "{c} or {C}", _BOTH: "{a} and then {b}", _WORDS: "{w} or {W}", _NONE: "none"}[wanted]
