@@ -11,8 +11,10 @@ import pytest
 from dirigent.errors import ConfigError
 from dirigent.tasks.gym import ROSTER, generate
 from dirigent.tasks.gym.examples import examples
+from dirigent.tasks.gym.frames import SEQUENCES
 from dirigent.tasks.gym.operation import Operation
 from dirigent.tasks.gym.phrasing import (
+    LEADS,
     Template,
     asked_templates,
     direct,
@@ -107,6 +109,14 @@ def test_none_shares_three_words_in_a_row_with_a_held_out_one(op: Operation) -> 
     held_out = {words for t in templates(op.full_name) if t.home == "test" for words in threes(t.text)}
     shared = {t.text: found for t in only_training(op) if (found := threes(t.text) & held_out)}
     assert shared == {}
+
+
+def test_none_begins_like_a_lead_or_a_frame_that_is_held_out() -> None:
+    held_out = [lead.text for lead in LEADS if lead.home == "test"]
+    held_out += [frame.opening.split("{")[0].strip() for frame in SEQUENCES if frame.home == "test"]
+    assert "Determine" in held_out
+    found = [t.text for op in (*RL_OPERATIONS, *PUZZLE_OPERATIONS) for t in only_training(op)]
+    assert [text for text in found if text.startswith(tuple(held_out))] == []
 
 
 def test_three_words_in_a_row_count_a_value_with_its_kind_as_one_word() -> None:
