@@ -22,7 +22,7 @@ from dirigent.grammar import plan_grammar
 from dirigent.gympool import CONDUCTOR, PLAN_TOKENS
 from dirigent.limits import Limits
 from dirigent.messages import Request
-from dirigent.tasks.gym.specialists import RL_ROSTER
+from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER
 from dirigent.train.adapters import find_adapters
 from dirigent.train.claims import Run
 from dirigent.train.dataset import Row
@@ -62,7 +62,7 @@ async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe, w
             began = time.monotonic()
             texts = [await _plan(writer, row, recipe=recipe) for row in rows]
             seconds = time.monotonic() - began
-            hands: Mapping[str, Worker] = ExactWorkers(RL_ROSTER)
+            hands: Mapping[str, Worker] = ExactWorkers(ROSTER)
             if workers == "local":
                 hands = {s.name: specialist_worker(model, s) for s in RL_ROSTER}
             settings = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps, concurrency=8)

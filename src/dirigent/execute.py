@@ -4,7 +4,7 @@ Knows nothing of where plans come from or how answers are graded. Retrying belon
 here a step whose worker failed for good goes once to a substitute, if the caller allows it. A step that fails
 takes the steps that read it with it; the run ends at once when the last step can no longer be reached, and
 goes on when only a side branch is lost. Deadline, cost cap and cancellation act inside steps: whatever is
-being asked is abandoned, and its connection closed.
+being asked is abandoned, and its connection closed. What exactly a step's worker is asked is in `asking.py`.
 
 A step whose worker asks for one of the caller's tools *waits*, and so do the steps that read it; the others go
 on. The same plan is carried on later from the records it left (`prior`): steps that had ended are not asked
@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dirigent.asking import Terms, step_deadline, step_request, substitute_for, why_late
 from dirigent.errors import DeadlineError, DirigentError, LimitError, StoreError, WorkerError
-from dirigent.limits import Budget, Ledger, Limits
+from dirigent.limits import Ledger, Limits
 from dirigent.messages import (
     Attempt,
     Delta,
@@ -35,11 +36,9 @@ from dirigent.messages import (
 )
 from dirigent.metered import attempts_of, metered
 from dirigent.plan import Plan
-from dirigent.pool import substitute
-from dirigent.prompt import step_messages
 from dirigent.resume import is_final
 from dirigent.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
-from dirigent.worker import Ability, Worker, WorkerInfo
+from dirigent.worker import Worker
 
 Journal = Callable[[StepRecord], Awaitable[None]]
 """Writes down that a step has ended; the steps that read it start when it returns."""
@@ -86,16 +85,19 @@ async def execute(
     piece of text as it is written, which costs workers more than a whole reply does. `prior` are the records of
     an earlier execution of the same plan, which this one goes on from.
     """
-    steps = _Steps(
+    terms = Terms(
         plan=plan,
         workers=workers,
         question=conversation(question),
         limits=limits,
         options=options or Request(()),
         secret=secret,
-        reassign=reassign,
         ledger=ledger,
         started=time.monotonic() if started is None else started,
+    )
+    steps = _Steps(
+        terms=terms,
+        reassign=reassign,
         round_number=round_number,
         observe=observe,
         stream=stream,
@@ -109,15 +111,8 @@ async def execute(
 class _Steps:
     """The state of one execution: which steps are done, and with what."""
 
-    plan: Plan
-    workers: Mapping[str, Worker]
-    question: tuple[Message, ...]
-    limits: Limits
-    options: Request
-    secret: str
+    terms: Terms
     reassign: bool
-    ledger: Ledger | None
-    started: float
     round_number: int
     observe: Observe
     stream: bool
@@ -127,6 +122,10 @@ class _Steps:
     replies: dict[int, str] = field(default_factory=dict)
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.terms.plan
 
     async def run(self) -> Execution:
         done = [asyncio.Event() for _ in self.plan.steps]
@@ -201,11 +200,11 @@ class _Steps:
         attempts = record.attempts
         tried = [name for name in (record.planned_worker, record.worker) if name]
         record = msgspec.structs.replace(record, started_s=record.started_s or self._now_s())
-        step_deadline = self._step_deadline()
+        deadline = step_deadline(self.terms)
         while True:
             name = tried[-1]
-            worker = metered(self.workers[name])
-            request = self._request(record, worker.info, step_deadline)
+            worker = metered(self.terms.workers[name])
+            request = step_request(self.terms, record, worker.info, replies=self.replies, deadline=deadline)
             base = request.messages[: len(request.messages) - len(record.tool_traffic)]
             record = msgspec.structs.replace(record, worker=name, messages=base)
             try:
@@ -240,10 +239,10 @@ class _Steps:
             self._end(record, "skipped", attempts=attempts, reply=reply, error=error)
 
     def _check_tool_rounds(self, record: StepRecord, reply: Reply) -> None:
-        if reply.tool_calls and record.tool_rounds >= self.limits.max_tool_rounds:
+        most = self.terms.limits.max_tool_rounds
+        if reply.tool_calls and record.tool_rounds >= most:
             error = LimitError(
-                f"step {record.index} ({record.worker}) asked for tools more than {self.limits.max_tool_rounds} times; "
-                "raise max_tool_rounds"
+                f"step {record.index} ({record.worker}) asked for tools more than {most} times; raise max_tool_rounds"
             )
             error.attempts = reply.attempts
             raise error
@@ -257,77 +256,9 @@ class _Steps:
             async with asyncio.timeout(max(0.0, request.deadline - began)):
                 return await worker.ask(request, observe=self._deltas(index))
         except TimeoutError as timeout:
-            error = DeadlineError(self._deadline_text(index, worker.info.name))
+            error = DeadlineError(why_late(self.terms, index, worker.info.name))
             error.attempts = attempts_of(timeout.__cause__)
             raise error from timeout
-
-    def _request(self, record: StepRecord, info: WorkerInfo, deadline: float) -> Request:
-        """The caller's settings, narrowed to this step: schema and stops are the last step's alone."""
-        index = record.index
-        last = self._is_last(index)
-        options = self.options
-        caps = [
-            self.limits.max_output_tokens,
-            info.output_tokens,
-            options.max_output_tokens if last else None,
-        ]
-        messages = step_messages(
-            self.question,
-            self.plan,
-            index,
-            self.replies,
-            secret=self.secret,
-            subtask_only=info.subtask_only,
-        )
-        return Request(
-            messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
-            tools=options.tools if options.tools and self._gets_tools(index, info) else (),
-            tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
-            schema=options.schema if last else None,
-            json_mode=options.json_mode and last,
-            stop=options.stop if last else (),
-            max_output_tokens=min(cap for cap in caps if cap is not None),
-            temperature=options.temperature,
-            top_p=options.top_p,
-            # Steps that ask the same thing twice must be free to differ: each has its own seed.
-            seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
-            effort=options.effort if "effort" in info.abilities else None,
-            deadline=deadline,
-            ledger=self._step_ledger(record),
-        )
-
-    def _gets_tools(self, index: int, info: WorkerInfo) -> bool:
-        """Workers that can call tools may. The last one is also asked where nobody else can or one must be called:
-        it then says that it cannot, and a substitute that can takes over."""
-        if "tools" in info.abilities or not self._is_last(index):
-            return "tools" in info.abilities
-        if self.options.tool_choice not in ("auto", "none"):
-            return True
-        return not any("tools" in self.workers[step.worker].info.abilities for step in self.plan.steps)
-
-    def _is_last(self, index: int) -> bool:
-        return index == len(self.plan.steps) - 1
-
-    def _step_ledger(self, record: StepRecord) -> Ledger | None:
-        cap = self.limits.max_step_cost_usd
-        if cap is None:
-            return self.ledger
-        budget = Budget(max_cost_usd=cap, parent=self.ledger, what=f"step {record.index}")
-        budget.spent_usd = record.cost_usd
-        return budget
-
-    def _step_deadline(self) -> float:
-        run_deadline = self.started + self.limits.deadline_s
-        if self.options.deadline is not None:
-            run_deadline = min(run_deadline, self.options.deadline)
-        if self.limits.step_deadline_s is None:
-            return run_deadline
-        return min(run_deadline, time.monotonic() + self.limits.step_deadline_s)
-
-    def _deadline_text(self, index: int, worker: str) -> str:
-        if self.limits.step_deadline_s is not None and self._now_s() < self.limits.deadline_s:
-            return f"step {index} ({worker}) took longer than step_deadline_s = {self.limits.step_deadline_s:g}"
-        return f"the deadline of {self.limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
 
     def _deltas(self, index: int) -> Observe:
         if not self.stream:
@@ -342,10 +273,7 @@ class _Steps:
     def _substitute(self, error: DirigentError, tried: list[str], index: int, request: Request) -> str | None:
         if not self.reassign or len(tried) > 1 or not isinstance(error, WorkerError):
             return None
-        needs = _needs(request)
-        if not self._is_last(index) and not any(message.tool_calls for message in request.messages):
-            needs.discard("tools")  # it may call tools, but need not
-        return substitute(self.workers, tried=tried, needs=needs, priced=self.limits.max_cost_usd is not None)
+        return substitute_for(self.terms, index, request, tried=tried)
 
     def _end(
         self,
@@ -400,7 +328,7 @@ class _Steps:
                 task.cancel()
 
     def _now_s(self) -> float:
-        return time.monotonic() - self.started
+        return time.monotonic() - self.terms.started
 
 
 def _needed_for_last(plan: Plan) -> set[int]:
@@ -413,17 +341,3 @@ def _needed_for_last(plan: Plan) -> set[int]:
             needed.add(index)
             waiting.extend(plan.steps[index].access)
     return needed
-
-
-def _needs(request: Request) -> set[Ability]:
-    """What a substitute must be able to do."""
-    needs: set[Ability] = set()
-    if any(message.images for message in request.messages):
-        needs.add("images")
-    if request.tools:
-        needs.add("tools")
-    if request.schema is not None:
-        needs.add("schema")
-    if request.json_mode:
-        needs.add("json_mode")
-    return needs

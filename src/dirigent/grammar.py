@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dirigent.dialects import STEP_KEYS
 from dirigent.limits import Limits
-from dirigent.plan import MAX_TEXT_BYTES, STEP_KEYS, Dialect, worker_names
+from dirigent.plan import MAX_TEXT_BYTES, Dialect, worker_names
 from dirigent.pool import Pool
 
 LINE_CHARS = 400

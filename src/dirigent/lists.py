@@ -2,7 +2,7 @@
 
 A language model writes its thoughts first, then `model_id`, `subtasks` and `access_list` in something close
 to Python: bulleted, fenced, with curly quotes or none. What can be understood in one way is understood; the
-rest is a `PlanError`. Knows nothing of workers or steps: `plan.py` judges the three plain lists it returns.
+rest is a `PlanError`. Knows nothing of workers or steps: `dialects.py` judges the three plain lists it returns.
 
 Text is hostile until read. Every scan goes forward and every list is bounded (nesting, entries, marks), so
 that time is linear in the text; the quantifiers below are possessive (`*+`) for the same reason.

@@ -16,6 +16,7 @@ import torch
 
 from dirigent.messages import Message
 from dirigent.train.base import encode, prompt_texts
+from dirigent.train.passes import quick_passes
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -134,7 +135,7 @@ def completion_loss(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> torc
     No mask: what is padding comes last, where no token that counts can read it, and attention is quicker without.
     """
     kind = ids.device.type
-    with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"), plain_inputs(model):
+    with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"), quick_passes(model):
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         hidden_BTD = inner.model(input_ids=ids, use_cache=False).last_hidden_state  # noqa: N806
         counted = labels[:, 1:] != -100

@@ -21,6 +21,8 @@ from typing import Any
 import msgspec
 import torch
 
+from dirigent.train.passes import quick_passes
+
 NO_LABEL = -100
 PADDING = -1
 MOST_TOKENS = 32_768
@@ -66,18 +68,19 @@ def log_probs_and_entropies(
     rows, device = len(input_ids_BT), input_ids_BT.device
     logps_BC = torch.zeros(rows, completion_tokens, device=device)
     entropies_BC = torch.zeros(rows, completion_tokens, device=device)
-    for batch in like_lengths(sequences(input_ids_BT, mask_BT, completion_tokens=completion_tokens)):
-        packed = pack(batch, device=device)
-        outputs = model(
-            input_ids=packed.ids_SL,
-            attention_mask=packed.mask_S1LL,
-            position_ids=packed.positions_SL,
-            shift_labels=packed.labels_SL,
-            fused_lm_head=True,
-        )
-        index = _index(packed, completion_tokens=completion_tokens, device=device)
-        logps_BC = logps_BC.index_put(index[:2], outputs.log_probs[index[2:]].to(logps_BC.dtype))
-        entropies_BC = entropies_BC.index_put(index[:2], outputs.entropy[index[2:]].to(entropies_BC.dtype))
+    with quick_passes(model):
+        for batch in like_lengths(sequences(input_ids_BT, mask_BT, completion_tokens=completion_tokens)):
+            packed = pack(batch, device=device)
+            outputs = model(
+                input_ids=packed.ids_SL,
+                attention_mask=packed.mask_S1LL,
+                position_ids=packed.positions_SL,
+                shift_labels=packed.labels_SL,
+                fused_lm_head=True,
+            )
+            index = _index(packed, completion_tokens=completion_tokens, device=device)
+            logps_BC = logps_BC.index_put(index[:2], outputs.log_probs[index[2:]].to(logps_BC.dtype))
+            entropies_BC = entropies_BC.index_put(index[:2], outputs.entropy[index[2:]].to(entropies_BC.dtype))
     return logps_BC, entropies_BC
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
 from dirigent.train.noise import draw, uniforms
+from dirigent.train.passes import fused_norms
 
 if TYPE_CHECKING:
     from dirigent.train.decode import DecodeSettings
@@ -57,25 +57,6 @@ def shared_prompt_attention(config: Any) -> Iterator[None]:
 
 
 SHARED_PROMPT = "dirigent_shared_prompt"
-
-
-@contextmanager
-def fused_norms(inner: Any) -> Iterator[None]:
-    """Inside, each RMS norm of a Llama is one kernel where transformers has seven: for one token a row, launching is
-    most of the work."""
-    norms = [m for m in inner.model.modules() if type(m).__name__ == "LlamaRMSNorm"]
-    for norm in norms:
-        norm.forward = partial(_rms_norm, norm.weight, norm.variance_epsilon)
-    try:
-        yield
-    finally:
-        for norm in norms:
-            del norm.forward
-
-
-def _rms_norm(weight: torch.Tensor, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
-    with torch.autocast(hidden.device.type, enabled=False):
-        return torch.nn.functional.rms_norm(hidden, weight.shape, weight.to(hidden.dtype), epsilon)
 
 
 ROOM_STEP = 64
@@ -281,7 +262,7 @@ class FixedTurns(Turns):
         super().take()
 
     def read_last(self) -> torch.Tensor:
-        with shared_prompt_attention(self.inner.config), fused_norms(self.inner):
+        with shared_prompt_attention(self.inner.config), fused_norms(self.inner.model):
             return super().read_last()
 
     def take_over(self, wider: FixedTurns, places: Sequence[int], *, group: int) -> None:
