@@ -7,11 +7,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.home import home
 from dirigent.workers.weights import fetch
+
+# An example that is slow on a busy machine is no failure; a test that hangs has a time limit of its own.
+hypothesis.settings.register_profile("dirigent", deadline=None)
+hypothesis.settings.load_profile("dirigent")
 
 WEIGHTS_CACHE = home() / "weights"
 """Taken before any test changes the environment: the file is fetched once for all runs, not once a run."""

@@ -80,13 +80,40 @@ def test_results_fill_the_page_with_the_table_the_curves_and_what_was_missed(
     assert all(f"](results/{name})" in text for name in drawings)
 
 
-def test_a_stale_page_fails_the_check(
-    generate: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale = tmp_path / "configuration.md"
-    stale.write_text("old")
-    monkeypatch.setitem(generate["main"].__globals__, "PAGE", stale)
-    monkeypatch.setitem(generate["main"].__globals__, "COMMANDS_PAGE", tmp_path / "cli.md")
+@pytest.fixture
+def own_pages(generate: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of docs/, with the two pages that are written anew between their marks, and a small result."""
+    for name in ("PAGE", "COMMANDS_PAGE", "API_PAGE", "LEARNING_PAGE", "RESULTS"):
+        own = tmp_path / generate[name].relative_to(GENERATE.parent)
+        monkeypatch.setitem(generate["main"].__globals__, name, own)
+        own.parent.mkdir(exist_ok=True)
+    for name in ("API_PAGE", "LEARNING_PAGE"):
+        (tmp_path / generate[name].name).write_bytes((GENERATE.parent / generate[name].name).read_bytes())
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "claims-metrics-1.jsonl").write_text('{"kind": "train", "step": 1, "steps": 1.5}\n')
+    return tmp_path
+
+
+PAGES = ("api.md", "how-it-learns.md", "reference/cli.md", "reference/configuration.md", "results/curves-steps.svg")
+
+
+def test_a_stale_page_fails_the_check(generate: dict[str, Any], own_pages: Path) -> None:
     assert generate["main"](["--check"]) == 1
     assert generate["main"]([]) == 0
     assert generate["main"](["--check"]) == 0
+    for name in PAGES:
+        page = own_pages / name
+        written = page.read_text(encoding="utf-8")
+        page.write_text(written.replace("<!-- /", "old\n<!-- /", 1) if "<!-- /" in written else "old", encoding="utf-8")
+        assert generate["main"](["--check"]) == 1, name
+        page.write_text(written, encoding="utf-8")
+    assert generate["main"](["--check"]) == 0
+
+
+def test_pages_are_written_where_they_stand_and_nowhere_else(generate: dict[str, Any], own_pages: Path) -> None:
+    theirs = [path for name in PAGES if (path := GENERATE.parent / name).exists()]
+    before = [path.stat().st_mtime_ns for path in theirs]
+    assert generate["main"]([]) == 0
+    written = {str(path.relative_to(own_pages)) for path in own_pages.rglob("*") if path.is_file()}
+    assert written == {*PAGES, "results/claims-metrics-1.jsonl"}
+    assert [path.stat().st_mtime_ns for path in theirs] == before

@@ -95,14 +95,9 @@ async def execute(
         ledger=ledger,
         started=time.monotonic() if started is None else started,
     )
+    kept = {record.index: record for record in prior}
     steps = _Steps(
-        terms=terms,
-        reassign=reassign,
-        round_number=round_number,
-        observe=observe,
-        stream=stream,
-        prior={record.index: record for record in prior},
-        journal=journal,
+        terms, reassign=reassign, round_number=round_number, observe=observe, stream=stream, prior=kept, journal=journal
     )
     return await steps.run()
 

@@ -78,7 +78,8 @@ async def evaluate_gym(
 ) -> Report:
     """Every planner named, on the gym's questions. `factories` gives the planners that are models, by name; `weights`
     is what the cards say of them, for the report."""
-    check_planners(planners, factories or {})
+    factories = factories or {}
+    check_planners(planners, factories)
     ask: Ask = partial(
         evaluate,
         record=record,
@@ -90,29 +91,13 @@ async def evaluate_gym(
         keep=keep,
         observe=observe,
     )
-    baselines, fit = await fit_gym(gym, planners, ask, limits=limits, factories=factories or {})
+    baselines, fit = await fit_gym(gym, planners, ask, limits=limits, factories=factories)
     ways = await find_ways(gym, ask, limits=limits) if CEILING in planners else {}
-    entries = gym_entries(planners, gym, ways=ways, factories=factories or {})
-    outcomes = await ask(entries, gym.tasks, pool_for=gym.pool_for)
-    for own, group in by_limits(baselines, limits).items():
-        joining = [entry_of(baseline, gym.pool_for) for baseline in group]
-        entries += joining
-        outcomes += await ask(joining, gym.tasks, pool_for=gym.pool_for, limits=own)
-    expected = sum(entry.repeats for entry in entries for task in gym.tasks if entry.wants(task))
-    facts = _facts(gym, planners, baselines, ways, workers=workers, commit=commit, date=date, concurrency=concurrency)
-    chosen = {**facts.chosen, **({BEST: fit["ranking"]} if BEST in planners else {})}
-    shown = examples(outcomes, gym.tasks, planners)
-    facts = msgspec.structs.replace(facts, fit=fit, chosen=chosen, examples=shown, weights=dict(weights or {}))
-    report = make_report(
-        [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
-        [name for name in planners if name != EACH],
-        facts=facts,
-        references=(*REFERENCES, *(name for name in planners if name.startswith(SINGLE))),
-        complete=len(outcomes) == expected,
-        task_of=(lambda outcome: set_name(gym.set_of(outcome.task))) if len(gym.settings.sets) > 1 else None,
-        equal_cost=EQUAL_COST if EQUAL_COST in planners else "",
-    )
-    return _over_all_sets(report)
+    entries = gym_entries(planners, gym, ways=ways, factories=factories)
+    outcomes, complete = await _answers(gym, entries, baselines, ask, limits=limits)
+    found = _Found(gym, planners, baselines, fit, ways, outcomes, complete)
+    facts = _facts(found, workers=workers, weights=weights or {}, commit=commit, date=date, concurrency=concurrency)
+    return _over_all_sets(_report(found, facts))
 
 
 def set_name(name: str) -> str:
@@ -246,6 +231,115 @@ def _ceiling(gym: Gym, ways: Mapping[Kind, Way], task: Task, pool: Pool) -> Plan
     return Alone(*pool.names, name=CEILING) if plan is None else Fixed(plan, name=CEILING)
 
 
+def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.task, []).append(outcome)
+    return found
+
+
+async def _answers(
+    gym: Gym, entries: Sequence[Entry], baselines: Sequence[Baseline], ask: Ask, *, limits: Limits
+) -> tuple[list[Outcome], bool]:
+    """What everybody answered, baselines under the limits of their methods, and whether nothing is missing."""
+    outcomes = await ask(entries, gym.tasks, pool_for=gym.pool_for)
+    asked = list(entries)
+    for own, group in by_limits(baselines, limits).items():
+        joining = [entry_of(baseline, gym.pool_for) for baseline in group]
+        asked += joining
+        outcomes += await ask(joining, gym.tasks, pool_for=gym.pool_for, limits=own)
+    expected = sum(entry.repeats for entry in asked for task in gym.tasks if entry.wants(task))
+    return outcomes, len(outcomes) == expected
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """All that a report is made of."""
+
+    gym: Gym
+    planners: Sequence[str]
+    baselines: Sequence[Baseline]
+    fit: dict[str, Any]
+    """What fitting took; empty where nothing was fitted."""
+    ways: Mapping[Kind, Way]
+    """The ceiling's; empty where it is not asked for."""
+    outcomes: Sequence[Outcome]
+    complete: bool
+    """Whether everybody answered everything: a budget may end the asking early."""
+
+
+def _facts(
+    found: _Found, *, workers: str, weights: Mapping[str, Weights], commit: str, date: str, concurrency: int
+) -> Facts:
+    settings = found.gym.settings
+    return Facts(
+        recipe={
+            "tasks": [set_name(name) for name in settings.sets],
+            "planners": list(found.planners),
+            "workers": workers,
+            **msgspec.structs.asdict(settings),
+            "concurrency": concurrency,
+        },
+        commit=commit,
+        seed=settings.seed,
+        date=date,
+        version=__version__,
+        tasks=_told(found.gym),
+        workers=workers,
+        prices={specialist.name: specialist.price for specialist in found.gym.roster},
+        chosen=_choices(found),
+        fit=found.fit,
+        notes=_notes(found),
+        weights=dict(weights),
+        examples=examples(found.outcomes, found.gym.tasks, found.planners),
+    )
+
+
+def _told(gym: Gym) -> dict[str, Any]:
+    """What was asked, and over which pools."""
+    settings = gym.settings
+    low, high = settings.pool_sizes
+    plain = settings.sets == (SPLIT_SET,)
+    solved = sum(solvable(task, gym.offered(task)) for task in gym.tasks)
+    return {
+        "name": f"gym {settings.split}" if plain else ", ".join(set_name(name) for name in settings.sets),
+        "n": len(gym.tasks),
+        "pool": f"pools of {low}–{high}",
+        "solvable": solved / len(gym.tasks),
+        "questions": digest(gym.tasks),
+    }
+
+
+def _choices(found: _Found) -> dict[str, Any]:
+    """What was settled on the other splits before the test began."""
+    chosen: dict[str, Any] = {}
+    if found.ways:
+        chosen[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(found.ways.items())}
+    if BEST in found.planners:
+        chosen[BEST] = found.fit["ranking"]
+    return chosen
+
+
+def _notes(found: _Found) -> dict[str, str]:
+    """What is said beside a planner's name."""
+    notes = {ORACLE: "one worker per question", CEILING: "best plan per kind", RIGHT: "the task's own plan"}
+    notes |= {baseline.name: baseline.note for baseline in found.baselines if baseline.note}
+    return {name: note for name, note in notes.items() if name in found.planners}
+
+
+def _report(found: _Found, facts: Facts) -> Report:
+    gym, planners, outcomes = found.gym, found.planners, found.outcomes
+    several = len(gym.settings.sets) > 1
+    return make_report(
+        [*outcomes, *(oracle(_alone(outcomes, gym)) if ORACLE in planners else ())],
+        [name for name in planners if name != EACH],
+        facts=facts,
+        references=(*REFERENCES, *(name for name in planners if name.startswith(SINGLE))),
+        complete=found.complete,
+        task_of=(lambda outcome: set_name(gym.set_of(outcome.task))) if several else None,
+        equal_cost=EQUAL_COST if EQUAL_COST in planners else "",
+    )
+
+
 def _alone(outcomes: Sequence[Outcome], gym: Gym) -> list[Outcome]:
     """What each worker did alone on the questions that it was offered for."""
     offered = {task.id: {s.name for s in gym.offered(task)} for task in gym.tasks}
@@ -267,57 +361,3 @@ def _over_all_sets(report: Report) -> Report:
         for planner, row in report.planners.items()
     }
     return msgspec.structs.replace(report, planners=rows)
-
-
-def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        found.setdefault(outcome.task, []).append(outcome)
-    return found
-
-
-def _facts(
-    gym: Gym,
-    planners: Sequence[str],
-    baselines: Sequence[Baseline],
-    ways: Mapping[Kind, Way],
-    *,
-    workers: str,
-    commit: str,
-    date: str,
-    concurrency: int,
-) -> Facts:
-    settings = gym.settings
-    low, high = settings.pool_sizes
-    solved = sum(solvable(task, gym.offered(task)) for task in gym.tasks)
-    notes = {ORACLE: "one worker per question", CEILING: "best plan per kind", RIGHT: "the task's own plan"}
-    notes |= {baseline.name: baseline.note for baseline in baselines if baseline.note}
-    names = [set_name(name) for name in settings.sets]
-    plain = settings.sets == (SPLIT_SET,)
-    chosen: dict[str, Any] = {}
-    if ways:
-        chosen[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(ways.items())}
-    return Facts(
-        recipe={
-            "tasks": names,
-            "planners": list(planners),
-            "workers": workers,
-            **msgspec.structs.asdict(settings),
-            "concurrency": concurrency,
-        },
-        commit=commit,
-        seed=settings.seed,
-        date=date,
-        version=__version__,
-        tasks={
-            "name": f"gym {settings.split}" if plain else ", ".join(names),
-            "n": len(gym.tasks),
-            "pool": f"pools of {low}–{high}",
-            "solvable": solved / len(gym.tasks),
-            "questions": digest(gym.tasks),
-        },
-        workers=workers,
-        prices={specialist.name: specialist.price for specialist in gym.roster},
-        chosen=chosen,
-        notes={name: note for name, note in notes.items() if name in planners},
-    )

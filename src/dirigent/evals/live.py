@@ -77,34 +77,9 @@ async def evaluate_live(
     outcomes, complete = await live.asked(baselines)
     if ORACLE in names:
         outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
-    facts = Facts(
-        recipe={"tasks": list(questions.names), "planners": list(planners), "seed": seed, "concurrency": concurrency},
-        commit=commit,
-        seed=seed,
-        date=date,
-        version=__version__,
-        tasks=_told(questions, pool, pool_name),
-        workers="",
-        prices={info.name: info.price for info in pool.infos},
-        fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
-        notes=_notes(baselines, names),
-        examples=examples(outcomes, questions.tasks, [n for n in names if not n.startswith(SINGLE)]),
-    )
-    return make_report(
-        outcomes,
-        names,
-        facts=facts,
-        references=(ORACLE, *(name for name in names if name.startswith(SINGLE))),
-        complete=complete,
-        task_of=lambda outcome: outcome.kind,
-        equal_cost=EQUAL_COST if EQUAL_COST in names else "",
-    )
-
-
-def _notes(baselines: Sequence[Baseline], names: Sequence[str]) -> dict[str, str]:
-    """What is said beside a planner's name."""
-    notes = {b.name: b.note for b in baselines if b.note and b.name in names}
-    return notes | ({ORACLE: "one worker per question"} if ORACLE in names else {})
+    recipe = {"tasks": list(questions.names), "planners": list(planners), "seed": seed, "concurrency": concurrency}
+    facts = _facts(live, recipe, baselines, outcomes, pool_name=pool_name, commit=commit, date=date)
+    return _report(live, outcomes, facts, complete=complete)
 
 
 def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, PlannerFor]) -> list[str]:
@@ -204,6 +179,32 @@ def _single(worker: str) -> Entry:
     return Entry(f"{SINGLE}{worker}", lambda task, pool: Alone(worker))
 
 
+def _facts(
+    live: _Live,
+    recipe: dict[str, Any],
+    baselines: Sequence[Baseline],
+    outcomes: Sequence[Outcome],
+    *,
+    pool_name: str,
+    commit: str,
+    date: str,
+) -> Facts:
+    questions, pool = live.questions, live.pool
+    return Facts(
+        recipe=recipe,
+        commit=commit,
+        seed=live.seed,
+        date=date,
+        version=__version__,
+        tasks=_told(questions, pool, pool_name),
+        workers="",
+        prices={info.name: info.price for info in pool.infos},
+        fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
+        notes=_notes(baselines, live.names),
+        examples=examples(outcomes, questions.tasks, [n for n in live.names if not n.startswith(SINGLE)]),
+    )
+
+
 def _told(questions: Questions, pool: Pool, pool_name: str) -> dict[str, Any]:
     counts: dict[str, int] = {}
     for task in questions.tasks:
@@ -216,3 +217,22 @@ def _told(questions: Questions, pool: Pool, pool_name: str) -> dict[str, Any]:
         "questions": digest(questions.tasks),
         "left_out": questions.left_out,
     }
+
+
+def _notes(baselines: Sequence[Baseline], names: Sequence[str]) -> dict[str, str]:
+    """What is said beside a planner's name."""
+    notes = {b.name: b.note for b in baselines if b.note and b.name in names}
+    return notes | ({ORACLE: "one worker per question"} if ORACLE in names else {})
+
+
+def _report(live: _Live, outcomes: Sequence[Outcome], facts: Facts, *, complete: bool) -> Report:
+    names = live.names
+    return make_report(
+        outcomes,
+        names,
+        facts=facts,
+        references=(ORACLE, *(name for name in names if name.startswith(SINGLE))),
+        complete=complete,
+        task_of=lambda outcome: outcome.kind,
+        equal_cost=EQUAL_COST if EQUAL_COST in names else "",
+    )

@@ -4,7 +4,8 @@ A `Secret` reads as `***` wherever it is printed, formatted or serialised; only 
 and only the HTTP client calls it. `redact` is the net below: sinks (errors, logs, traces) pass their text
 through it, so that a key which a provider echoes back does not reach disk either.
 
-Knows nothing of where keys come from: `config.py` reads them from the environment.
+Knows nothing of where keys come from: `build.py` reads a provider's from the environment variable that its worker's
+settings name; a local model's server gets one made for it.
 """
 
 from __future__ import annotations

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from dirigent.errors import ConfigError
-from dirigent.tasks.gym.frames import DECOYS, FANS, SEQUENCES
+from dirigent.tasks.gym import frames as gym_frames
+from dirigent.tasks.gym.frames import DECOYS, FANS, SEQUENCES, Telling
 from dirigent.tasks.gym.phrasing import LEADS
 from dirigent.tasks.gym.recognition import Reading, recognise
+from dirigent.tasks.gym.split import generate
 from dirigent.tasks.gym.training_frames import FILE, Frames, read_frames, training_frames
 
 SHARED = ("everywhere", "test")
@@ -95,7 +98,7 @@ def test_the_page_about_the_gym_counts_them_right() -> None:
 
 
 CLAUSES = {"noun": "the capital of Peru", "order": "name the capital of Peru.", "ask": "what is the capital of Peru?"}
-LATER = {"order": "count its letters.", "ask": "how many letters are in it?"}
+LATER = {"noun": "the number of letters in it", "order": "count its letters.", "ask": "how many letters are in it?"}
 
 
 def test_the_words_before_a_clause_do_not_hide_it() -> None:
@@ -125,6 +128,12 @@ def test_no_closing_and_no_decoy_is_an_operation() -> None:
 WHOLE = FILE.read_text(encoding="utf-8")
 
 
+def later_nouns(text: str, later: str) -> str:
+    """The file with this one frame for what comes later in its first sequence, to be filled with noun phrases."""
+    text = text.replace('later_mood = "order"', 'later_mood = "noun"', 1)
+    return re.sub(r"(?<=noun\"\n)later = \[.*?\]", f'later = ["{later}"]', text, count=1, flags=re.DOTALL)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -138,6 +147,19 @@ WHOLE = FILE.read_text(encoding="utf-8")
         (lambda text: text.replace("{c}", "{C}", 1), r"frames.toml: 'I have \{C\} .* where \{c\} \(a noun phrase"),
         (lambda text: text.replace("{w}", "{w} {w}", 1), r"frames.toml: .* where \{w\} or \{W\} should be"),
         (lambda text: text.replace('"Show me"', '"Show {x}"'), r"frames.toml: 'Show \{x\}' has .* where none should"),
+        (lambda text: text.replace("{a}", "{ {a}", 1), r"frames.toml: .* the slots '\{ \{a\}\{b\}' where \{a\} and"),
+        (lambda text: text.replace("{b}", "{b} {", 1), r"frames.toml: .* has a stray '\{', .*; take it out"),
+        (lambda text: text.replace("{w}", "} {w}", 1), r"frames.toml: .* has a stray '\}', .*; take it out"),
+        (lambda text: text.replace('"Show me"', '"Show me }"'), r"frames.toml: 'Show me \}' has a stray '\}'"),
+        (
+            lambda text: later_nouns(text, "{C}."),
+            r"frames.toml: '\{C\}.' .* where \{c\} \(a noun phrase gets no capital",
+        ),
+        (
+            lambda text: later_nouns(text, "Now find {c}"),
+            "frames.toml: 'Now find {c}' does not end its sentence.* a mark",
+        ),
+        (lambda text: text.replace("{c}.", "{c}", 1), "frames.toml: .* does not end its sentence"),
     ],
 )
 def test_a_file_that_is_not_right_is_named_with_what_is_wrong(
@@ -150,3 +172,17 @@ def test_a_file_that_is_not_right_is_named_with_what_is_wrong(
     file.write_text(change(text), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         read_frames(file)
+
+
+def test_noun_phrases_may_come_later_where_the_frame_makes_sentences_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "frames.toml"
+    file.write_text(later_nouns(WHOLE, "Next, find {c}."), encoding="utf-8")
+    frame = read_frames(file)["train"].sequences[0]
+    assert (frame.later_mood, frame.later) == ("noun", ("Next, find {c}.",))
+    monkeypatch.setattr(gym_frames, "SEQUENCES", (Telling(**asdict(frame)),))
+    told = [task.question for task in generate("train", 60, seed=3, shapes=("chain",), depths=(2,))]
+    later = [question.partition("Next, find ")[2] for question in told if "Next, find " in question]
+    assert len(later) > 10
+    assert all(re.match("[a-z]", text) and text.endswith(".") for text in later)

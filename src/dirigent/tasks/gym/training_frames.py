@@ -33,7 +33,8 @@ class Leads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClauseFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A frame for clauses one after another. `{c}` is a clause with a small first letter, `{C}` one with a capital.
 
-    An opening of the mood `noun` has `{c}` alone: its noun phrase is set in as it is.
+    A clause of the mood `order` or `ask` is a sentence of its own. One of the mood `noun` is set in as it is: the frame
+    has the verb, `{c}` and never `{C}`, and the mark that ends the sentence ("Next, find {c}.").
     """
 
     opening_mood: Mood
@@ -64,22 +65,22 @@ def training_frames() -> Mapping[Literal["train", "dev"], Frames]:
 
 
 def read_frames(file: Path) -> dict[Literal["train", "dev"], Frames]:
-    """Frames from such a file; every one must have the slots that its kind is filled at."""
+    """Frames from such a file; each must have the slots that its kind is filled at, and give a whole sentence."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=_File)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file.name} is not a file of frames: {error}") from None
     for frames in (found.train, found.dev):
         for text, wanted in _wanted_slots(frames):
-            if not re.fullmatch(wanted, slots := "".join(re.findall(r"\{.*?\}", text))):
-                raise ConfigError(f"{file.name}: {text!r} has the slots {slots!r} where {_TOLD[wanted]} should be")
+            if fault := _fault(text, wanted):
+                raise ConfigError(f"{file.name}: {text!r} {fault}")
     return {"train": found.train, "dev": found.dev}
 
 
 _CLAUSE, _PHRASE, _BOTH, _WORDS, _NONE = r"\{[cC]\}", r"\{c\}", r"\{a\}\{b\}", r"\{[wW]\}", ""
 _TOLD = {
     _CLAUSE: "{c} or {C}",
-    _PHRASE: "{c} (a noun phrase gets no capital; an opening_mood of order or ask may have {C})",
+    _PHRASE: "{c} (a noun phrase gets no capital; the mood order or ask may have {C})",
     _BOTH: "{a} and then {b}",
     _WORDS: "{w} or {W}",
     _NONE: "none",
@@ -90,8 +91,20 @@ def _wanted_slots(frames: Frames) -> Iterator[tuple[str, str]]:
     """Every text of the frames, each with the pattern of its slots in a row."""
     for sequence in frames.sequences:
         yield sequence.opening, _PHRASE if sequence.opening_mood == "noun" else _CLAUSE
-        yield from ((text, _CLAUSE) for text in sequence.later)
+        yield from ((text, _PHRASE if sequence.later_mood == "noun" else _CLAUSE) for text in sequence.later)
         yield sequence.closing, _NONE
     yield from ((text, _BOTH) for text in frames.fans)
     yield from ((text, _WORDS) for text in frames.decoys)
     yield from ((text, _NONE) for text in (*frames.leads.orders, *frames.leads.asks))
+
+
+def _fault(text: str, wanted: str) -> str:
+    """What is wrong with a text, and how it is put right; empty where nothing is."""
+    slot = r"\{.*?\}"
+    if not re.fullmatch(wanted, slots := "".join(re.findall(slot, text))):
+        return f"has the slots {slots!r} where {_TOLD[wanted]} should be"
+    if stray := re.search(r"[{}]", re.sub(slot, "", text)):
+        return f"has a stray {stray[0]!r}, and braces are for slots alone; take it out"
+    if wanted == _PHRASE and not text.endswith((".", "!", "?")):
+        return "does not end its sentence, nor does the noun phrase in it; end it with a mark, or take the mood order"
+    return ""
