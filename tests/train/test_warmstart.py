@@ -23,7 +23,7 @@ def test_every_lesson_is_a_valid_plan_for_the_pool_its_prompt_shows(lessons: str
     recipe = Recipe("x", warm_start=WarmStartSettings(lessons=lessons, n=80))  # type: ignore[arg-type]
     pairs = pairs_for(recipe, seed=3)
     assert len(pairs) == 80
-    assert any(len(pair.messages) > 2 for pair in pairs) == (lessons == "warm_start")
+    assert any(len(pair.messages) > 2 for pair in pairs) == (lessons != "right_plans")
     for pair in pairs:
         cards = pair.messages[0].text.splitlines()[1:]
         names = [card.rpartition(" | ")[2].split()[0] for card in cards]
