@@ -74,8 +74,8 @@ $(OTHERS)/node/.ready: $(PROGRAMS)/package.json $(PROGRAMS)/package-lock.json
 reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reasoning-gym (250 MB)
 	@$(BIN)/python benchmarks/reasoning.py
 
-results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run, with DATA=FOLDER the recorded models; last the specialists (20 minutes)
-	@$(BIN)/python benchmarks/gym.py
+results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run, with DATA=FOLDER the recorded models; last the specialists (an hour and a half on two cores)
+	@$(BIN)/python benchmarks/gym.py --language
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
