@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dirigent.cli import app
+from dirigent.cli import app, progress
 
 QUICK = ("eval", "--limit", "12", "--calibration", "12")
 
@@ -93,3 +93,20 @@ def test_traces_are_kept_when_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert listed.exit_code == 0, listed.output
     line = json.loads((tmp_path / "r.jsonl").read_text().splitlines()[-1])
     assert line["trace_id"][:8] in listed.stdout
+
+
+def test_without_a_terminal_a_slow_planner_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    lines = progress._Lines(["best"])
+    tally, quiet = progress._Tally("best", 4), progress._Tally("way: 1 guess", 4)
+    for _ in range(4):
+        tally.done += 1
+        quiet.done += 1
+        lines.show(tally)
+        lines.show(quiet)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("  ")[0] for line in said[:3]] == [f"best: {n} of 4" for n in (1, 2, 3)]
+    assert len(said) == 4
+    assert said[3].startswith("best: right")

@@ -13,7 +13,7 @@ from dirigent.evals.gym import evaluate_gym
 from dirigent.evals.gym_pools import Gym, GymSettings
 from dirigent.evals.gym_workers import exact_worker
 from dirigent.evals.live import evaluate_live
-from dirigent.evals.notes import offered_note, times_note
+from dirigent.evals.notes import offered_note, planning_note, times_note
 from dirigent.evals.page import as_html
 from dirigent.evals.questions import Questions
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
@@ -87,3 +87,12 @@ def test_the_pages_of_the_gyms_results_are_made_of_its_figures(tmp_path: Path) -
     for ending in (".md", ".html"):
         made = (tmp_path / "gym").with_suffix(ending).read_text(encoding="utf-8")
         assert made == RESULTS.with_suffix(ending).read_text(encoding="utf-8")
+
+
+def test_what_planning_at_home_takes_is_said_to_be_left_out_of_costs() -> None:
+    assert planning_note([]) == ""
+    said = planning_note({"warm-start": 1, "conductor": 2})
+    assert said.startswith("What conductor and warm-start take for planning is counted in tokens")
+    report = read_report(RESULTS)
+    for text in (as_table(report), as_markdown(report), as_html(report)):
+        assert "not in cost: they run on this machine" in " ".join(text.split())

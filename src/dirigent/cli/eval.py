@@ -37,8 +37,8 @@ PlannersOption = Annotated[
     str | None,
     typer.Option(
         help="each, best, single:NAME, random, cheapest, vote, self-moa, moa, reflect, knn, routerdc, masrouter, "
-        "smoothie, language, pipeline, escalate, conductor, oracle; on recorded answers also weighted-vote, panel; "
-        "on the gym also right, ceiling, warm-start; by commas. "
+        "smoothie, language, pipeline, escalate, weighted-vote, panel, conductor, oracle; on the gym and on recorded "
+        "answers also ceiling, on the gym right and warm-start; by commas. "
         "Default: best,oracle,ceiling; with a pool all that need no training of ours.",
         show_default=False,
     ),

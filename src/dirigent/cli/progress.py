@@ -6,6 +6,7 @@ Bars on a terminal, a line for each planner elsewhere. An observer of the evalua
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -68,15 +69,27 @@ def _bars(planners: Sequence[str]) -> Iterator[_Lines]:
         yield _Bars(planners, progress)
 
 
+LINE_EVERY_S = 60.0
+
+
 class _Lines:
-    """One line for each planner that is done; what only prepares or adds up to a figure passes silently."""
+    """One line for each planner that is done, and how far a slow one is; what only prepares or adds up to a figure
+    passes silently."""
 
     def __init__(self, planners: Sequence[str]) -> None:
         self._planners = planners
+        self._said = time.monotonic()
 
     def show(self, tally: _Tally) -> None:
-        if tally.done == tally.total and tally.name in self._planners:
+        if tally.name not in self._planners:
+            return
+        if tally.done == tally.total:
             say(f"{tally.name}: {tally.text}")
+        elif time.monotonic() - self._said >= LINE_EVERY_S:
+            say(f"{tally.name}: {tally.done} of {tally.total}  {tally.text}")
+        else:
+            return
+        self._said = time.monotonic()
 
 
 class _Bars(_Lines):

@@ -51,3 +51,13 @@ def unpriced_note(names: Sequence[str]) -> str:
         f"No price is known for {', '.join(names)}: the cost of whoever asked {'it' if len(names) == 1 else 'one'} is "
         "unknown, never taken for nothing, and left out of the Pareto front and of comparisons at equal cost."
     )
+
+
+def planning_note(at_home: Collection[str]) -> str:
+    """What a cost leaves out where the planner is a model of ours on this machine."""
+    if not at_home:
+        return ""
+    return (
+        f"What {' and '.join(sorted(at_home))} take for planning is counted in tokens (orchestration) and not in cost: "
+        "they run on this machine and have no price."
+    )

@@ -12,7 +12,7 @@ from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.markup import Markup, joined, table, tag
-from dirigent.evals.notes import offered_note, times_note, unpriced_note
+from dirigent.evals.notes import offered_note, planning_note, times_note, unpriced_note
 from dirigent.evals.origins import origins_note
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import (
@@ -73,7 +73,8 @@ def _table(report: Report) -> Markup:
     note = "An asterisk marks a paired bootstrap difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
     rows = table(("planner", *HEADER), cells_of(report.planners))
     origins = origins_note(report.planners, report.weights, report.earlier).replace("`", "")
-    notes = (note, origins, times_note(report.recipe), unpriced_note(report.unpriced))
+    home = planning_note(report.weights)
+    notes = (note, origins, home, times_note(report.recipe), unpriced_note(report.unpriced))
     return _section("All planners", rows, *map(_note, notes))
 
 

@@ -16,7 +16,7 @@ import msgspec
 from dirigent.evals.capacity import Capacity, capacity
 from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures, by_planner, figures, versus
-from dirigent.evals.notes import offered_note, times_note, unpriced_note
+from dirigent.evals.notes import offered_note, planning_note, times_note, unpriced_note
 from dirigent.evals.origins import Earlier, Weights, origins_note
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.stats import Difference
@@ -152,7 +152,8 @@ def as_table(report: Report) -> str:
     if not report.complete:
         lines.append("incomplete: some runs are missing, and figures are over different questions")
     origins = origins_note(report.planners, report.weights, report.earlier).replace("`", "")
-    lines += [said for said in (origins, times_note(report.recipe), unpriced_note(report.unpriced)) if said]
+    notes = (origins, planning_note(report.weights), times_note(report.recipe), unpriced_note(report.unpriced))
+    lines += [said for said in notes if said]
     return "\n".join([*lines, f"verdict: {report.verdict}"])
 
 
@@ -162,6 +163,7 @@ def as_markdown(report: Report) -> str:
         f"# {title_of(report)}",
         _markdown_table(("planner", *HEADER), rows_of(report)),
         origins_note(report.planners, report.weights, report.earlier),
+        planning_note(report.weights),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
         f"**Verdict:** {report.verdict}." + ("" if report.complete else " The evaluation is incomplete."),
@@ -271,10 +273,16 @@ def tokens_sentence(rows: Mapping[str, Figures]) -> str:
     own, other = rows.get("conductor"), next((rows[name] for name in MOA if name in rows), None)
     if own is None or other is None or not own.tokens or not other.n:
         return ""
-    return (
+    said = (
         f"Mixture-of-Agents takes {other.tokens:,.0f} tokens a question, {other.tokens / own.tokens:.1f} times the "
         f"conductor's {own.tokens:,.0f}; in the Conductor paper it is 6.2 times."
     )
+    if own.orchestration_tokens > own.tokens / 2:
+        said += (
+            f" Here {own.orchestration_tokens:,.0f} of the conductor's are spent on the plan: replies are short, so the "
+            "plan and the cards it is made from weigh most."
+        )
+    return said
 
 
 PRICE_HEADER = ("worker", "input", "output")
