@@ -222,9 +222,9 @@ NOTES = """\
 - A first look at the same files, with other folds, gave: GSM8K best 95.9, vote of three 97.1, escalate 96.9 with the
   best worker asked in 18.5%; MATH level 5 best 89.6, weighted vote 90.2; CRUXEval 94.1 and 94.3; MMLU-Pro 69.0 and
   70.5; LLMRouter best 65.2, kNN 67.8. Ours agree to about half a point, but for CRUXEval, where
-  three voters have 95.3 and a weighted vote 93.9 (it is not said which had 94.3, and graders differ as above). The share
-  escalated does not: the only pair of workers that differs in 18.5% is claude-3-haiku and Llama-3.1-8B, the two weakest, while our rule asks the two most
-  accurate of the cheaper ones, which differ far less often."""
+  three voters have 95.3 and a weighted vote 93.9 (it is not said which had 94.3, and graders differ as above). The
+  share escalated does not: the only pair of workers that differs in 18.5% is claude-3-haiku and Llama-3.1-8B, the two
+  weakest, while our rule asks the two most accurate of the cheaper ones, which differ far less often."""
 
 
 if __name__ == "__main__":

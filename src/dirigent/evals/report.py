@@ -279,8 +279,8 @@ def tokens_sentence(rows: Mapping[str, Figures]) -> str:
     )
     if own.orchestration_tokens > own.tokens / 2:
         said += (
-            f" Here {own.orchestration_tokens:,.0f} of the conductor's are spent on the plan: replies are short, so the "
-            "plan and the cards it is made from weigh most."
+            f" Here {own.orchestration_tokens:,.0f} of the conductor's are spent on the plan: replies are short, so "
+            "the plan and the cards it is made from weigh most."
         )
     return said
 
