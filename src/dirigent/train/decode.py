@@ -164,18 +164,11 @@ def _decode_chunk(
     around: Around,
     graphs: Graphs | None,
 ) -> list[Sample]:
-    from transformers import DynamicCache
-
     inner = base_of(model)
     device = next(inner.parameters()).device
-    kind = _kind(model, settings, graphs)
-    longest, rows = max(len(prompt) for prompt in prompts), len(seeds_B)
-    ids_PT = torch.tensor([[settings.pad] * (longest - len(p)) + list(p) for p in prompts], device=device)
-    mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-    first = DynamicCache(config=inner.config)
+    kind, rows = _kind(model, settings, graphs), len(seeds_B)
     with around(range(len(prompts))):
-        positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-        logits_PV = read(inner, ids_PT, mask_PT, positions_PT, first)
+        logits_PV, mask_PT, first = _read_prompts(inner, prompts, pad=settings.pad, device=device)
     starts_B, sampled_B = seed_starts(seeds_B, device)
     sampled = sum(seed is not None for seed in seeds_B)
     choosing: Choosing = "likeliest" if not sampled else "drawn" if sampled == rows else "either"
@@ -186,10 +179,8 @@ def _decode_chunk(
         with around([k for k in range(len(prompts)) for _ in range(group)]):
             _take_turns(growing, settings.max_new_tokens, look_every=look_every)
         return _cut(growing.tokens_BT, growing.logprobs_BT, end=settings.end)
-    shape = Shape(
-        prompts=-(-row_bucket(rows) // group), group=group, length=-(-longest // LENGTH_STEP) * LENGTH_STEP,
-        choosing=choosing,
-    )  # fmt: skip
+    length = -(-mask_PT.shape[1] // LENGTH_STEP) * LENGTH_STEP
+    shape = Shape(prompts=_places(len(prompts), group), group=group, length=length, choosing=choosing)
 
     def turns_for(shape: Shape, prompts: Sequence[int]) -> FixedTurns:
         return _fixed_turns(
@@ -203,6 +194,20 @@ def _decode_chunk(
         turns, shape, len(prompts), turns_for=turns_for, around=around, look_every=look_every
     )
     return _cut(tokens_BT, logprobs_BT, end=settings.end)
+
+
+def _read_prompts(
+    inner: Any, prompts: Sequence[Sequence[int]], *, pad: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Logits after each prompt, which of the padded tokens are its own, and the cache of what was read."""
+    from transformers import DynamicCache
+
+    longest = max(len(prompt) for prompt in prompts)
+    ids_PT = torch.tensor([[pad] * (longest - len(p)) + list(p) for p in prompts], device=device)
+    mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+    cache = DynamicCache(config=inner.config)
+    positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
+    return read(inner, ids_PT, mask_PT, positions_PT, cache), mask_PT, cache
 
 
 def _narrowing(
@@ -228,10 +233,15 @@ def _narrowing(
         if not places:
             return tokens_BT, logprobs_BT
         there = [there[place] for place in places]
-        shape = msgspec.structs.replace(shape, prompts=-(-row_bucket(len(places) * shape.group) // shape.group))
+        shape = msgspec.structs.replace(shape, prompts=_places(len(places), shape.group))
         smaller = turns_for(shape, there)
         smaller.take_over(turns, places, group=shape.group)
         turns = smaller
+
+
+def _places(prompts: int, group: int) -> int:
+    """Places for prompts in the smallest static batch that holds so many groups."""
+    return -(-row_bucket(prompts * group) // group)
 
 
 def _rows_of(prompts: Sequence[int], shape: Shape) -> list[int]:
