@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 OTHERS := .venv-integrations
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test check fix docs site lock clean system-deps integrations reasoning results torture torture-ci torture-sandbox
+.PHONY: all demo test test-data check fix docs site lock clean system-deps integrations reasoning results torture torture-ci torture-sandbox
 
 all: check test
 
@@ -19,6 +19,9 @@ demo: $(VENV)/.demo  ## answer a few questions with the local model, then yours
 
 test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST)
+
+test-data: $(VENV)/.dev  ## tests that want question sets of others: DATA=FOLDER with questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz
+	@DATA=$(DATA) $(BIN)/python -m pytest -m datasets tests/datasets $(PYTEST)
 
 check: $(VENV)/.dev  ## ruff, mypy strict on src, import contracts, generated docs
 	@$(BIN)/ruff check .
@@ -75,7 +78,8 @@ reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reas
 	@$(BIN)/python benchmarks/reasoning.py
 
 results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run, with DATA=FOLDER the recorded models; last the specialists (an hour and a half on two cores)
-	@$(BIN)/python benchmarks/gym.py --language
+	@# One that is cut goes on where it was, as long as neither the source nor the settings have changed.
+	@$(BIN)/python benchmarks/gym.py --language --resume
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi

@@ -42,7 +42,9 @@ async def measure(data: Path, *, limit: int | None, rounds: int, quiet: bool) ->
     began = time.monotonic()
     figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "sets": {}}
     async with open_sandbox() as sandbox:
-        figures["self_test_s"] = round(time.monotonic() - began, 2)
+        figures |= {"sandbox": sandbox.stamp, "self_test_s": round(time.monotonic() - began, 2)}
+        if not quiet:
+            print(sandbox.stamp, flush=True)
         began, programs = time.monotonic(), 0
         for name in ("humaneval", "mbpp"):
             rows = read(data / f"questions_{name}.jsonl.gz")[:limit]

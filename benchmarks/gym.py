@@ -10,26 +10,35 @@ is slow on a CPU. What the cards of the weights say that figures may claim stand
 Once another conductor ships, `conductor-language` stands behind it: the earlier one, which started from the language of
 plans alone. Its weights cannot be asked any more, so its row is that of docs/results/gym-language.json, the report made
 of it then. Where that is not of the same questions the row is left out, and stderr says why.
+
+Outcomes are kept in a hidden file beside --out until the report is written. `--resume` goes on with them where commit,
+source, adapters and settings are the same, and else begins anew and says so: the file's name holds a digest of all
+four, so that no run can take up another's outcomes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import sys
 from pathlib import Path
 
 import msgspec
 
+import dirigent
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
 from dirigent.evals.beside import beside, read_report, unlike
+from dirigent.evals.commit import source_commit
+from dirigent.evals.gym_workers import adapters_digest
 from dirigent.evals.page import as_html
-from dirigent.evals.recipe import load_recipe
+from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.weights import packaged
+from dirigent.weights import FOLDER, packaged
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(dirigent.__file__).parent
 RECIPE = ROOT / "recipes" / "eval-gym.toml"
 TRAINED = ("conductor", "conductor:2", "warm-start")
 """In two rounds an answer may be accepted, or planned for again."""
@@ -42,39 +51,83 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="questions; as the recipe says")
     parser.add_argument("--workers", default=None, help="exact, or local adapters on this CPU")
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--resume", action="store_true", help="go on with what an interrupted run has finished")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what this very run had finished when it was cut"
+    )
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
+    out = args.out or ROOT / recipe.out
+    there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
     try:
         # Before anything is asked: a file that cannot be read must not cost a run.
         earlier = read_earlier()
         if args.page:
-            page_again(args.out or ROOT / recipe.out, earlier)
+            page_again(out, earlier)
             return
+        recipe = msgspec.structs.replace(
+            recipe,
+            planners=(*there, *(("language",) if args.language else ()), *recipe.planners),
+            limit=args.limit or recipe.limit,
+            workers=args.workers or recipe.workers,
+        )
+        print(as_table(evaluated(recipe, out, earlier, resume=args.resume)))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
-    there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
-    planners = (*there, *(("language",) if args.language else ()), *recipe.planners)
-    recipe = msgspec.structs.replace(
-        recipe,
-        planners=planners,
-        limit=args.limit or recipe.limit,
-        workers=args.workers or recipe.workers,
-    )
-    out = args.out or ROOT / recipe.out
-    scratch = out.with_name(f".{out.name}")
-    report = asyncio.run(carried_out(recipe, scratch, resume=args.resume, traces=False, source="recipes/eval-gym.toml"))
-    scratch.with_suffix(".jsonl").unlink()
-    report = msgspec.structs.replace(report, recipe={**report.recipe, "recipe": "recipes/eval-gym.toml"})
-    report = with_earlier(report, earlier)
-    out.write_bytes(as_json(report))
-    write_pages(report, out)
-    print(as_table(report))
     for name in TRAINED:
         if name not in there:
             print(f"not in the table: {name}, whose weights are not in the package yet")
+
+
+def evaluated(recipe: EvalRecipe, out: Path, earlier: Report | None, *, resume: bool) -> Report:
+    """The report, once it is written; only then are the outcomes it was made of thrown away."""
+    scratch = scratch_of(out, recipe, commit=asyncio.run(source_commit()))
+    if resume:
+        say_if_anew(out, scratch)
+    report = asyncio.run(carried_out(recipe, scratch, resume=resume, traces=False, source="recipes/eval-gym.toml"))
+    report = with_earlier(report, earlier)
+    out.write_bytes(as_json(report))
+    write_pages(report, out)
+    if report.complete:
+        for file in kept_in(out, f"{scratch.stem}.*"):
+            file.unlink()
+    else:
+        print(f"some runs are missing; what is there is kept in {scratch.stem}.jsonl for --resume", file=sys.stderr)
+    return report
+
+
+def scratch_of(out: Path, recipe: EvalRecipe, *, commit: str) -> Path:
+    """Beside which file the outcomes of this very run are kept. The source counts besides the commit, since
+    `+changes` does not say which."""
+    settings = {name: of for name, of in msgspec.to_builtins(recipe).items() if name not in ("name", "about", "out")}
+    adapters = adapters_digest(Path(recipe.adapters) if recipe.adapters else FOLDER)
+    told = msgspec.json.encode((commit, source_digest(), adapters, settings))
+    return out.with_name(f".{out.stem}-{hashlib.blake2b(told, digest_size=6).hexdigest()}.json")
+
+
+def source_digest() -> str:
+    """A name for exactly the package's files, adapters apart."""
+    digest = hashlib.blake2b(digest_size=8)
+    for file in sorted(PACKAGE.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".gguf":
+            digest.update(str(file.relative_to(PACKAGE)).encode() + hashlib.blake2b(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def say_if_anew(out: Path, scratch: Path) -> None:
+    """Say that outcomes of a run that was cut are not gone on with, because they are not of this one."""
+    others = [file.name for file in kept_in(out, f".{out.stem}-*.jsonl") if file.stem != scratch.stem]
+    if others and not scratch.with_suffix(".jsonl").exists():
+        print(
+            f"beginning anew: {', '.join(others)} in {out.parent} is of another commit, source or other settings; "
+            "it stays there and may be deleted",
+            file=sys.stderr,
+        )
+
+
+def kept_in(out: Path, pattern: str) -> list[Path]:
+    return sorted(out.parent.glob(pattern))
 
 
 def read_earlier(path: Path = EARLIER) -> Report | None:

@@ -32,12 +32,13 @@ from tests.stub_provider import StubProvider  # noqa: E402
 from tests.stub_wires import StubCall  # noqa: E402
 
 from dirigent.build import card  # noqa: E402
-from dirigent.cli.evaluating import limits_of, live_pool  # noqa: E402
+from dirigent.cli.evaluating import limits_of  # noqa: E402
 from dirigent.config import Loaded, WorkerConfig, load_config  # noqa: E402
 from dirigent.evals.commit import source_commit  # noqa: E402
 from dirigent.evals.costing import Estimate, estimate_by_planner  # noqa: E402
 from dirigent.evals.evaluate import Evaluated  # noqa: E402
 from dirigent.evals.live import evaluate_live  # noqa: E402
+from dirigent.evals.live_pool import live_pool  # noqa: E402
 from dirigent.evals.outcome import Outcome  # noqa: E402
 from dirigent.evals.questions import gather, grading  # noqa: E402
 from dirigent.evals.recipe import EvalRecipe, load_recipe  # noqa: E402

@@ -1,26 +1,31 @@
 """Does combining models pay? Every planner that can run on recorded answers, on five sets, with an honest verdict.
 
     python benchmarks/recorded.py --data FOLDER [--out docs/results/recorded.json] [--limit N]
-    python benchmarks/recorded.py                  the page again, from the figures that are there
+    python benchmarks/recorded.py                  the pages again, from the figures that are there
 
-Replays real models' recorded answers (no key, no cost) and writes the figures as JSON and, beside it, as a page.
+Replays real models' recorded answers (no key, no cost) and writes the figures as JSON. Beside it come a page over all
+sets in Markdown and, of each set, the page with plots that `dirigent eval` makes. Pages are made from the JSON alone,
+so what it leaves out (see `in_short`) no page can show.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
+from dirigent.errors import ConfigError
 from dirigent.evals.commit import source_commit
 from dirigent.evals.figures import Figures
 from dirigent.evals.notes import unpriced_note
-from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, NEED_ANSWERS, evaluate_recorded, load_recorded
+from dirigent.evals.page import as_html
+from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, default_planners, evaluate_recorded, load_recorded
 from dirigent.evals.report import Report
 from dirigent.evals.stats import Difference
 
@@ -32,44 +37,121 @@ SETS = (
     "scores_llmrouter_train",
 )
 
+METHODS = tuple(name for name in DEFAULT if name not in ("best", "cheapest", "random", "oracle", "ceiling"))
+"""Whose plans are worth an example."""
+
+DIGITS = 7
+"""Of a figure in the JSON: more than any page shows."""
+
+NOTHING: Mapping[str, Any] = {
+    field.name: None if type(None) in get_args(field.type) else {}
+    for field in msgspec.structs.fields(Figures)
+    if type(None) in get_args(field.type) or get_origin(field.type) is dict
+}
+"""What a row's field is where the JSON does not name it."""
+
+GROUPS = tuple(name for name in NOTHING if name.startswith("by_"))
+
+COSTS = "estimated: tokens are characters / 4, hidden reasoning is not in them; prices as recorded.md lists them"
+
 
 async def main(data: Path | None, out: Path, limit: int | None) -> None:
-    if data is None:
-        out.with_suffix(".md").write_text(page(read(out)), encoding="utf-8")
-        return
-    commit, date = await source_commit(), datetime.now(UTC).date().isoformat()
-    reports: list[Report] = []
-    for name in SETS:
-        questions = load_recorded(data / f"{name}.jsonl.gz", limit=limit)
-        planners = [EACH, *(p for p in DEFAULT if questions.has_answers or p not in NEED_ANSWERS)]
-        report = await evaluate_recorded(questions, planners, commit=commit, date=date)
-        print(f"{name}: {report.verdict}", flush=True)
-        reports.append(report)
-    write(reports, out)
+    if data is not None:
+        files = [data / f"{name}.jsonl.gz" for name in SETS]
+        if missing := [file.name for file in files if not file.exists()]:
+            raise ConfigError(f"{data} lacks {', '.join(missing)}; --data names the folder with all {len(SETS)} sets")
+        commit, date = await source_commit(), datetime.now(UTC).date().isoformat()
+        write([await measured(file, limit, commit=commit, date=date) for file in files], out)
+    write_pages(read(out), out)
+
+
+async def measured(file: Path, limit: int | None, *, commit: str, date: str) -> Report:
+    questions = load_recorded(file, limit=limit)
+    planners = [EACH, *default_planners(questions)]
+    report = await evaluate_recorded(questions, planners, commit=commit, date=date)
+    print(f"{questions.name}: {report.verdict}", flush=True)
+    return msgspec.structs.replace(
+        report,
+        recipe={**report.recipe, "limit": limit or "all", "costs": COSTS, "recipe": "benchmarks/recorded.py"},
+        examples=tuple(example for example in report.examples if example.planner in METHODS),
+    )
 
 
 def write(reports: Sequence[Report], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    encoded = msgspec.json.encode({report.tasks["name"]: report for report in reports})
-    out.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
-    out.with_suffix(".md").write_text(page(reports), encoding="utf-8")
+    shortened = {report.tasks["name"]: in_short(report) for report in reports}
+    out.write_text(in_lines(shortened, depth=3) + "\n", encoding="utf-8")
+
+
+def in_short(report: Report) -> dict[str, Any]:
+    """The report as JSON without what nobody reads there: digits beyond the seventh, fields with nothing in them, and
+    what rows repeat: groups that are all questions of a row and, where each task has rows, what is told by task."""
+    found = msgspec.to_builtins(report)
+    by_task = ("by_kind",) if report.by_task else ()
+    for rows in (found["planners"], *found["by_task"].values()):
+        for name, row in rows.items():
+            repeated = (*by_task, *(group for group in GROUPS if len(row[group]) == 1))
+            rows[name] = {
+                field: value
+                for field, value in row.items()
+                if field not in repeated and (field not in NOTHING or value != NOTHING[field])
+            }
+    if report.by_task:
+        found["capacity"] = {name: of for name, of in found["capacity"].items() if name == "all"}
+    return rounded(found)
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: rounded(of) for name, of in value.items()}
+    return [rounded(of) for of in value] if isinstance(value, (list, tuple)) else value
+
+
+def in_lines(value: Any, *, depth: int) -> str:
+    """JSON with a line for each entry down to this depth, and all below it on one: short, and a change can be seen."""
+    if not depth or not isinstance(value, dict) or not value:
+        return msgspec.json.encode(value).decode()
+    entries = (f"{json.dumps(name)}: {in_lines(of, depth=depth - 1)}" for name, of in value.items())
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 def read(out: Path) -> list[Report]:
     """The reports of an earlier run."""
-    reports = list(msgspec.json.decode(out.read_bytes(), type=dict[str, Report]).values())
+    try:
+        found = msgspec.json.decode(out.read_bytes(), type=dict[str, dict[str, Any]])
+        return [_whole(report) for report in found.values()]
+    except (OSError, msgspec.DecodeError, LookupError) as error:
+        raise ConfigError(f"{out} has no figures to make pages of ({error}); make them with  --data FOLDER") from None
+
+
+def _whole(report: dict[str, Any]) -> Report:
+    for rows in (report["planners"], *report["by_task"].values()):
+        rows |= {name: {**NOTHING, **row} for name, row in rows.items()}
+    hindsight = report["chosen"]["hindsight"]
+    hindsight["versus"] = msgspec.convert(hindsight["versus"], dict[str, Difference])
+    return msgspec.convert(report, Report)
+
+
+def write_pages(reports: Sequence[Report], out: Path) -> None:
+    out.with_suffix(".md").write_text(page(reports, stem=out.stem), encoding="utf-8")
     for report in reports:
-        hindsight = report.chosen["hindsight"]
-        hindsight["versus"] = msgspec.convert(hindsight["versus"], dict[str, Difference])
-    return reports
+        out.with_name(page_name(report, stem=out.stem)).write_text(as_html(report), encoding="utf-8")
 
 
-def page(reports: Sequence[Report]) -> str:
+def page_name(report: Report, *, stem: str) -> str:
+    """The file of a set's own page."""
+    name = report.tasks["name"].removeprefix("recorded_").removeprefix("scores_")
+    return f"{stem}-{name.replace('_', '-')}.html"
+
+
+def page(reports: Sequence[Report], *, stem: str = "recorded") -> str:
+    """The Markdown over all sets."""
     first = reports[0]
     parts = [INTRODUCTION.format(folds=first.recipe["folds"], seed=first.recipe["seed"]), summary(reports)]
-    parts += [section(report) for report in reports]
-    parts += [NOTES, prices(reports)]
-    parts.append(f"Commit `{first.commit or 'unknown'}`, version {first.version}, {first.date}.")
+    parts += [section(report, stem=stem) for report in reports]
+    parts += [NOTES, prices(reports), provenance(first)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -84,7 +166,7 @@ def summary(reports: Sequence[Report]) -> str:
     return "## In short, accuracy in %\n\n" + table(["set", *names, "best in hindsight"], rows)
 
 
-def section(report: Report) -> str:
+def section(report: Report, *, stem: str) -> str:
     hindsight = report.chosen["hindsight"]
     rows = [cells(report, name, row) for name, row in report.planners.items()]
     header = [
@@ -115,6 +197,7 @@ def section(report: Report) -> str:
             " ".join(chosen),
             *filter(None, [unpriced_note(report.unpriced)]),
             f"**Verdict:** {report.verdict}. {against_hindsight(report)}",
+            f"[The page of this set]({page_name(report, stem=stem)}) has plots and examples with their plans.",
         ]
     )
 
@@ -161,6 +244,13 @@ def difference(found: Any) -> str:
     if found is None:
         return "–"
     return f"{found.mean * 100:+.1f} (p {found.p:.2g})"
+
+
+def provenance(report: Report) -> str:
+    """Where the figures come from, in a line."""
+    at_a_time = report.recipe.get("concurrency")
+    replayed = f", replayed {at_a_time} questions at a time" if at_a_time else ""
+    return f"Commit `{report.commit or 'unknown'}`, version {report.version}, {report.date}{replayed}."
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -229,8 +319,11 @@ NOTES = """\
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with the recorded files; without it only the page is renewed")
+    parser.add_argument("--data", type=Path, help="folder with the recorded files; without it only pages are renewed")
     parser.add_argument("--out", type=Path, default=Path("docs/results/recorded.json"))
     parser.add_argument("--limit", type=int, default=None, help="questions of each set")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.data, arguments.out, arguments.limit))
+    try:
+        asyncio.run(main(arguments.data, arguments.out, arguments.limit))
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -2,9 +2,9 @@
 
     python benchmarks/torture_sandbox.py [--rounds 100] [--data FOLDER --grader-rounds 3 --limit N] [--json]
 
-Row G1: every attack of `tasks/sandbox/attacks.py`, so many times. Row G3, with FOLDER as `grader.py` wants it:
-all reference solutions pass and all known-wrong programs fail, in every round alike. Prints one line a row, "N of N",
-and exits 1 if an N falls short.
+Row G1: every attack of `tasks/sandbox/attacks.py` (without landlock those it alone contains are left out), so many
+times. Row G3, with FOLDER as `grader.py` wants it: all reference solutions pass and all known-wrong programs fail, in
+every round alike. Prints one line a row, "N of N", and exits 1 if an N falls short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.grader import measure
 
 from dirigent.tasks.sandbox import open_untested
-from dirigent.tasks.sandbox.attacks import ATTACKS
+from dirigent.tasks.sandbox.attacks import attacks_on
 from dirigent.tasks.sandbox.selftest import attack_all
 
 
@@ -48,12 +48,14 @@ async def torture(
     began = time.monotonic()
     through: Counter[str] = Counter()
     async with open_untested() as sandbox:
+        attacks, stamp = len(attacks_on(sandbox.landlock_abi)), sandbox.stamp
         for _ in range(rounds):
             through.update(await attack_all(sandbox))
-    tried = rounds * len(ATTACKS)
+    tried = rounds * attacks
     held = tried - through.total()
     figures: dict[str, Any] = {
-        "attacks": len(ATTACKS),
+        "sandbox": stamp,
+        "attacks": attacks,
         "rounds": rounds,
         "contained": held,
         "of": tried,
@@ -62,7 +64,7 @@ async def torture(
         "whole": not through,
     }
     if not quiet:
-        print(f"G1  {held:,} of {tried:,} attacks contained ({len(ATTACKS)} attacks, {rounds} times)", flush=True)
+        print(f"G1  {held:,} of {tried:,} attacks contained ({attacks} attacks, {rounds} times): {stamp}", flush=True)
     if data is not None:
         graded = await measure(data, limit=limit, rounds=grader_rounds, quiet=True)
         sets = graded["sets"].values()

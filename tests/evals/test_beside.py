@@ -90,7 +90,7 @@ def test_the_earlier_row_stands_behind_the_conductor_of_today_in_every_form() ->
     assert NOTE in as_markdown(report)
     assert NOTE.replace("`", "") in as_html(report)
     lines = as_table(report).splitlines()
-    assert lines[3].startswith("conductor-language  ")
+    assert lines[4].startswith("conductor-language  ")
     assert NOTE.replace("`", "") in lines
     read = read_again(report)
     assert (as_markdown(read), as_html(read), as_table(read)) == (

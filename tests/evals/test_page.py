@@ -182,15 +182,28 @@ def test_labels_do_not_cover_one_another() -> None:
 
 
 def test_bars_fill_their_row_and_name_their_parts() -> None:
-    plot = stacked_bars({"gsm8k": {"1": 0.25, "2": 0.75}}, title="steps", unit=" steps")
+    plot = stacked_bars({"gsm8k": {"1 step": 0.25, "2 steps": 0.75}}, title="steps")
     first, second = (float(w) for w in re.findall(r'width="([\d.]+)" height="22"', plot))
     assert second == pytest.approx(3 * first, abs=0.05)
-    assert "gsm8k: 1 steps 25%" in plot
+    assert "gsm8k: 1 step 25%" in plot
+
+
+def test_parts_stand_in_the_order_given_and_keep_their_colours_where_others_are_missing() -> None:
+    plot = stacked_bars({"x": {"b": 3, "a": 1}, "y": {}}, title="t", series=["a", "gone", "b"])
+    assert re.findall(r'class="part c(\d)"><title>x: (\w)', plot) == [("0", "a"), ("2", "b")]
+    assert "gone" not in plot
+    assert "y: no valid plan" in plot
+
+
+def test_words_on_a_pale_part_are_dark() -> None:
+    plot = stacked_bars({"x": {str(i): 1 for i in range(10)}}, title="t")
+    assert re.findall(r'class="(\w+)">10%</text>', plot) == ["inside"] * 8 + ["label"] * 2
 
 
 def test_nothing_measured_is_said_and_not_drawn() -> None:
     assert "Nothing was measured" in scatter([], [], title="t")
     assert "Nothing was measured" in stacked_bars({}, title="t")
+    assert "Nothing was measured" in stacked_bars({"x": {}}, title="t")
 
 
 def test_only_markup_passes_unescaped() -> None:

@@ -131,14 +131,13 @@ async def test_a_prompted_planner_plans_with_the_best_worker_or_the_one_named() 
         assert found.calls == 2
 
 
-async def test_a_vote_of_the_conductors_cost_has_as_many_samples_as_come_closest() -> None:
-    baseline = await one("vote", equal_cost_usd=0.034)
-    assert baseline.note == "dear, 3 samples, $0.03 a question for a target of $0.034"
-    assert baseline.max_steps == 4
-    # An answer is 0.010; a synthesis of n reads 100 + 50 n tokens and writes 50 at $10 a million: 0.0015 + 0.0005 n
-    baseline = await one("self-moa", equal_cost_usd=0.034)
-    assert baseline.note == "dear, 3 samples, $0.033 a question for a target of $0.034"
-    assert (await one("vote:7", equal_cost_usd=0.034)).note == "dear, 7 samples"
+async def test_a_number_of_samples_is_open_unless_it_is_named() -> None:
+    for name, usual in (("vote", 5), ("self-moa", 6)):
+        open_, named = await one(name), await one(f"{name}:7")
+        assert (open_.note, open_.max_steps) == (f"dear, {usual} samples", usual + 1)
+        assert open_.sampled is not None
+        assert open_.sampled.call_usd == pytest.approx(0.010)
+        assert (named.note, named.sampled) == ("dear, 7 samples", None)
 
 
 async def test_where_the_pool_lacks_the_best_the_next_best_stands_in() -> None:

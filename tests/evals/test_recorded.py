@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import recorded as program
 from typer.testing import CliRunner
 
 from dirigent.cli import app
@@ -108,6 +108,43 @@ async def test_a_vote_of_three_is_right_where_two_are(tmp_path: Path) -> None:
     assert report.planners["weighted-vote"].calls == 4
 
 
+async def test_a_number_behind_the_colon_sizes_panel_knn_and_smoothie_as_elsewhere(tmp_path: Path) -> None:
+    report = await report_of(write(tmp_path, rows()), "vote", "panel", "panel:3", "panel:2", "panel:4", "knn", "knn:1")
+    calls = {name: row.calls for name, row in report.planners.items()}
+    assert calls == {"vote": 3, "panel": 3, "panel:3": 3, "panel:2": 2, "panel:4": 4, "knn": 1, "knn:1": 1}
+    assert len({report.planners[name].accuracy for name in ("vote", "panel", "panel:3")}) == 1
+    # Two that differ are a tie, which the first one wins: the best worker's own accuracy.
+    assert report.planners["panel:2"].accuracy == 0.9
+    assert report.recipe["planners"] == list(report.planners)
+    report = await report_of(write(tmp_path, rows()), "smoothie", "smoothie:1", folds=2)
+    assert [row.calls for row in report.planners.values()] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("planner", "message"),
+    [
+        ("vote:5", "'vote:5' asks one worker again, and each answered once; for several write  panel:5"),
+        ("panel:0", "'panel:0': what follows the colon must be a number from 1 to 31, not '0'"),
+        ("panel:x", "a number from 1 to 31, not 'x'"),
+        ("panel:5", "'panel:5' has more voters than recorded has models; write  panel:4  or less"),
+        ("knn:0", "a number from 1 to 1000, not '0'"),
+        ("smoothie:-1", "a number from 1 to 1000, not '-1'"),
+        ("escalate:2", "'escalate' takes no '2' behind a colon; write  escalate"),
+        ("oracle:2", "'oracle' takes no '2' behind a colon; write  oracle"),
+        ("each:2", "'each' takes no '2' behind a colon; write  each"),
+        ("single:", "a single worker needs a name: write  single:NAME"),
+        ("masrouter", "'masrouter' cannot be had of recorded answers, one a model"),
+        ("pannel:3", "no planner is called 'pannel:3'"),
+    ],
+)
+def test_a_planner_that_one_answer_a_model_cannot_give_is_refused_with_the_way_out(
+    tmp_path: Path, planner: str, message: str
+) -> None:
+    questions = load_recorded(write(tmp_path, rows(10)))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        expanded(["best", planner], questions)
+
+
 async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp_path: Path) -> None:
     report = await report_of(write(tmp_path, rows()), "best", "escalate")
     disagree = sum((i + 1) % 5 == 0 or (i + 2) % 4 == 0 for i in range(40)) / 40
@@ -154,11 +191,15 @@ async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_pa
         found.append(question(i) | {"question": f"About {words[i % 5]} {told_apart}", "scores": scores})
     questions = load_recorded(write(tmp_path, found))
     assert not {"vote", "weighted-vote", "escalate", "smoothie"} & set(default_planners(questions))
-    report = await evaluate_recorded(questions, ["each", "best", "knn", "oracle"])
+    report = await evaluate_recorded(questions, ["each", "best", "knn", "knn:1", "oracle"])
     accuracy = {name: row.accuracy for name, row in report.planners.items()}
-    assert accuracy == pytest.approx({"single:a": 0.6, "single:b": 0.2, "best": 0.6, "knn": 0.8, "oracle": 0.8})
-    with pytest.raises(ConfigError, match="only scores"):
-        expanded(["vote"], questions)
+    # One neighbour is not enough against a worker's own mean, which counts as five.
+    expected = {"single:a": 0.6, "single:b": 0.2, "best": 0.6, "knn": 0.8, "knn:1": 0.6, "oracle": 0.8}
+    assert accuracy == pytest.approx(expected)
+    for planner in ("vote", "panel:2", "smoothie:5"):
+        with pytest.raises(ConfigError, match=f"'{planner}' compares answers, and recorded recorded only scores"):
+            expanded([planner], questions)
+    assert expanded(["knn:5"], questions) == ["knn:5"]
 
 
 @pytest.mark.parametrize("model", HOSTED)
@@ -272,15 +313,6 @@ def test_a_file_that_holds_nothing_to_replay_is_refused(
 
 def test_every_planner_is_on_the_page() -> None:
     assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
-
-
-def test_the_page_of_results_is_made_of_its_figures_and_names_the_prices_of_now() -> None:
-    file = Path(__file__).parents[2] / "docs" / "results" / "recorded.json"
-    reports = program.read(file)
-    assert program.page(reports) == file.with_suffix(".md").read_text(encoding="utf-8")
-    for report in reports:
-        assert report.chosen["prices"] == {name: recorded_price(name)[1] for name in report.prices}
-        assert report.prices == {name: recorded_price(name)[0] for name in report.prices}
 
 
 def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:

@@ -77,10 +77,12 @@ def test_without_the_best_single_worker_there_is_no_verdict() -> None:
 
 
 def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -> None:
-    head, best, conductor, random, times, verdict = as_table(
+    title, head, best, conductor, random, times, verdict = as_table(
         report_of(row("best", 10), row("conductor", 30), row("random", 11))
     ).splitlines()
-    assert head.startswith("sums · 40 questions · pool of 2 · exact workers · seed 7")
+    assert title == "sums · 40 questions · pool of 2 · exact workers · seed 7"
+    columns = "planner accuracy (95%) vs best vs equal cost valid steps calls tokens cost p50 p95"
+    assert " ".join(head.split()) == columns
     assert best.startswith("best  (a)")
     assert "25.0  [14.2–40.2]" in best
     assert "+50.0 *" in conductor
@@ -98,7 +100,43 @@ def test_an_incomplete_evaluation_says_so_everywhere() -> None:
 
 def test_a_planner_that_never_came_to_its_turn_has_an_empty_row() -> None:
     report = make_report(row("best", 1), ["best", "late"], facts=FACTS, references=(), complete=False)
-    assert as_table(report).splitlines()[2].split() == ["late"] + ["–"] * 7
+    assert as_table(report).splitlines()[3].split() == ["late"] + ["–"] * 10
+
+
+def test_the_table_has_the_difference_at_equal_cost_the_calls_and_the_slowest_runs() -> None:
+    slow = [msgspec.structs.replace(o, seconds=float(i)) for i, o in enumerate(row("conductor", 30))]
+    outcomes = [*row("best", 10), *slow, *row("vote", 12)]
+    names = ["best", "conductor", "vote"]
+    report = make_report(outcomes, names, facts=FACTS, references=(), complete=True, equal_cost="vote")
+    line = as_table(report).splitlines()[3]
+    cells = "conductor 75.0 [59.8–85.8] +50.0 * +45.0 * 100.0 1.00 1.00 0 $0.400 19.5 s 37.0 s"
+    assert " ".join(line.split()) == cells
+    assert "| conductor | 75.0  [59.8–85.8] | +50.0 * | +45.0 * | 100.0 | 1.00 | 1.00 |" in as_markdown(report)
+
+
+def test_the_table_fits_the_terminal_and_keeps_accuracy_and_the_difference_that_counts() -> None:
+    report = report_of(row("best", 10), row("conductor-of-a-long-name", 30))
+    for width in (120, 100, 80, 60):
+        lines = as_table(report, width=width).splitlines()
+        assert max(map(len, lines[1:4])) <= width
+        assert "accuracy (95%)  vs best" in lines[1]
+        assert ("p95" in lines[1]) == (width >= 100)
+    assert "not shown, as 60 characters are too few: valid, tokens, p50, steps, p95, calls" in as_table(
+        report, width=60
+    )
+
+
+def test_the_markdown_has_a_histogram_of_the_steps_of_each_planner() -> None:
+    steps = [outcome("conductor", str(i), workers="abc" if i < 1 else "a" * 10 if i < 2 else "a") for i in range(8)]
+    none = [outcome("language", str(i), valid=False, plan=None) for i in range(8)]
+    page = as_markdown(report_of(steps, none))
+    assert (
+        "## Steps of the valid plans, %\n\n| planner | 1 | 3 | 10 |\n| --- | --- | --- | --- |\n"
+        "| conductor | 75.0 | 12.5 | 12.5 |\n| language | – | – | – |\n"
+    ) in page
+    assert "Mean steps" not in page
+    both = make_report(steps, ["conductor"], facts=FACTS, references=(), complete=True, task_of=lambda o: f"t{o.task}")
+    assert "## Steps of the valid plans, %: t0\n\n| planner | 3 |" in as_markdown(both)
 
 
 def test_the_page_has_the_table_the_groups_and_the_plans() -> None:

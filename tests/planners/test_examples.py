@@ -1,28 +1,48 @@
-"""What follows from examples: who is best, who is cheapest, and how many samples a cost buys; worked by hand."""
+"""What follows from examples: who is best, who is cheapest, and what samples cost; worked by hand."""
 
 from __future__ import annotations
 
-from functools import partial
+import math
 
 import pytest
 
 from dirigent.errors import ConfigError
+from dirigent.messages import Message
+from dirigent.plan import Plan, Step
 from dirigent.planners.examples import (
     Example,
     accuracies,
     cheapest,
-    closest_samples,
     mean_costs_usd,
     ranked,
-    self_moa_cost_usd,
-    vote_cost_usd,
+    self_moa_cost,
+    vote_cost,
 )
-from dirigent.worker import Price
+from dirigent.prompt import ANSWER, SYNTHESISE, step_messages
+from dirigent.worker import Price, WorkerInfo
 
 EXAMPLES = [
-    Example("one", {"a": 1.0, "b": 0.0, "c": 1.0}, {"a": 0.004, "b": 0.001, "c": 0.002}, tokens={"a": (100, 40)}),
-    Example("two", {"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 0.006, "b": 0.001, "c": 0.002}, tokens={"a": (300, 60)}),
-    Example("three", {"a": 0.0, "b": 1.0, "c": 0.0}, {"a": 0.005, "b": 0.001, "c": 0.002}, tokens={"a": (200, 50)}),
+    Example(
+        "one",
+        {"a": 1.0, "b": 0.0, "c": 1.0},
+        {"a": 0.004, "b": 0.001, "c": 0.002},
+        replies={"a": "oooooooooooooooooooooooooooooooooooooooo"},
+        tokens={"a": (100, 40)},
+    ),
+    Example(
+        "two",
+        {"a": 1.0, "b": 1.0, "c": 1.0},
+        {"a": 0.006, "b": 0.001, "c": 0.002},
+        replies={"a": "tttttttttttttttttttttttttttttttttttttttt"},
+        tokens={"a": (300, 60)},
+    ),
+    Example(
+        "three",
+        {"a": 0.0, "b": 1.0, "c": 0.0},
+        {"a": 0.005, "b": 0.001, "c": 0.002},
+        replies={"a": "tttttttttttttttttttttttttttttttttttttttt"},
+        tokens={"a": (200, 50)},
+    ),
     Example("four", {"b": 0.0, "c": 0.0}, {"b": 0.001, "c": 0.002}),
 ]
 
@@ -39,31 +59,43 @@ def test_equals_are_ranked_by_cost() -> None:
 
 
 def test_a_vote_of_three_costs_three_answers() -> None:
-    assert vote_cost_usd(EXAMPLES, "a", 3) == pytest.approx(0.015)
+    assert vote_cost(EXAMPLES, "a").usd_of(3) == pytest.approx(0.015)
 
 
-def test_a_self_moa_also_pays_for_reading_all_answers_and_writing_one() -> None:
-    # 2 answers at 0.005; the synthesis reads 200 + 2 * 50 tokens at $10 and writes 50 at $20 a million
-    cost_usd = self_moa_cost_usd(EXAMPLES, "a", 2, price=Price(10.0, 20.0))
-    assert cost_usd == pytest.approx(0.010 + 300 * 10e-6 + 50 * 20e-6)
-    with pytest.raises(ConfigError, match="tokens of b"):
-        self_moa_cost_usd(EXAMPLES, "b", 2, price=Price(1.0, 1.0))
+def test_a_self_moa_also_pays_for_reading_all_answers_with_the_words_around_them_and_writing_one() -> None:
+    # Questions are billed at 200 tokens on average and answers at 50 written. Each shown answer adds a line of marks,
+    # its subtask and itself; the preamble, the warning and the subtask stand there once.
+    info = WorkerInfo("a", price=Price(10.0, 20.0))
+    cost = self_moa_cost(EXAMPLES, info)
+    shown = [_shown(example.question, example.replies["a"], samples=2) for example in EXAMPLES[:3]]
+    read = 200 + sum(math.ceil(len(text) / 4) - 1 for text in shown) / 3 - 1 / 3  # "three" alone takes two tokens
+    assert cost.usd_of(2) == pytest.approx(2 * 0.005 + read * 10e-6 + 50 * 20e-6)
+    assert cost.usd_of(2) > 2 * 0.005 + (200 + 2 * 10 + 100) * 10e-6 + 50 * 20e-6  # the words are more than 100 tokens
 
 
-@pytest.mark.parametrize(("target_usd", "samples"), [(0.015, 3), (0.0176, 4), (0.0174, 3), (0.0001, 1), (9.0, 31)])
-def test_the_closest_number_of_samples_is_taken(target_usd: float, samples: int) -> None:
-    sizing = closest_samples(partial(vote_cost_usd, EXAMPLES, "a"), target_usd)
-    assert sizing.samples == samples
-    assert sizing.cost_usd == pytest.approx(samples * 0.005)
-    assert sizing.note.startswith(f"{samples} samples, $")
+def _shown(question: str, reply: str, *, samples: int) -> str:
+    """What the synthesis reads, as the executor puts it."""
+    plan = Plan((*[Step("a", ANSWER)] * samples, Step("a", SYNTHESISE, tuple(range(samples)))))
+    replies = dict.fromkeys(range(samples), reply)
+    (message,) = step_messages([Message("user", question)], plan, samples, replies, secret="any")
+    return message.text
 
 
-def test_of_two_numbers_that_are_as_close_the_smaller_is_taken() -> None:
-    assert closest_samples(lambda n: float(n), 2.5).samples == 2
+def test_a_worker_that_never_sees_the_question_reads_it_in_its_subtask() -> None:
+    example = Example("q" * 400, {"a": 1.0}, {"a": 0.001}, {"a": "5"}, {"a": (100, 1)})
+    price = Price(1.0, 1.0)
+    seeing = self_moa_cost([example], WorkerInfo("a", price=price))
+    blind = self_moa_cost([example], WorkerInfo("a", price=price, subtask_only=True))
+    # Each result shown brings the subtask along, which is the question: some 95 tokens more than `Answer the question.`
+    assert blind.each_usd - seeing.each_usd == pytest.approx(95e-6, abs=1e-6)
 
 
-def test_nothing_to_fit_on_and_a_cost_of_nothing_are_refused() -> None:
+def test_where_tokens_or_their_price_are_unknown_a_synthesis_is_one_more_call() -> None:
+    for info in (WorkerInfo("b", price=Price(1.0, 1.0)), WorkerInfo("a")):
+        cost = self_moa_cost(EXAMPLES, info)
+        assert cost.usd_of(3) == pytest.approx(4 * mean_costs_usd(EXAMPLES)[info.name])
+
+
+def test_nothing_to_fit_on_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to fit on"):
         ranked([])
-    with pytest.raises(ConfigError, match="above 0, not 0"):
-        closest_samples(lambda n: float(n), 0)

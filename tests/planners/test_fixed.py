@@ -85,6 +85,10 @@ async def test_self_moa_asks_one_worker_and_lets_it_decide() -> None:
         SelfMoa(samples=0)
 
 
+async def test_a_self_moa_of_one_sample_has_nothing_to_bring_together() -> None:
+    assert await plan_of(SelfMoa("b", samples=1), max_steps=1) == Plan((Step("b", ANSWER),))
+
+
 async def test_five_turns_each_look_at_the_one_before() -> None:
     plan = await plan_of(Reflect("a"))
     assert plan == Plan((Step("a", ANSWER), *(Step("a", REVIEW, (i,)) for i in range(4))))

@@ -70,6 +70,13 @@ def test_answers_to_similar_questions_are_smoothed_over() -> None:
     assert smoothing.picker("zebra").picked(now) == 0  # no question like it is known
 
 
+def test_unless_more_neighbours_are_wanted_the_question_itself_is_the_only_one() -> None:
+    replies = {"a": "wild guess", "b": "four", "c": "four"}
+    smoothing = SmoothieFit([Example("add up", dict.fromkeys(replies, 1.0), replies=replies)])
+    now = {0: "it makes seven", 1: "twelve I think", 2: "seven it makes"}
+    assert smoothing.picker("add up").picked(now) == Picking().picked(now) == 0
+
+
 def test_of_the_workers_asked_alone_the_distances_are_looked_up_in_their_order() -> None:
     replies = {"a": "one two", "b": "three four", "c": "one two"}
     smoothing = SmoothieFit([Example("add up", dict.fromkeys(replies, 1.0), replies=replies)], neighbours=3)

@@ -8,6 +8,7 @@ is evaluated is an `EvalRecipe`, from a file, from options, or from both; openin
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,8 +38,8 @@ PlannersOption = Annotated[
     str | None,
     typer.Option(
         help="each, best, single:NAME, random, cheapest, vote, self-moa, moa, reflect, knn, routerdc, masrouter, "
-        "smoothie, language, pipeline, escalate, weighted-vote, panel, conductor, oracle; on the gym and on recorded "
-        "answers also ceiling, on the gym right and warm-start; by commas. "
+        "smoothie, language, pipeline, escalate, weighted-vote, panel, warm-start, conductor, oracle, ceiling; on the "
+        "gym also right; by commas. "
         "Default: best,oracle,ceiling; with a pool all that need no training of ours.",
         show_default=False,
     ),
@@ -144,8 +145,8 @@ def _tell(report: Report, file: Path, *, as_json: bool) -> int:
     """Write the report and print it; the exit code."""
     from dirigent.errors import ConfigError
     from dirigent.evals.page import as_html
+    from dirigent.evals.report import TABLE_WIDTH, as_markdown, as_table
     from dirigent.evals.report import as_json as encoded
-    from dirigent.evals.report import as_markdown, as_table
 
     pages = {".md": as_markdown(report), ".html": as_html(report)}
     try:
@@ -158,6 +159,6 @@ def _tell(report: Report, file: Path, *, as_json: bool) -> int:
     if as_json:
         print_json(report)
     else:
-        print_text(as_table(report))
+        print_text(as_table(report, width=shutil.get_terminal_size((TABLE_WIDTH, 0)).columns))
     say(f"report: {file}, {', '.join(file.with_suffix(ending).name for ending in pages)}")
     return 0 if report.complete else FAILED

@@ -16,14 +16,16 @@ import msgspec
 
 from dirigent.cli.output import say
 from dirigent.cli.progress import bringing, progress
-from dirigent.cli.running import opened
+from dirigent.cli.running import bring_weights
 from dirigent.errors import ConfigError
 from dirigent.evals.commit import source_commit
-from dirigent.evals.evaluate import Keep, PlannerFor
+from dirigent.evals.drafts import SHARED, Replies
+from dirigent.evals.evaluate import Keep
 from dirigent.evals.gym import check_planners, evaluate_gym
 from dirigent.evals.gym_pools import Gym, GymSettings, roster_of
 from dirigent.evals.gym_workers import adapters_digest, gym_workers, trained_weights
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
+from dirigent.evals.live_pool import live_pool, shipped_weights, with_warm_start
 from dirigent.evals.questions import gather, grading
 from dirigent.evals.recipe import RECORDED, EvalRecipe
 from dirigent.evals.record import About, Record, digest
@@ -38,8 +40,7 @@ from dirigent.evals.recorded import (
 from dirigent.evals.recorded import expanded as expanded_recorded
 from dirigent.evals.report import Report
 from dirigent.limits import Budget, Limits
-from dirigent.pool import Pool
-from dirigent.runtime import Runtime, load, open_store
+from dirigent.runtime import Runtime, load, open_runtime, open_store
 from dirigent.tasks.benchmarks import load_benchmark
 from dirigent.weights import FOLDER
 
@@ -101,7 +102,11 @@ async def _gym(made: _Making) -> Report:
     )
     adapters = Path(recipe.adapters) if recipe.adapters else None
     weights = trained_weights(planners, adapters or FOLDER)
-    async with gym_workers(recipe.workers, planners, roster_of(settings), adapters=adapters) as (worker_for, factories):
+    shared = Replies()
+    async with gym_workers(recipe.workers, planners, roster_of(settings), adapters=adapters, replies=shared) as (
+        worker_for,
+        factories,
+    ):
         check_planners(planners, factories)
         gym = Gym(settings, worker_for)
         about = {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
@@ -111,15 +116,18 @@ async def _gym(made: _Making) -> Report:
             "adapters": adapters_digest(adapters or FOLDER),
         }
         async with made.running(about, planners) as running:
-            return await evaluate_gym(
-                gym,
-                planners,
-                workers=recipe.workers,
-                factories=factories,
-                weights=weights,
-                limits=limits_of(recipe),
-                **running,
-            )
+            with shared.kept_beside(made.outcomes, resume=made.resume):
+                report = await evaluate_gym(
+                    gym,
+                    planners,
+                    workers=recipe.workers,
+                    factories=factories,
+                    weights=weights,
+                    limits=limits_of(recipe),
+                    **running,
+                )
+    said = {"shared": SHARED} if factories or recipe.workers == "local" else {}
+    return msgspec.structs.replace(report, recipe={**report.recipe, **said})
 
 
 async def _recorded(made: _Making) -> Report:
@@ -140,7 +148,7 @@ async def _recorded(made: _Making) -> Report:
 async def _live(made: _Making) -> Report:
     recipe = made.recipe
     planners = recipe.planners or LIVE_PLANNERS
-    async with opened(Path(recipe.pool)) as runtime:
+    async with _opened(Path(recipe.pool), planners) as runtime:
         pool, trained = live_pool(runtime, planners)
         names = expanded(planners, pool, trained=trained)
         with bringing() as brought:
@@ -170,6 +178,7 @@ async def _live(made: _Making) -> Report:
                     limits=limits_of(recipe),
                     sandbox=sandbox,
                     trained=trained,
+                    weights=shipped_weights(runtime.config, trained),
                     pool_name=Path(recipe.pool).name,
                     **running,
                 )
@@ -179,19 +188,13 @@ def limits_of(recipe: EvalRecipe) -> Limits:
     return Limits(max_steps=recipe.max_steps, max_output_tokens=recipe.max_output_tokens, deadline_s=recipe.deadline_s)
 
 
-def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[str, PlannerFor]]:
-    """The workers that are asked, and the conductor where a profile has one: its own worker only plans."""
-    profiles = [name for name, profile in runtime.config.profile.items() if profile.planner == "conductor"]
-    pool, trained = runtime.pool, {}
-    if profiles:
-        pool = pool.without([runtime.config.profile[name].planner_worker for name in profiles])
-        if any(name.partition(":")[0] == "conductor" for name in planners):
-            planner = runtime.conductor(profiles[0]).planner
-            trained = {"conductor": lambda task, pool: planner}
-    for name in pool:
-        if name in runtime.problems:
-            raise ConfigError(runtime.problems[name])
-    return pool, trained
+@asynccontextmanager
+async def _opened(pool: Path, planners: Sequence[str]) -> AsyncIterator[Runtime]:
+    """The configured pool and, where it is named, the warm start that ships; local weights are brought."""
+    loaded = with_warm_start(await load(pool), planners)
+    async with open_runtime(loaded) as runtime:
+        await bring_weights(loaded, unusable=runtime.problems)
+        yield runtime
 
 
 LIMITS = ("max_cost", "max_steps", "max_output_tokens", "deadline_s")

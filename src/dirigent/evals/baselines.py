@@ -20,13 +20,13 @@ from dirigent.planners.examples import (
     MAX_SAMPLES,
     Example,
     Rollout,
+    SampleCost,
     accuracies,
     cheapest,
-    closest_samples,
     mean_costs_usd,
     ranked,
-    self_moa_cost_usd,
-    vote_cost_usd,
+    self_moa_cost,
+    vote_cost,
 )
 from dirigent.planners.fixed import FanOut, Pipeline, Reflect, SelfMoa, Single, Vote
 from dirigent.planners.given import RandomWorker
@@ -36,7 +36,7 @@ from dirigent.planners.writing import answering
 from dirigent.pool import Pool
 from dirigent.tasks.graders import same_answer
 from dirigent.tasks.task import Grader, Task, tidy
-from dirigent.worker import Price, Worker
+from dirigent.worker import Worker
 from dirigent.workers.counting import Counting, Same
 
 TRAINED = ("warm-start", "conductor")
@@ -57,8 +57,6 @@ class Fitting(msgspec.Struct, frozen=True):
     pool: Pool
     """All workers that may be offered; a question may come with some of them."""
     seed: int = 0
-    equal_cost_usd: float | None = None
-    """Mean cost of a question, of whoever `vote` and `self-moa` are to cost as much as."""
     neighbours: int = 40
 
     @property
@@ -69,6 +67,24 @@ class Fitting(msgspec.Struct, frozen=True):
     def unpriced(self) -> tuple[str, ...]:
         """The workers whose cost nobody knows."""
         return tuple(name for name, usd in mean_costs_usd(self.examples).items() if usd == UNKNOWN_USD)
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """How a planner of several samples is made with another number of them, and what they are expected to cost."""
+
+    worker: str
+    """Whose samples: the best worker."""
+    planner_of: Callable[[int], Planner]
+    cost: SampleCost
+    call_usd: float
+    """One call of that worker on the training split."""
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing can be sized by this cost; empty where it can."""
+        if self.call_usd == UNKNOWN_USD:
+            return f"what a call of {self.worker} costs is unknown"
+        return "" if self.call_usd > 0 else f"a call of {self.worker} costs nothing"
 
 
 class Baseline(msgspec.Struct, frozen=True):
@@ -83,6 +99,8 @@ class Baseline(msgspec.Struct, frozen=True):
     max_rounds: int = 1
     note: str = ""
     """What was chosen, in words."""
+    sampled: Sampled | None = None
+    """Where the number of samples is still open: `sized.py` settles it; asked as it is, the planner takes its usual."""
 
 
 async def fit_baseline(
@@ -131,30 +149,30 @@ def _cheapest(name: str, detail: str, fitting: Fitting) -> Baseline:
 
 
 def _vote(name: str, detail: str, fitting: Fitting) -> Baseline:
-    best, note, samples = fitting.ranking[0], "", int(detail or VOTE_SAMPLES)
-    if (target_usd := _target_usd(detail, fitting)) is not None:
-        sizing = closest_samples(partial(vote_cost_usd, fitting.examples, best), target_usd)
-        samples, note = sizing.samples, sizing.note
-    planner = Vote(fitting.ranking, samples=samples, counter="count", name=name)
-    return Baseline(
-        name, _always(planner), _counters, max_steps=samples + 1, note=f"{best}, {note or f'{samples} samples'}"
-    )
+    def of(samples: int) -> Planner:
+        return Vote(fitting.ranking, samples=samples, counter="count", name=name)
+
+    cost = vote_cost(fitting.examples, fitting.ranking[0])
+    found = _samples(name, of, int(detail or VOTE_SAMPLES), fitting, cost=None if detail else cost)
+    return msgspec.structs.replace(found, helpers_for=_counters)
 
 
 def _self_moa(name: str, detail: str, fitting: Fitting) -> Baseline:
-    best, note, samples = fitting.ranking[0], "", int(detail or SELF_MOA_SAMPLES)
-    if (target_usd := _target_usd(detail, fitting)) is not None:
-        price = fitting.pool[best].info.price or Price()
-        cost_usd_of = partial(self_moa_cost_usd, fitting.examples, best, price=price)
-        sizing = closest_samples(cost_usd_of, target_usd)
-        samples, note = sizing.samples, sizing.note
-    planner = SelfMoa(fitting.ranking, samples=samples, name=name)
-    return Baseline(name, _always(planner), max_steps=samples + 1, note=f"{best}, {note or f'{samples} samples'}")
+    def of(samples: int) -> Planner:
+        return SelfMoa(fitting.ranking, samples=samples, name=name)
+
+    cost = self_moa_cost(fitting.examples, fitting.pool[fitting.ranking[0]].info)
+    return _samples(name, of, int(detail or SELF_MOA_SAMPLES), fitting, cost=None if detail else cost)
 
 
-def _target_usd(detail: str, fitting: Fitting) -> float | None:
-    """What samples of the best worker are to cost together; None where their number is given, or a cost is unknown."""
-    return None if detail or fitting.ranking[0] in fitting.unpriced else fitting.equal_cost_usd
+def _samples(
+    name: str, of: Callable[[int], Planner], samples: int, fitting: Fitting, *, cost: SampleCost | None
+) -> Baseline:
+    """So many samples of the best worker; with a cost, others can be had."""
+    best = fitting.ranking[0]
+    sampled = Sampled(best, of, cost, mean_costs_usd(fitting.examples)[best]) if cost is not None else None
+    note = f"{best}, {samples} samples"
+    return Baseline(name, _always(of(samples)), max_steps=samples + 1, note=note, sampled=sampled)
 
 
 def _moa(name: str, detail: str, fitting: Fitting) -> Baseline:

@@ -48,6 +48,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Another pool than everybody's, for a worker that is measured whether or not it was offered."""
     wants: Callable[[Task], bool] = lambda task: True
     """Which questions it is asked."""
+    runs: int | None = None
+    """How many runs it has in all, where it is asked in parts; for whoever watches."""
 
 
 class Evaluated(Event, frozen=True):
@@ -96,7 +98,7 @@ async def evaluate(
         inspect=inspect,
         keep=keep,
         observe=observe,
-        totals={entry.name: sum(entry.repeats for task in tasks if entry.wants(task)) for entry in entries},
+        totals={entry.name: _runs(entry, tasks) for entry in entries},
     )
     jobs = list(_jobs(entries, tasks))
     waiting = iter(jobs)
@@ -115,6 +117,11 @@ def noise_seed(seed: int, task: Task, repeat: int) -> int:
     """The same for every planner, so that a worker's luck with a question is no planner's advantage."""
     text = f"{seed} {task.id} {repeat}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 34  # 30 bits: every server takes those
+
+
+def _runs(entry: Entry, tasks: Sequence[Task]) -> int:
+    here = sum(entry.repeats for task in tasks if entry.wants(task))
+    return here if entry.runs is None else entry.runs
 
 
 class _Job(msgspec.Struct, frozen=True):

@@ -1,14 +1,15 @@
 """Examples for a report: a few questions with the plans that were written for them, right and wrong ones.
 
 Chosen by rule, not by taste: for each planner and task, a question on which it was right and the best single worker was
-not, and one the other way round, the longest plan first. Of sets whose authors ask that their questions not be put
-online, nothing is shown.
+not, and one the other way round, the longest plan first. A planner that never differs from it shows its longest plan,
+so that every planner has at least one. Of sets whose authors ask that their questions not be put online, nothing is
+shown.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,7 +21,10 @@ WITHHELD = frozenset({"gpqa", "bbh"})
 """GPQA's and BIG-Bench Hard's authors ask that their questions not be published where models may learn them."""
 
 MOST_CHARS = 600
-MOST_EXAMPLES = 12
+MOST_EXAMPLES = 24
+"""Beyond one of each planner."""
+MOST_KINDS = 12
+"""Where there are more, each question is nearly a kind of its own, and kinds are not shown one by one."""
 
 
 class ExampleStep(msgspec.Struct, frozen=True):
@@ -44,22 +48,22 @@ class Example(msgspec.Struct, frozen=True):
 def examples(
     outcomes: Sequence[Outcome], tasks: Sequence[Task], planners: Sequence[str], *, best: str = "best"
 ) -> tuple[Example, ...]:
-    """The planners' gains and losses against the best single worker, longer plans first."""
+    """The planners' gains and losses against the best single worker, longer plans first; at least one of each."""
     found = by_planner(outcomes)
     baseline = {o.task: o.correct for o in found.get(best, ())}
     by_id = {task.id: task for task in tasks if task.kind not in WITHHELD}
-    few_kinds = len({task.kind for task in tasks}) <= MOST_EXAMPLES  # else each question is a kind of its own
+    few_kinds = len({task.kind for task in tasks}) <= MOST_KINDS
     shown: dict[tuple[str, str, bool], Example] = {}
     for planner in planners:
-        for outcome in _longest_first(found.get(planner, ())):
-            task = by_id.get(outcome.task)
-            differs = outcome.task in baseline and baseline[outcome.task] != outcome.correct
-            if task is None or planner == best or not outcome.plan or (baseline and not differs):
-                continue
-            shown.setdefault(
-                (planner, task.kind if few_kinds else "", outcome.correct), _example(outcome, task, baseline)
-            )
-    return tuple(_in_turn(list(shown.values())))[:MOST_EXAMPLES]
+        planned = [o for o in found.get(planner, ()) if o.plan and o.task in by_id and planner != best]
+        longest = sorted(planned, key=lambda outcome: -outcome.steps)
+        differing = [o for o in longest if not baseline or baseline.get(o.task, o.correct) != o.correct]
+        for outcome in differing or longest[:1]:
+            task = by_id[outcome.task]
+            key = (planner, task.kind if few_kinds else "", outcome.correct)
+            shown.setdefault(key, _example(outcome, task, baseline))
+    one_each = len({planner for planner, _, _ in shown})
+    return tuple(_in_turn(list(shown.values())))[: max(MOST_EXAMPLES, one_each)]
 
 
 def _in_turn(found: Sequence[Example]) -> Iterator[Example]:
@@ -71,10 +75,6 @@ def _in_turn(found: Sequence[Example]) -> Iterator[Example]:
         seen[example.planner] += 1
     for turn in sorted(turns):
         yield from turns[turn]
-
-
-def _longest_first(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    return sorted(outcomes, key=lambda outcome: -outcome.steps)
 
 
 def _example(outcome: Outcome, task: Task, baseline: Mapping[str, bool]) -> Example:

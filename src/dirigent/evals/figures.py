@@ -17,13 +17,17 @@ from dirigent.evals.stats import Difference, mean, mean_or_none, paired_differen
 ORACLE = "oracle"
 
 
-class Group(msgspec.Struct, frozen=True):
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some of the questions."""
 
     n: int
     accuracy: float
     interval: tuple[float, float]
     steps: float
+    steps_histogram: dict[str, int] = {}
+    """Valid plans by how many steps they have; told by kind only, as is who was asked."""
+    asked: dict[str, int] = {}
+    """Steps of the valid plans by worker, of all rounds."""
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -100,14 +104,14 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         seconds_p50=percentile(seconds, 0.5),
         seconds_p95=percentile(seconds, 0.95),
         failed=sum(o.failed for o in outcomes),
-        by_kind=groups(outcomes, kind_of),
+        by_kind=groups(outcomes, kind_of, group_of=_group_with_plans),
         by_depth=groups(outcomes, lambda o: str(o.depth)),
         by_shape=groups(outcomes, lambda o: o.tags.get("shape", "")),
         by_combination=groups(outcomes, lambda o: o.tags.get("combination", "") if o.depth > 1 else ""),
         by_pair=groups(outcomes, lambda o: o.tags.get("pair_kind", "")),
         marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in _mark_names(outcomes)},
         worker_shares=_worker_shares(valid),
-        steps_histogram={str(k): c for k, c in sorted(Counter(o.steps for o in valid).items())},
+        steps_histogram=_steps_histogram(valid),
     )
 
 
@@ -143,12 +147,17 @@ def cheap_first(cost_usd: float | None) -> tuple[bool, float]:
     return cost_usd is None, cost_usd or 0.0
 
 
-def groups(outcomes: Sequence[Outcome], name_of: Callable[[Outcome], str]) -> dict[str, Group]:
+def groups(
+    outcomes: Sequence[Outcome],
+    name_of: Callable[[Outcome], str],
+    *,
+    group_of: Callable[[Sequence[Outcome]], Group] | None = None,
+) -> dict[str, Group]:
     """The outcomes by name; those without one are left out."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         found[name_of(outcome)].append(outcome)
-    return {name: _group(members) for name, members in sorted(found.items()) if name}
+    return {name: (group_of or _group)(members) for name, members in sorted(found.items()) if name}
 
 
 def kind_of(outcome: Outcome) -> str:
@@ -169,16 +178,33 @@ def _group(outcomes: Sequence[Outcome]) -> Group:
     return Group(n, right, wilson(right * n, n), mean([o.steps for o in outcomes if o.valid]))
 
 
+def _group_with_plans(outcomes: Sequence[Outcome]) -> Group:
+    """Steps and workers too: what a plot by kind shows."""
+    valid = [o for o in outcomes if o.valid]
+    return msgspec.structs.replace(
+        _group(outcomes), steps_histogram=_steps_histogram(valid), asked=dict(_asked(valid).most_common())
+    )
+
+
+def _steps_histogram(valid: Sequence[Outcome]) -> dict[str, int]:
+    return {str(steps): count for steps, count in sorted(Counter(o.steps for o in valid).items())}
+
+
 def _over_minimal(outcomes: Sequence[Outcome]) -> float | None:
     known = [o for o in outcomes if o.correct and o.minimal_steps]
     return sum(max(o.steps, o.minimal_steps) for o in known) / sum(o.minimal_steps for o in known) if known else None
 
 
 def _worker_shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    asked = _asked(outcomes)
+    return {name: count / asked.total() for name, count in asked.most_common()}
+
+
+def _asked(outcomes: Sequence[Outcome]) -> Counter[str]:
     """Of the steps of all rounds: who was asked in vain was asked."""
     asked = Counter(name for o in outcomes for name in o.asked_before)
     asked.update(step.worker for o in outcomes if o.plan for step in o.plan.steps)
-    return {name: count / asked.total() for name, count in asked.most_common()}
+    return asked
 
 
 def _mark_names(outcomes: Iterable[Outcome]) -> list[str]:

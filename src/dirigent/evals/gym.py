@@ -26,13 +26,23 @@ from dirigent.evals.ceiling import WAYS, Kind, Way, choose_ways, plan_by, plans_
 from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.figures import ORACLE, by_planner, oracle
+from dirigent.evals.fitted import fitted_on
 from dirigent.evals.gym_pools import SPLIT_SET, Gym
 from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import NAMES, by_limits, entry_of, examples_of, fit_baselines, rollout_by
+from dirigent.evals.planners import (
+    NAMES,
+    by_limits,
+    entry_of,
+    examples_of,
+    fit_baselines,
+    rollout_by,
+    unknown_planner,
+)
 from dirigent.evals.record import Record, digest
 from dirigent.evals.report import Facts, Report, make_report
-from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
+from dirigent.evals.sized import Answered, ask_sized
+from dirigent.evals.sizing import EQUAL_COST, Sizing
 from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
@@ -94,8 +104,8 @@ async def evaluate_gym(
     baselines, fit = await fit_gym(gym, planners, ask, limits=limits, factories=factories)
     ways = await find_ways(gym, ask, limits=limits) if CEILING in planners else {}
     entries = gym_entries(planners, gym, ways=ways, factories=factories)
-    outcomes, complete = await _answers(gym, entries, baselines, ask, limits=limits)
-    found = _Found(gym, planners, baselines, fit, ways, outcomes, complete)
+    answered, complete = await _answers(gym, entries, baselines, ask, limits=limits, planners=planners)
+    found = _Found(gym, planners, baselines, fit, ways, answered.outcomes, complete, answered.sizes)
     facts = _facts(found, workers=workers, weights=weights or {}, commit=commit, date=date, concurrency=concurrency)
     return _over_all_sets(_report(found, facts))
 
@@ -124,8 +134,6 @@ async def fit_gym(
 
     alone = await tried([_single(specialist, gym) for specialist in gym.roster], tasks)
     known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone))
-    equal = await equal_cost_usd(planners, known, tried, tasks, pool_for=gym.pool_for, limits=limits, trained=factories)
-    known = msgspec.structs.replace(known, equal_cost_usd=equal)
     fitted = await fit_baselines(names, known, rollout=rollout_by(tried, tasks), trained=factories)
     return fitted, {"n": len(tasks), "cost_usd": cost_usd, "ranking": list(known.ranking)}
 
@@ -206,7 +214,7 @@ def check_planners(planners: Sequence[str], factories: Mapping[str, PlannerFor])
         elif kind in (*TRAINED, "language") and kind not in factories:
             raise ConfigError(f"the planner {name!r} is a model, and none was given; leave it out")
         elif not is_baseline(name):
-            raise ConfigError(f"no planner is called {name!r}{nearest(name, (*PLANNERS, 'single:NAME', *factories))}")
+            raise unknown_planner(name, list(dict.fromkeys([*PLANNERS, "single:NAME", *factories])))
 
 
 def _single(specialist: Specialist, gym: Gym, *, only_offered: bool = False) -> Entry:
@@ -239,17 +247,35 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 async def _answers(
-    gym: Gym, entries: Sequence[Entry], baselines: Sequence[Baseline], ask: Ask, *, limits: Limits
-) -> tuple[list[Outcome], bool]:
-    """What everybody answered, baselines under the limits of their methods, and whether nothing is missing."""
+    gym: Gym,
+    entries: Sequence[Entry],
+    baselines: Sequence[Baseline],
+    ask: Ask,
+    *,
+    limits: Limits,
+    planners: Sequence[str],
+) -> tuple[Answered, bool]:
+    """What everybody answered, baselines under the limits of their methods, and whether nothing is missing. Those that
+    are to cost as much as another come last."""
     outcomes = await ask(entries, gym.tasks, pool_for=gym.pool_for)
     asked = list(entries)
-    for own, group in by_limits(baselines, limits).items():
+    for own, group in by_limits([b for b in baselines if b.sampled is None], limits).items():
         joining = [entry_of(baseline, gym.pool_for) for baseline in group]
         asked += joining
         outcomes += await ask(joining, gym.tasks, pool_for=gym.pool_for, limits=own)
+    sized = await ask_sized(
+        baselines,
+        outcomes,
+        gym.tasks,
+        names=planners,
+        ask=partial(ask, pool_for=gym.pool_for),
+        pool_for=gym.pool_for,
+        limits=limits,
+        seed=gym.settings.seed,
+    )
     expected = sum(entry.repeats for entry in asked for task in gym.tasks if entry.wants(task))
-    return outcomes, len(outcomes) == expected
+    found = Answered([*outcomes, *sized.outcomes], sized.sizes)
+    return found, len(found.outcomes) == expected + len(sized.sizes) * len(gym.tasks)
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -265,6 +291,8 @@ class _Found(msgspec.Struct, frozen=True):
     outcomes: Sequence[Outcome]
     complete: bool
     """Whether everybody answered everything: a budget may end the asking early."""
+    sizes: dict[str, Sizing]
+    """How those came to their samples that were to cost as much as another."""
 
 
 def _facts(
@@ -278,6 +306,7 @@ def _facts(
             "workers": workers,
             **msgspec.structs.asdict(settings),
             "concurrency": concurrency,
+            **({"fitted_on": fitted_on(found.gym.calibration("train"))} if found.fit else {}),
         },
         commit=commit,
         seed=settings.seed,
@@ -289,6 +318,7 @@ def _facts(
         chosen=_choices(found),
         fit=found.fit,
         notes=_notes(found),
+        sizes=found.sizes,
         weights=dict(weights),
         examples=examples(found.outcomes, found.gym.tasks, found.planners),
     )
@@ -323,6 +353,7 @@ def _notes(found: _Found) -> dict[str, str]:
     """What is said beside a planner's name."""
     notes = {ORACLE: "one worker per question", CEILING: "best plan per kind", RIGHT: "the task's own plan"}
     notes |= {baseline.name: baseline.note for baseline in found.baselines if baseline.note}
+    notes |= {name: sizing.note for name, sizing in found.sizes.items()}
     return {name: note for name, note in notes.items() if name in found.planners}
 
 

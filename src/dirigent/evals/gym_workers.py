@@ -2,18 +2,19 @@
 
 Adapters are GGUF files called after their specialist, in a folder; those that ship are in the package. The planners
 `conductor` and `warm-start` are adapters too, and `language` is the base without one, prompted. What is missing is
-named before anything runs.
+named before anything runs. What models write greedily may be shared between planners (`drafts.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from dirigent.build import local_worker, with_defaults
 from dirigent.errors import ConfigError
+from dirigent.evals.drafts import Replies, Shared, weights_digest
 from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.gym_pools import WorkerFor
 from dirigent.evals.origins import Weights
@@ -27,6 +28,9 @@ from dirigent.worker import Worker
 from dirigent.workers.local import Local, LocalModel
 
 WORKERS = ("exact", "local")
+
+Share = Callable[[Worker, str], Worker]
+"""A worker on the adapter of that name, its greedy replies shared if any are."""
 
 TRAINED_PLANNERS = ("conductor", "warm-start")
 PROMPTED = "language"
@@ -48,11 +52,13 @@ async def gym_workers(
     *,
     adapters: Path | None = None,
     weights: str | Path = BASE_WEIGHTS,
+    replies: Replies | None = None,
 ) -> AsyncIterator[tuple[WorkerFor, Mapping[str, PlannerFor]]]:
     """Whoever answers, and the planners among `planners` that are models.
 
     As users run them: one process serves all specialists, and each trained planner is merged into a base of its own.
-    `adapters` is a folder of them, the package's by default; `weights` is the base they were made for.
+    `adapters` is a folder of them, the package's by default; `weights` is the base they were made for. With `replies`,
+    planners that ask the same share what is written; `language`, which marks its prompts anew each time, has no part.
     """
     if workers not in WORKERS:
         raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
@@ -63,15 +69,16 @@ async def gym_workers(
         yield exact_worker, {}
         return
     found = find_adapters(adapters or FOLDER, [*trained, *hands])
+    share = _sharing(replies, found, weights)
     async with AsyncExitStack() as stack:
         factories = {}
         for name in trained:
             merged = await stack.enter_async_context(LocalModel(weights, merged=found[name]))
-            factories[name] = _planner_for(merged, name)
+            factories[name] = _planner_for(share(Local(merged, name=name), name))
         model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
         if PROMPTED in kinds:
             factories[PROMPTED] = _prompted(model)
-        yield (_worker_for(model) if workers == "local" else exact_worker), factories
+        yield (_worker_for(model, share) if workers == "local" else exact_worker), factories
 
 
 def find_adapters(folder: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -106,24 +113,32 @@ def adapters_digest(folder: Path) -> str:
     return digest.hexdigest() if found else ""
 
 
-def specialist_worker(model: LocalModel, specialist: Specialist) -> Worker:
+def specialist_worker(model: LocalModel, specialist: Specialist, *, share: Share | None = None) -> Worker:
     """As users' pools have it, from the same text by the same code, so that what is measured is what they run. Only the
-    wrappers are left out: nothing is retried, and a call is priced by the card that it is offered under."""
+    wrappers are left out, so nothing is retried; sharing stands where they would."""
     config = specialist_config(specialist)
-    return with_defaults(local_worker(config, model), config)
+    bare = local_worker(config, model)
+    return with_defaults(share(bare, specialist.name) if share else bare, config)
 
 
-def _worker_for(model: LocalModel) -> WorkerFor:
-    return lambda specialist, seed: specialist_worker(model, specialist)
+def _sharing(replies: Replies | None, adapters: Mapping[str, Path], weights: str | Path) -> Share:
+    if replies is None:
+        return lambda worker, adapter: worker
+    digests = {name: f"{weights} {weights_digest(file)}" for name, file in adapters.items()}
+    return lambda worker, adapter: Shared(worker, replies, weights=digests[adapter])
 
 
-def _planner_for(model: LocalModel, name: str) -> PlannerFor:
+def _worker_for(model: LocalModel, share: Share) -> WorkerFor:
+    return lambda specialist, seed: specialist_worker(model, specialist, share=share)
+
+
+def _planner_for(worker: Worker) -> PlannerFor:
     planner = LanguagePlanner(
-        Local(model, name=name),
+        worker,
         dialect="lines",
         trained=True,
         max_output_tokens=PLAN_TOKENS,
-        name=name,
+        name=worker.info.name,
     )
     return lambda task, pool: planner
 

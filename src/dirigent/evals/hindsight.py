@@ -58,8 +58,8 @@ def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: 
 def ceiling(outcomes: Sequence[Outcome], *, leaving_out: Collection[str] = (ORACLE,)) -> list[Outcome]:
     """The best planner of each kind of question, the cheaper where two tie: what knowing the kind could come to.
 
-    For tasks whose right plans nobody knows; the gym has a ceiling of its own. Chosen on the very questions it is
-    counted on, it flatters, the more so the more planners and the fewer questions of a kind there are.
+    For recorded answers; the gym and live pools, where plans can be tried, have ceilings of their own. Chosen on the
+    very questions it is counted on, it flatters, the more so the more planners and the fewer questions of a kind.
     """
     found: dict[str, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:

@@ -3,12 +3,13 @@
 First every worker answers the questions to fit on, alone: that ranks them, and is all that learned planners get to
 know. What it costs is told apart from the rows. Then every planner named answers the questions of the test, each run
 under the steps and rounds that its method needs. Where a worker answers the test alone anyway, for the oracle or under
-a name of its own, `best` and `cheapest` are those same answers and are not paid for twice.
+a name of its own, `best` and `cheapest` are those same answers and are not paid for twice; nor is the `ceiling` where
+its plan is that worker alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,17 @@ from dirigent.evals.capacity import SINGLE
 from dirigent.evals.evaluate import Entry, Keep, PlannerFor, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.figures import ORACLE, by_planner, oracle
+from dirigent.evals.fitted import fitted_on
+from dirigent.evals.hindsight import CEILING
+from dirigent.evals.live_ceiling import MAX_STEPS, Listed, ceiling_of, chosen, search, sought
+from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import by_limits, check_names, entry_of, examples_of, fit_baselines, rollout_by
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, digest
 from dirigent.evals.report import Facts, Report, make_report
-from dirigent.evals.sizing import EQUAL_COST, equal_cost_usd
+from dirigent.evals.sized import ask_sized
+from dirigent.evals.sizing import EQUAL_COST, Sizing
 from dirigent.evals.stats import sum_or_none
 from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
@@ -53,13 +59,15 @@ async def evaluate_live(
     budget: Budget | None = None,
     sandbox: Sandbox | None = None,
     trained: Mapping[str, PlannerFor] | None = None,
+    weights: Mapping[str, Weights] | None = None,
     pool_name: str = "",
     commit: str = "",
     date: str = "",
     keep: Keep | None = None,
     observe: Observe = ignore,
 ) -> Report:
-    """Every planner named, on these questions, over this pool. `trained` gives the planners that are models of ours."""
+    """Every planner named, on these questions, over this pool. `trained` gives the planners that are models trained to
+    plan; `weights` is what cards say of them, for the report."""
     names = expanded(planners, pool, trained=trained or {})
     ask = partial(
         evaluate,
@@ -72,13 +80,25 @@ async def evaluate_live(
         keep=keep,
         observe=observe,
     )
-    live = _Live(questions, pool, names, seed, limits, trained or {}, ask)
+    live = _Live(
+        questions,
+        pool,
+        names,
+        seed,
+        limits,
+        trained or {},
+        ask,
+        record=record or Record(),
+        budget=budget or Budget(),
+        observe=observe,
+    )
     baselines = await live.fitted()
     outcomes, complete = await live.asked(baselines)
     if ORACLE in names:
         outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
     recipe = {"tasks": list(questions.names), "planners": list(planners), "seed": seed, "concurrency": concurrency}
     facts = _facts(live, recipe, baselines, outcomes, pool_name=pool_name, commit=commit, date=date)
+    facts = msgspec.structs.replace(facts, weights=dict(weights or {}))
     return _report(live, outcomes, facts, complete=complete)
 
 
@@ -89,11 +109,7 @@ def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, Plann
         found |= {f"{SINGLE}{worker}": None for worker in pool} if name == EACH else {name: None}
     if not found:
         raise ConfigError("no planner is named; say  --planners best,moa,language")
-    if "ceiling" in found:
-        raise ConfigError("the ceiling is known on the gym alone; leave it out")
-    if "warm-start" in found:
-        raise ConfigError("'warm-start' plans on the gym alone; leave it out")
-    if not trained and (ours := [name for name in found if name.partition(":")[0] == "conductor"]):
+    if "conductor" not in trained and (ours := [name for name in found if name.partition(":")[0] == "conductor"]):
         raise ConfigError(
             f'{ours[0]!r} needs a profile of the pool\'s file that says  planner = "conductor"; add one or leave it out'
         )
@@ -116,8 +132,15 @@ class _Live(msgspec.Struct):
     limits: Limits
     trained: Mapping[str, PlannerFor]
     ask: Callable[..., Awaitable[list[Outcome]]]
+    record: Record
+    budget: Budget
+    observe: Observe
+    best_plans: Mapping[str, Listed] = {}
+    """The ceiling's, by benchmark."""
     fit_cost_usd: float | None = 0.0
     """None: unknown."""
+    sizes: dict[str, Sizing] = {}
+    """How those came to their samples that were to cost as much as another."""
 
     async def fitted(self) -> list[Baseline]:
         """The planners, fitted on what each worker does alone with the questions for it."""
@@ -130,37 +153,71 @@ class _Live(msgspec.Struct):
             raise ConfigError("the cost cap was reached before the workers were ranked; raise --max-cost and --resume")
         known = examples_of(self.questions.fit, alone)
         fitting = Fitting(known, self.pool, self.seed)
-        cost_usd = await equal_cost_usd(
-            self.names,
-            fitting,
-            self._tried,
-            self.questions.fit,
-            pool_for=self._pool_for,
-            limits=self.limits,
-            trained=self.trained,
-        )
-        fitting = msgspec.structs.replace(fitting, equal_cost_usd=cost_usd)
         rollout = rollout_by(partial(self._tried, limits=self.limits), self.questions.fit)
-        return await fit_baselines(self.names, fitting, rollout=rollout, trained=self.trained)
+        ceiling = [await self._ceiling(alone)] if CEILING in self.names else []
+        return [*await fit_baselines(self.names, fitting, rollout=rollout, trained=self.trained), *ceiling]
+
+    async def _ceiling(self, alone: Sequence[Outcome]) -> Baseline:
+        """The best of the plans listed, each tried on the questions for fitting; what that costs is told before."""
+        found = search(self.questions.fit, alone)
+        expected = sought(found, self.pool, known=lambda name, task: self.record.finished(name, task) is not None)
+        self.observe(expected)
+        if self.budget.max_cost_usd is not None and expected.cost_usd is not None:
+            left_usd = max(0.0, self.budget.max_cost_usd - self.budget.spent_usd)
+            if expected.cost_usd > left_usd:
+                raise ConfigError(
+                    f"trying the ceiling's plans takes about ${expected.cost_usd:.3g}, and ${left_usd:.3g} of the cost "
+                    "cap are left; raise --max-cost and --resume, or leave `ceiling` out"
+                )
+        limits = msgspec.structs.replace(self.limits, max_steps=max(self.limits.max_steps, MAX_STEPS))
+        outcomes = await self._tried(found.entries, found.tasks, limits=limits)
+        if len(outcomes) < len(found.runs):
+            raise ConfigError(
+                "the cost cap was reached before the ceiling's plans were tried; raise --max-cost and --resume, or "
+                "leave `ceiling` out"
+            )
+        self.best_plans = chosen(found, outcomes)
+        return ceiling_of(self.best_plans)
 
     async def asked(self, baselines: Sequence[Baseline]) -> tuple[list[Outcome], bool]:
-        """What everybody answered to the questions of the test, and whether nothing is missing."""
+        """What everybody answered to the questions of the test, and whether nothing is missing. Those that are to cost
+        as much as another come last."""
         tasks = self.questions.tasks
         alone = [f"{SINGLE}{worker}" for worker in self.pool] if ORACLE in self.names else []
         alone = list(dict.fromkeys([*alone, *(name for name in self.names if name.startswith(SINGLE))]))
         others = [b for b in baselines if not b.name.startswith(SINGLE)]
-        copies = {
-            b.name: f"{SINGLE}{b.note}" for b in others if b.name in SAME_AS_ALONE and f"{SINGLE}{b.note}" in alone
-        }
+        copies = self._copies(others, alone)
         outcomes = await self.ask([_single(name.removeprefix(SINGLE)) for name in alone], tasks, limits=self.limits)
         found = by_planner(outcomes)
-        for name, source in copies.items():
-            outcomes += [msgspec.structs.replace(outcome, planner=name) for outcome in found.get(source, ())]
-        rest = [b for b in others if b.name not in copies]
-        for limits, group in by_limits(rest, self.limits).items():
-            outcomes += await self.ask([entry_of(b, self._pool_for) for b in group], tasks, limits=limits)
+        for name, sources in copies.items():
+            same = (
+                outcome for kind, source in sources.items() for outcome in found.get(source, ()) if outcome.kind == kind
+            )
+            outcomes += [msgspec.structs.replace(outcome, planner=name) for outcome in same]
+        for limits, group in by_limits([b for b in others if b.sampled is None], self.limits).items():
+            entries = [_but(entry_of(b, self._pool_for), copies.get(b.name, {})) for b in group]
+            outcomes += await self.ask(entries, tasks, limits=limits)
+        sized = await ask_sized(
+            others,
+            outcomes,
+            tasks,
+            names=self.names,
+            ask=self.ask,
+            pool_for=self._pool_for,
+            limits=self.limits,
+            seed=self.seed,
+        )
+        self.sizes = sized.sizes
+        outcomes += sized.outcomes
         expected = (len(alone) + len(others)) * len(tasks)
         return outcomes, len(outcomes) == expected
+
+    def _copies(self, baselines: Sequence[Baseline], alone: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Planner -> benchmark -> the worker alone whose answers there are its own too."""
+        kinds = dict.fromkeys(task.kind for task in self.questions.tasks)
+        found = {b.name: dict.fromkeys(kinds, f"{SINGLE}{b.note}") for b in baselines if b.name in SAME_AS_ALONE}
+        found[CEILING] = {kind: listed.name for kind, listed in self.best_plans.items()}
+        return {name: {kind: source for kind, source in of.items() if source in alone} for name, of in found.items()}
 
     async def _tried(
         self, entries: Sequence[Entry], tasks: Sequence[Task], *, limits: Limits | None = None
@@ -179,6 +236,11 @@ def _single(worker: str) -> Entry:
     return Entry(f"{SINGLE}{worker}", lambda task, pool: Alone(worker))
 
 
+def _but(entry: Entry, kinds: Collection[str]) -> Entry:
+    """The same without the questions of these benchmarks."""
+    return msgspec.structs.replace(entry, wants=lambda task: task.kind not in kinds)
+
+
 def _facts(
     live: _Live,
     recipe: dict[str, Any],
@@ -191,7 +253,7 @@ def _facts(
 ) -> Facts:
     questions, pool = live.questions, live.pool
     return Facts(
-        recipe=recipe,
+        recipe={**recipe, **({"fitted_on": fitted_on(questions.fit)} if questions.fit else {})},
         commit=commit,
         seed=live.seed,
         date=date,
@@ -200,7 +262,8 @@ def _facts(
         workers="",
         prices={info.name: info.price for info in pool.infos},
         fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
-        notes=_notes(baselines, live.names),
+        notes=_notes(baselines, live.names) | {name: sizing.note for name, sizing in live.sizes.items()},
+        sizes=live.sizes,
         examples=examples(outcomes, questions.tasks, [n for n in live.names if not n.startswith(SINGLE)]),
     )
 
@@ -231,7 +294,7 @@ def _report(live: _Live, outcomes: Sequence[Outcome], facts: Facts, *, complete:
         outcomes,
         names,
         facts=facts,
-        references=(ORACLE, *(name for name in names if name.startswith(SINGLE))),
+        references=(ORACLE, CEILING, *(name for name in names if name.startswith(SINGLE))),
         complete=complete,
         task_of=lambda outcome: outcome.kind,
         equal_cost=EQUAL_COST if EQUAL_COST in names else "",

@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dirigent.evals.sizing import EQUAL_WITHIN, Sizing
+
+SHARED_CALLS = (
+    "A greedy call that several planners make alike is made once, and counts for each of them with the seconds it took."
+)
+
 
 def times_note(recipe: Mapping[str, Any]) -> str:
-    """How many questions ran at a time: times under load are not what one request takes."""
+    """How many questions ran at a time: times under load are not what one request takes. And whose times they are,
+    where planners share calls."""
     at_a_time = recipe.get("concurrency")
+    shared = f" {SHARED_CALLS}" if recipe.get("shared") else ""
     if at_a_time == 1:
-        return "Times are of runs one at a time."
+        return f"Times are of runs one at a time.{shared}"
     how_many = (
         f"{at_a_time} questions at a time" if at_a_time else "several questions at a time (how many is not recorded)"
     )
     return (
         f"Times (p50, p95, mean) are of runs with {how_many}, which share the machine and its workers: "
-        "they are not the latency of one request."
+        f"they are not the latency of one request.{shared}"
     )
 
 
@@ -61,3 +69,25 @@ def planning_note(at_home: Collection[str]) -> str:
         f"What {' and '.join(sorted(at_home))} take for planning is counted in tokens (orchestration) and not in cost: "
         "they run on this machine and have no price."
     )
+
+
+def sizes_note(sizes: Mapping[str, Sizing]) -> str:
+    """What was to cost as much as another planner, and what it really cost; or why it could not be made to."""
+    said = [_sized_words(name, sizing) for name, sizing in sizes.items()]
+    if any(sizing.ratio is not None for sizing in sizes.values()):
+        said.append(
+            "The number of samples follows from what was spent on these very questions, never from a grade. "
+            f"Costs are called equal, and compared so, where they are within {EQUAL_WITHIN:.0%}."
+        )
+    return " ".join(said)
+
+
+def _sized_words(name: str, sizing: Sizing) -> str:
+    if sizing.ratio is None:
+        return f"{name} was not sized by anybody's cost: {sizing.why_not}."
+    said = f"{name} cost {sizing.ratio:.2f} x {sizing.measure}'s"
+    if sizing.bound == "least":
+        said += ", which cost less than one sample does: equal cost is impossible"
+    elif sizing.bound == "most":
+        said += ", with the most samples that a plan has room for: equal cost is impossible"
+    return f"{said}."

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from dirigent.evals.drafts import took_s
 from dirigent.plan import Plan
 from dirigent.tasks.task import Grade, Task
 from dirigent.trace import Trace
@@ -52,6 +53,7 @@ class Outcome(msgspec.Struct, frozen=True):
     unpriced: tuple[str, ...] = ()
     """Workers that were asked and whose price nobody knows."""
     seconds: float = 0.0
+    """As if it had made every call itself, where planners share some."""
     kind: str = ""
     depth: int = 1
     tags: dict[str, str] = {}
@@ -127,7 +129,7 @@ def outcome_of(
         orchestration_output_tokens=usage.orchestration_output_tokens,
         cost_usd=trace.cost_usd,
         unpriced=_unpriced(trace, planned_by),
-        seconds=trace.seconds,
+        seconds=took_s(trace),
         kind=task.kind,
         depth=task.depth,
         tags=task.tags,

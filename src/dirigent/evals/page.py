@@ -8,34 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dirigent.evals.examples import Example
-from dirigent.evals.figures import Figures
-from dirigent.evals.hindsight import pareto
-from dirigent.evals.markup import Markup, joined, table, tag
-from dirigent.evals.notes import offered_note, planning_note, times_note, unpriced_note
-from dirigent.evals.origins import origins_note
-from dirigent.evals.plots import Point, scatter, stacked_bars
-from dirigent.evals.report import (
+from dirigent.evals.cells import (
     CAPACITY_HEADER,
     HEADER,
     PRICE_HEADER,
     SPENT_HEADER,
-    Report,
     capacity_rows,
     capacity_sentence,
     cells_of,
+    mean_steps_table,
     plan_table,
     price_rows,
-    provenance,
     spent_rows,
-    title_of,
     tokens_sentence,
 )
+from dirigent.evals.examples import Example
+from dirigent.evals.figures import Figures
+from dirigent.evals.hindsight import pareto
+from dirigent.evals.markup import Markup, joined, table, tag
+from dirigent.evals.notes import offered_note, times_note
+from dirigent.evals.planplots import plan_plots
+from dirigent.evals.plots import Point, scatter
+from dirigent.evals.report import Report, notes_of, provenance, title_of
 
 REFERENCES = ("oracle", "ceiling", "right")
-WRITES_PLANS = ("conductor", "conductor:2", "warm-start", "language", "masrouter", "knn", "routerdc", "random")
-"""Whose steps and workers are worth a plot, in this order: planners that do not do the same for every question."""
-MOST_PLOTTED = 3
 
 
 def as_html(report: Report) -> str:
@@ -72,9 +68,7 @@ def _verdict(report: Report) -> Markup:
 def _table(report: Report) -> Markup:
     note = "An asterisk marks a paired bootstrap difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
     rows = table(("planner", *HEADER), cells_of(report.planners))
-    origins = origins_note(report.planners, report.weights, report.earlier).replace("`", "")
-    home = planning_note(report.weights)
-    notes = (note, origins, home, times_note(report.recipe), unpriced_note(report.unpriced))
+    notes = [note, *(said.replace("`", "") for said in notes_of(report))]
     return _section("All planners", rows, *map(_note, notes))
 
 
@@ -110,23 +104,11 @@ def _by_task(report: Report) -> Markup | None:
 
 
 def _plans(report: Report) -> Markup:
-    """Steps and workers by task, of the planners that vary them; and what their plans were like."""
-    tasks = report.by_task or {str(report.tasks.get("name", "all")): report.planners}
-    known = {name: index for index, name in enumerate(WRITES_PLANS)}
-    there = sorted((name for name in report.planners if name in known), key=known.__getitem__)
-    plots: list[Markup] = []
-    for name in (there or list(report.planners))[:MOST_PLOTTED]:
-        rows = {task: figures[name] for task, figures in tasks.items() if name in figures and figures[name].n}
-        steps = {task: _shares(row.steps_histogram) for task, row in rows.items()}
-        plots.append(stacked_bars(steps, title=f"{name}: steps of its plans, by task", unit=" steps"))
-        shares = {task: row.worker_shares for task, row in rows.items()}
-        plots.append(stacked_bars(shares, title=f"{name}: share of the steps given to each worker, by task"))
-    return _section("Plans", *plots, table(*plan_table(report.planners)))
-
-
-def _shares(histogram: Mapping[str, int]) -> dict[str, float]:
-    total = sum(histogram.values()) or 1
-    return {name: count / total for name, count in histogram.items()}
+    """How many steps plans have and whom they ask; and what they were like."""
+    parts = [plan_plots(report)]
+    if found := mean_steps_table(report.planners, report.by_task):
+        parts.append(table(*found, caption=f"Mean steps by {'task' if report.by_task else 'kind'}"))
+    return _section("Plans", *parts, table(*plan_table(report.planners), caption="What the plans were like"))
 
 
 def _capacity(report: Report) -> Markup | None:
@@ -141,7 +123,10 @@ def _capacity(report: Report) -> Markup | None:
 def _examples(report: Report) -> Markup | None:
     if not report.examples:
         return None
-    note = "Chosen by rule: where a planner and the best single worker differ, the longest plan first."
+    note = (
+        "Chosen by rule: where a planner and the best single worker differ, the longest plan first; "
+        "of a planner that never differs from it, its longest plan."
+    )
     return _section("Examples", tag("p", note, class_="note"), *map(_example, report.examples))
 
 
@@ -200,8 +185,8 @@ main{max-width:62rem;margin:0 auto;padding:1.5rem 1rem 4rem}
 h1{font-size:1.4rem}h2{font-size:1.15rem;margin:2.5rem 0 .6rem}h3{font-size:1rem}
 .verdict{font-size:1.1rem;border-left:4px solid var(--c0);padding:.4rem .9rem;background:var(--soft)}
 .warn{color:var(--warn)}.note,figcaption,caption{color:var(--dim);font-size:.875rem;text-align:left}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .7rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap}
+.wide{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .5rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap}
 th[scope=row],th:first-child{text-align:left}
 figure{margin:1rem 0}svg{width:100%;height:auto;max-width:760px}
 text{fill:var(--fg);font:12px system-ui,sans-serif}.end{text-anchor:end}.middle{text-anchor:middle}

@@ -1,14 +1,15 @@
 """Every planner that an evaluation can name, fitted on the training split and ready to take part.
 
 `planners/__init__.py` lists the names; `baselines.py` has a function for each. What a name needs beyond itself is
-settled there: who is best, how many samples cost as much as the conductor, which local workers its plans call, how many
-steps and rounds it must be allowed. The planners themselves know nothing of tasks and graders.
+settled there: who is best, what samples are expected to cost, which local workers its plans call, how many steps and
+rounds it must be allowed. The planners themselves know nothing of tasks and graders.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -22,7 +23,6 @@ from dirigent.planners.examples import Example, Rollout
 from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
 from dirigent.pool import Pool
 from dirigent.tasks.task import Task
-from dirigent.toml import nearest
 
 __all__ = [
     "Alone",
@@ -38,11 +38,13 @@ __all__ = [
     "examples_of",
     "fit_baselines",
     "rollout_by",
+    "takes",
+    "unknown_planner",
 ]
 
 NAMES = ("single", "random", *PLAIN, "routerdc", "smoothie", "masrouter", *TRAINED)
 FIGURES = ("oracle", "ceiling")
-"""No planners: computed from outcomes."""
+"""References: whoever evaluates makes them, of outcomes or of plans that were tried."""
 
 SIZES = {
     "vote": 31,
@@ -78,15 +80,29 @@ def check_names(names: Sequence[str], pool: Pool, *, trained: Mapping[str, Plann
     for name in names:
         kind, _, detail = name.partition(":")
         if kind not in (*NAMES, *FIGURES):
-            raise ConfigError(f"no planner is called {name!r}{nearest(kind, (*NAMES, *FIGURES))}")
+            raise unknown_planner(name, takes(pool, trained=trained))
         if kind == "single" and not detail:
-            raise ConfigError("a single worker needs a name: write  single:NAME")
+            raise ConfigError(f"a single worker needs a name: write  single:NAME  with one of {', '.join(pool.names)}")
         if kind in TRAINED and kind not in trained:
             raise ConfigError(f"{kind!r} has no weights here: name another planner, or say where they are")
         if detail and kind in ("single", "language"):
-            pool.require(detail)
+            _check_worker(name, detail, pool)
         elif detail:
             _check_size(name, kind, detail)
+
+
+def takes(pool: Pool, *, trained: Collection[str] = ()) -> tuple[str, ...]:
+    """Every name that stands for something over this pool."""
+    alone = ("each", *_singles(pool))
+    known = [name for name in NAMES if name != "single" and (name not in TRAINED or name in trained)]
+    return (*alone, *known, *FIGURES)
+
+
+def unknown_planner(name: str, known: Sequence[str]) -> ConfigError:
+    """What to raise of a name that nobody has: it names the nearest ones, and all that can be had here. A trained
+    planner may be meant that cannot be had yet: asked for by its right name, it says what it needs."""
+    near = difflib.get_close_matches(name.lower(), dict.fromkeys([*known, *TRAINED]), n=3, cutoff=0.6)
+    return ConfigError(f"no planner is called {name!r}{_did_you_mean(near)} There are: {', '.join(known)}")
 
 
 def examples_of(tasks: Sequence[Task], alone: Sequence[Outcome]) -> tuple[Example, ...]:
@@ -142,6 +158,24 @@ def rollout_by(ask: Ask, tasks: Sequence[Task]) -> Rollout:
         return outcomes[0].value, outcomes[0].cost_usd
 
     return rollout
+
+
+def _check_worker(name: str, worker: str, pool: Pool) -> None:
+    if worker not in pool:
+        hint = _did_you_mean(difflib.get_close_matches(worker, pool.names, n=2))
+        raise ConfigError(
+            f"no worker is called {worker!r}, which {name!r} asks for{hint} The pool has: {', '.join(pool.names)}"
+        )
+
+
+def _did_you_mean(near: Sequence[str]) -> str:
+    """The end of a sentence."""
+    quoted = [f'"{name}"' for name in near]
+    return f"; did you mean {' or '.join(quoted)}?" if near else "."
+
+
+def _singles(pool: Pool) -> list[str]:
+    return [f"single:{worker}" for worker in pool]
 
 
 def _check_size(name: str, kind: str, detail: str) -> None:

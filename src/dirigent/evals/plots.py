@@ -17,7 +17,7 @@ from dirigent.show.words import usd_text
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 24, 48
-BAR, GAP, LABEL = 22, 10, 150
+BAR, GAP, LABEL, ABOVE = 22, 6, 150, 6
 COLOURS = 8
 LOG_FROM = 20.0
 """Costs that differ by more than this are shown on a logarithmic axis."""
@@ -53,40 +53,56 @@ def scatter(points: Sequence[Point], front: Sequence[str], *, title: str) -> Mar
     line = " ".join(f"{x(by_name[n].cost_usd):.1f},{y(by_name[n].accuracy):.1f}" for n in front if n in by_name)
     drawn.append(tag("polyline", points=line, class_="front"))
     heights = _spread([y(point.accuracy) for point in points])
-    for number, (point, height) in enumerate(zip(points, heights, strict=True)):
+    named = list(zip(points, heights, strict=True))
+    drawn += [_lead(x(point.cost_usd), y(point.accuracy), height) for point, height in named]  # under every dot
+    for number, (point, height) in enumerate(named):
         drawn.append(_mark(point, x(point.cost_usd), y, label_y=height, colour=number % COLOURS))
     said = "; ".join(f"{p.name}: {p.accuracy:.1%} at {usd_text(p.cost_usd)}" for p in points)
     return _figure(drawn, width=WIDTH, height=HEIGHT, title=title, said=f"{said}. Pareto front: {', '.join(front)}.")
 
 
-def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, title: str, unit: str = "") -> Markup:
-    """A bar a row, its parts as shares of 1. Parts are named and coloured the same in every row."""
-    series = list(dict.fromkeys(name for shares in rows.values() for name in shares))
-    if not series:
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, title: str, series: Sequence[str] = ()) -> Markup:
+    """A bar a row, its parts as shares of their sum. `series` is the order of all parts that may occur, and with it
+    their colours, so that several plots agree; without it that of their occurrence."""
+    there = dict.fromkeys(name for parts in rows.values() for name, part in parts.items() if part > 0)
+    if not there:
         return tag("p", "Nothing was measured.")
-    across = WIDTH - LABEL - 16
-    drawn: list[Markup] = []
-    for line, (label, shares) in enumerate(rows.items()):
-        top, left = TOP + line * (BAR + GAP), float(LABEL)
-        drawn.append(tag("text", _cut(label), x=LABEL - 8, y=top + BAR * 0.7, class_="label end"))
-        total = sum(shares.values()) or 1.0
-        for name in series:
-            width = across * shares.get(name, 0.0) / total
-            if width <= 0:
-                continue
-            colour = _colour(series.index(name))
-            note = tag("title", f"{label}: {name}{unit} {shares[name] / total:.0%}")
-            drawn.append(tag("rect", note, x=left, y=top, width=width, height=BAR, class_=colour))
-            if width > 34:
-                drawn.append(tag("text", f"{shares[name] / total:.0%}", x=left + 5, y=top + BAR * 0.7, class_="inside"))
-            left += width
-    bottom = TOP + len(rows) * (BAR + GAP) + 8
-    legend, height = _legend(series, top=bottom, unit=unit)
-    said = "; ".join(
-        f"{label}: " + ", ".join(f"{name}{unit} {share:.0%}" for name, share in shares.items())
-        for label, shares in rows.items()
-    )
+    names = list(dict.fromkeys([*series, *there]))
+    colours = {name: _colour(number) for number, name in enumerate(names) if name in there}
+    shares = {label: _shares(parts, order=list(colours)) for label, parts in rows.items()}
+    drawn = [
+        _bar(label, parts, colours, top=ABOVE + line * (BAR + GAP))
+        for line, (label, parts) in enumerate(shares.items())
+    ]
+    legend, height = _legend(colours, top=ABOVE + len(rows) * (BAR + GAP) + 8)
+    said = "; ".join(f"{label}: {_said(parts)}" for label, parts in shares.items())
     return _figure([*drawn, legend], width=WIDTH, height=height, title=title, said=said)
+
+
+def _shares(parts: Mapping[str, float], *, order: Sequence[str]) -> dict[str, float]:
+    total = sum(parts.values()) or 1.0
+    return {name: parts[name] / total for name in order if parts.get(name, 0.0) > 0}
+
+
+def _bar(label: str, shares: Mapping[str, float], colours: Mapping[str, str], *, top: float) -> Markup:
+    """A row: its name, and a piece for each part with its share where there is room to write it."""
+    drawn = [tag("text", _cut(label), x=LABEL - 8, y=top + BAR * 0.7, class_="label end")]
+    left = float(LABEL)
+    for name, share in shares.items():
+        width = (WIDTH - LABEL - 16) * share
+        note = tag("title", f"{label}: {name} {share:.0%}")
+        drawn.append(tag("rect", note, x=left, y=top, width=width, height=BAR, class_=colours[name]))
+        if width > 34:
+            kind = "label" if "pale" in colours[name] else "inside"  # light words cannot be read on a pale part
+            drawn.append(tag("text", f"{share:.0%}", x=left + 5, y=top + BAR * 0.7, class_=kind))
+        left += width
+    if not shares:
+        drawn.append(tag("text", "no valid plan", x=LABEL, y=top + BAR * 0.7, class_="label"))
+    return joined(*drawn)
+
+
+def _said(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) or "no valid plan"
 
 
 def _cost_axis(costs: Sequence[float]) -> tuple[_Scale, list[tuple[float, str]]]:
@@ -133,6 +149,11 @@ def _axes(costs: Sequence[tuple[float, str]], shares: Sequence[float], y: Height
     return joined(*parts)
 
 
+def _lead(x: float, y: float, label_y: float) -> Markup:
+    """From a dot to its name."""
+    return tag("line", x1=x + 6, y1=y, x2=WIDTH - RIGHT + 6, y2=label_y, class_="lead")
+
+
 def _mark(point: Point, x: float, y: Height, *, label_y: float, colour: int) -> Markup:
     low, high = point.interval
     note = tag(
@@ -144,7 +165,6 @@ def _mark(point: Point, x: float, y: Height, *, label_y: float, colour: int) -> 
         note,
         tag("line", x1=x, y1=y(low), x2=x, y2=y(high), class_="whisker"),
         tag("circle", cx=x, cy=y(point.accuracy), r=5, class_=kind),
-        tag("line", x1=x + 6, y1=y(point.accuracy), x2=WIDTH - RIGHT + 6, y2=label_y, class_="lead"),
         tag("text", _cut(point.name), x=WIDTH - RIGHT + 10, y=label_y + 4, class_="label"),
     )
 
@@ -164,14 +184,14 @@ def _spread(heights: Sequence[float], *, apart: float = 15.0) -> list[float]:
     return placed
 
 
-def _legend(series: Sequence[str], *, top: float, unit: str) -> tuple[Markup, float]:
+def _legend(colours: Mapping[str, str], *, top: float) -> tuple[Markup, float]:
     parts, x, y = [], 8.0, top
-    for number, name in enumerate(series):
-        written = _cut(f"{name}{unit}")
+    for name, colour in colours.items():
+        written = _cut(name)
         width = 26 + 7.2 * len(written)
         if x + width > WIDTH:
             x, y = 8.0, y + 20
-        parts.append(tag("rect", x=x, y=y, width=12, height=12, class_=_colour(number)))
+        parts.append(tag("rect", x=x, y=y, width=12, height=12, class_=colour))
         parts.append(tag("text", written, x=x + 17, y=y + 11, class_="label"))
         x += width
     return joined(*parts), y + 24

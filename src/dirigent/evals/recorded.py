@@ -5,10 +5,11 @@
     cheapest        the worker that cost least on the training folds, alone
     random          a worker drawn by lot
     vote            the three best on the training folds, counted equally
+    panel:N         the N best of them likewise
     weighted-vote   all of them, weighted by the log-odds of their training accuracy
     escalate        the two best of the cheaper workers; the best one only where they disagree
-    knn, routerdc   the worker that a router fitted on the training folds chooses
-    smoothie        all of them; the answer most like the others, without labels
+    knn, routerdc   the worker that a router fitted on the training folds chooses (knn:K for K neighbours)
+    smoothie        all of them; the answer most like the others, without labels (smoothie:K likewise)
     oracle          the best choice of one worker per question                          (reference)
     ceiling         the best planner of each kind of question, chosen with hindsight    (reference)
 
@@ -36,7 +37,7 @@ from dirigent.evals.figures import ORACLE, by_planner, oracle
 from dirigent.evals.folds import best_by_draw, folds_of
 from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import NAMES, Alone, examples_of, fit_baselines
+from dirigent.evals.planners import NAMES, Alone, check_names, examples_of, fit_baselines, unknown_planner
 from dirigent.evals.record import Record
 from dirigent.evals.recorded_prices import recorded_price
 from dirigent.evals.report import Facts, Report, make_report
@@ -50,16 +51,15 @@ from dirigent.pool import Pool
 from dirigent.tasks.benchmarks import decoded, task_of
 from dirigent.tasks.published import Row
 from dirigent.tasks.task import Task
-from dirigent.toml import nearest
 from dirigent.version import __version__
 from dirigent.worker import Price, Worker
 from dirigent.workers.recorded import Recorded
 
-EACH, VOTE, ESCALATE = "each", "vote", "escalate"
-NEED_ANSWERS = (VOTE, "weighted-vote", ESCALATE, "smoothie")
+EACH, VOTE, PANEL, ESCALATE = "each", "vote", "panel", "escalate"
+NEED_ANSWERS = (VOTE, PANEL, "weighted-vote", ESCALATE, "smoothie")
 DEFAULT = (BEST, "cheapest", "random", VOTE, "weighted-vote", ESCALATE, "knn", "routerdc", "smoothie", ORACLE, CEILING)
 REFERENCES = (ORACLE, CEILING)
-PLANNERS = (EACH, *DEFAULT)
+PLANNERS = (EACH, *DEFAULT, PANEL)
 
 REFERENCE_NOTES = {ORACLE: "one worker per question", CEILING: "best planner per kind, with hindsight"}
 
@@ -216,22 +216,33 @@ def expanded(planners: Sequence[str], questions: RecordedSet) -> list[str]:
     for name in planners:
         if name == EACH:
             found |= {f"{SINGLE}{model}": None for model in questions.workers}
-        elif name.startswith(SINGLE):
-            questions.pool.require(name.removeprefix(SINGLE))
-            found[name] = None
-        elif name not in PLANNERS and name.partition(":")[0] in NAMES:
-            raise ConfigError(
-                f"{name!r} cannot be had of recorded answers, one a model; there are: {', '.join(PLANNERS)}"
-            )
-        elif name not in PLANNERS:
-            raise ConfigError(f"no planner is called {name!r}{nearest(name, (*PLANNERS, 'single:NAME'))}")
-        elif name in NEED_ANSWERS and not questions.has_answers:
-            raise ConfigError(f"{name!r} compares answers, and {questions.name} recorded only scores; leave it out")
         else:
+            _check_planner(name, questions)
             found[name] = None
     if not found:
         raise ConfigError(f"no planner is named; say  --planners {','.join(DEFAULT)}")
     return list(found)
+
+
+def _check_planner(name: str, questions: RecordedSet) -> None:
+    """Refuse what one answer a model cannot give; what a number behind the colon may be is settled as elsewhere."""
+    kind, _, detail = name.partition(":")
+    if kind == EACH:
+        raise ConfigError(f"{EACH!r} takes no {detail!r} behind a colon; write  {EACH}")
+    if kind == VOTE and detail:
+        raise ConfigError(f"{name!r} asks one worker again, and each answered once; for several write  panel:{detail}")
+    if kind not in (*PLANNERS, "single"):
+        if kind in NAMES:
+            raise ConfigError(
+                f"{name!r} cannot be had of recorded answers, one a model; there are: {', '.join(PLANNERS)}"
+            )
+        raise unknown_planner(name, (*PLANNERS, "single:NAME"))
+    check_names([name], questions.pool, trained={})
+    if kind in NEED_ANSWERS and not questions.has_answers:
+        raise ConfigError(f"{name!r} compares answers, and {questions.name} recorded only scores; leave it out")
+    if kind == PANEL and detail and int(detail) > len(questions.workers):
+        most = len(questions.workers)
+        raise ConfigError(f"{name!r} has more voters than {questions.name} has models; write  panel:{most}  or less")
 
 
 class Fold(msgspec.Struct, frozen=True):

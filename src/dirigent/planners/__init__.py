@@ -18,16 +18,18 @@ A configuration names planners that need no fitting: `make_planner`. An evaluati
     warm-start, conductor, conductor:2    the trained planner; `:2` with two rounds
 
     oracle, ceiling                       no planners: figures computed from outcomes (`evals/figures.py`,
-                                          `evals/hindsight.py`; the gym has a ceiling of its own)
+                                          `evals/hindsight.py`; the gym and live pools have ceilings of their own,
+                                          `evals/ceiling.py` and `evals/live_ceiling.py`)
 
 How an evaluation gets them:
 
     examples = examples_of(training_tasks, outcomes_of_each_worker_alone)            # evals/planners.py
-    fitting = Fitting(examples=examples, pool=pool, seed=1, equal_cost_usd=0.002)
+    fitting = Fitting(examples=examples, pool=pool, seed=1)
     baselines = await fit_baselines(names, fitting, rollout=rollout, trained={"conductor": planner_for})
     for limits, group in by_limits(baselines, limits).items():
         outcomes += await evaluate([entry_of(b, pool_for) for b in group], tasks, pool_for=pool_for, limits=limits)
 
+`vote` and `self-moa` take a fixed number of samples so; `evals/sized.py` asks them at another planner's cost instead.
 `Baseline.note` says in words what fitting chose, for the report. Learned planners see the training split alone.
 """
 

@@ -1,7 +1,6 @@
 """Examples: training questions with what each worker, asked alone, made of them. All that a fitted planner may know.
 
-Also the plain things that follow from them: who is best, who is cheapest, and how many samples of the best worker cost
-as much as something else.
+Also the plain things that follow from them: who is best, who is cheapest, and what so many samples of a worker cost.
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.plan import Plan
-from dirigent.worker import Price
+from dirigent.messages import Message, estimate_tokens
+from dirigent.plan import Plan, Step
+from dirigent.prompt import ANSWER, SYNTHESISE, step_messages
+from dirigent.worker import WorkerInfo
 
 Rollout = Callable[[str, Plan], Awaitable[tuple[float, float] | None]]
 """Carry out a plan for a training question: its score and its cost in USD; None where a worker failed,
@@ -72,43 +73,59 @@ def cheapest(examples: Sequence[Example]) -> tuple[str, ...]:
     return tuple(sorted(order, key=lambda name: cost_usd[name]))
 
 
-class Sizing(msgspec.Struct, frozen=True):
-    """How many samples come closest to a cost."""
+class SampleCost(msgspec.Struct, frozen=True):
+    """What so many samples of a worker cost on a question, on average: a straight line, but for one alone."""
 
-    samples: int
-    cost_usd: float
-    """Expected of one question, on the training split."""
-    target_usd: float
+    alone_usd: float
+    """A single sample, with which nothing further is done."""
+    each_usd: float
+    """One of several, and reading it where somebody does."""
+    fixed_usd: float = 0.0
+    """Whatever is paid once where there are several."""
 
-    @property
-    def note(self) -> str:
-        return f"{self.samples} samples, ${self.cost_usd:.3g} a question for a target of ${self.target_usd:.3g}"
+    def usd_of(self, samples: int) -> float:
+        return self.alone_usd if samples == 1 else self.fixed_usd + samples * self.each_usd
 
-
-def closest_samples(cost_usd_of: Callable[[int], float], target_usd: float, *, most: int = MAX_SAMPLES) -> Sizing:
-    """The number of samples whose cost is closest to the target; the smaller of two equals."""
-    if target_usd <= 0:
-        raise ConfigError(f"an equal cost must be above 0, not {target_usd}")
-    samples = min(range(1, most + 1), key=lambda n: (abs(cost_usd_of(n) - target_usd), n))
-    return Sizing(samples, cost_usd_of(samples), target_usd)
+    def times(self, factor: float) -> SampleCost:
+        return SampleCost(self.alone_usd * factor, self.each_usd * factor, self.fixed_usd * factor)
 
 
-def vote_cost_usd(examples: Sequence[Example], worker: str, samples: int) -> float:
-    """So many answers; a local worker counts, which is free."""
-    return samples * mean_costs_usd(examples)[worker]
+def vote_cost(examples: Sequence[Example], worker: str) -> SampleCost:
+    """A local worker counts, which is free."""
+    answer_usd = mean_costs_usd(examples)[worker]
+    return SampleCost(answer_usd, answer_usd)
 
 
-def self_moa_cost_usd(examples: Sequence[Example], worker: str, samples: int, *, price: Price) -> float:
-    """So many answers and one synthesis, which reads the question and all of them and writes one more.
+def self_moa_cost(examples: Sequence[Example], info: WorkerInfo) -> SampleCost:
+    """The answers, and one synthesis: it reads the question, the answers and the words around them, then writes one.
 
-    The words around them are not counted: they are a few dozen tokens.
+    What it reads is the prompt as it will stand, with the answers known from the examples, at the usual four characters
+    a token. Where tokens or their price are not known, the synthesis is taken for one more call.
     """
-    asked = [example.tokens[worker] for example in examples if worker in example.tokens]
-    if not asked:
-        raise ConfigError(f"the tokens of {worker} on the training split are not known, so self-moa cannot be sized")
-    read, wrote = _mean([i for i, _ in asked]), _mean([o for _, o in asked])
-    synthesis = ((read + samples * wrote) * price.input + wrote * price.output) / 1e6
-    return vote_cost_usd(examples, worker, samples) + synthesis
+    answer_usd = mean_costs_usd(examples)[info.name]
+    asked = [example for example in examples if info.name in example.tokens]
+    if info.price is None or not asked:
+        return SampleCost(answer_usd, answer_usd, answer_usd)
+    two, three = (_mean([_synthesis_tokens(example, info, samples) for example in asked]) for samples in (2, 3))
+    wrote = _mean([example.tokens[info.name][1] for example in asked])
+    reading_usd = (three - two) * info.price.input / 1e6
+    once_usd = (two * info.price.input + wrote * info.price.output) / 1e6 - 2 * reading_usd
+    return SampleCost(answer_usd, answer_usd + reading_usd, once_usd)
+
+
+def _synthesis_tokens(example: Example, info: WorkerInfo, samples: int) -> float:
+    """Input tokens of a synthesis: those of the question, as they were billed, and an estimate of what is added."""
+    asked, told = ANSWER, SYNTHESISE
+    if info.subtask_only:  # as `writing.step` has it
+        asked, told = example.question, f"{example.question}\n{SYNTHESISE}"
+    answers = [Step(info.name, asked) for _ in range(samples)]
+    plan = Plan((*answers, Step(info.name, told, tuple(range(samples)))))
+    replies = dict.fromkeys(range(samples), example.replies.get(info.name, ""))
+    shown = step_messages(
+        [Message("user", example.question)], plan, samples, replies, secret="", subtask_only=info.subtask_only
+    )
+    added = sum(estimate_tokens(message.text) for message in shown) - estimate_tokens(example.question)
+    return example.tokens[info.name][0] + added
 
 
 def _mean(values: Sequence[float]) -> float:

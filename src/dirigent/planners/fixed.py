@@ -93,7 +93,7 @@ class FanOut:
 class SelfMoa:
     """Self-MoA (Li et al. 2025): one worker answers several times and brings its own answers together.
 
-    Like a vote it wants a sampling temperature other than 0.
+    Like a vote it wants a sampling temperature other than 0, and one sample alone is the answer as it is.
     """
 
     def __init__(self, worker: Who = "", *, samples: int = 6, name: str = "self-moa") -> None:
@@ -105,6 +105,8 @@ class SelfMoa:
 
     def plan(self, brief: Brief) -> Plan:
         worker = named(brief.pool, self._worker)
+        if self._samples == 1:
+            return Plan((step(brief, worker),))
         if brief.limits.max_steps < 2:
             raise ConfigError(f"self-moa needs max_steps of at least 2, not {brief.limits.max_steps}")
         count = min(self._samples, brief.limits.max_steps - 1)

@@ -3,8 +3,9 @@
 Needs no labels. The model: each worker's answer, as a vector, scatters around the unknown true one, that of worker i
 with a mean squared distance d_i. Scattering independently, two answers lie D_ij = d_i + d_j apart on average, so any
 three give d_i = (D_ij + D_ik - D_jk) / 2. The mean over all pairs j, k is the estimate, and the worker with the least
-d_i (the highest quality score, dim / 2 d_i) is chosen. This is the sample-dependent form: distances are taken over the
-question itself and, where earlier answers are known, over the questions most like it.
+d_i (the highest quality score, dim / 2 d_i) is chosen. This is the sample-dependent form, Smoothie-Local: distances are
+taken over the question itself and, where more neighbours are wanted and earlier answers known, over the questions most
+like it. One, the question itself, is what the authors' scripts take.
 
 The plan is a fan-out to everybody with a local worker that picks. Vectors are hashed words (`features.py`) in place of
 a sentence encoder.
@@ -90,7 +91,7 @@ class Picking:
 class SmoothieFit:
     """Earlier answers of the same workers, unlabelled, to smooth over."""
 
-    def __init__(self, examples: Sequence[Example], *, neighbours: int = 20) -> None:
+    def __init__(self, examples: Sequence[Example], *, neighbours: int = 1) -> None:
         self.workers = workers_of(examples)
         known = [example for example in examples if all(worker in example.replies for worker in self.workers)]
         self._replies = [[example.replies[worker] for worker in self.workers] for example in known]

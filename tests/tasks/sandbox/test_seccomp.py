@@ -65,6 +65,11 @@ def test_every_call_of_the_list_is_denied_and_ordinary_ones_are_not(machine: str
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_the_calls_of_landlock_are_allowed_since_it_is_put_up_behind_the_filter(machine: str) -> None:
+    assert {decision(machine, number) for number in (444, 445, 446)} == {ALLOW}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_only_unix_sockets_are_allowed(machine: str) -> None:
     for numbers in SOCKETS.values():
         verdicts = {family: decision(machine, column(machine, numbers), family) for family in range(46)}

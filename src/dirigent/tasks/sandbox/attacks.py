@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from dirigent.tasks.sandbox.inside.landlock import OLDEST_ABI
 from dirigent.tasks.sandbox.seccomp import ARCHITECTURES, CLONE, DENIED, IOCTL, MISSING
 
 Kind = Literal["files", "network", "processes", "kernel", "privileges", "exhaustion"]
@@ -23,6 +24,8 @@ class Attack(msgspec.Struct, frozen=True):
     """It may be ended from outside or die of a limit before it can say how it went."""
     limits: dict[str, float] = {}
     """Fields of the profile it runs under, where the usual ones would make it slow."""
+    landlock_abi: int = 0
+    """What alone contains it: on an older kernel it gets through, and is not counted against the sandbox."""
 
 
 _HELPERS = """
@@ -49,6 +52,10 @@ def _attack(name: str, kind: Kind, body: str) -> Attack:
 
 def _exhausts(name: str, body: str, **limits: float) -> Attack:
     return Attack(name, "exhaustion", _HELPERS + "print('began', flush=True)\n" + body, True, limits)
+
+
+def _landlocked(name: str, kind: Kind, body: str, *, abi: int = OLDEST_ABI) -> Attack:
+    return Attack(name, kind, _HELPERS + body, landlock_abi=abi)
 
 
 def _number(numbers: tuple[int | None, int | None]) -> int:
@@ -109,7 +116,11 @@ _PROCESSES = (
     _attack(
         "see the host's processes", "processes", "judge(len([n for n in os.listdir('/proc') if n.isdigit()]) <= 3)"
     ),
-    _attack("kill process 1", "processes", "os.kill(1, 9)\nimport time\ntime.sleep(0.05)\nprint('held')"),
+    _attack(
+        "kill process 1",
+        "processes",
+        "try: os.kill(1, 9)\nexcept PermissionError: pass\nimport time\ntime.sleep(0.05)\nprint('held')",
+    ),
     _attack(
         "signal a process of the host",
         "processes",
@@ -119,7 +130,6 @@ _PROCESSES = (
     _denied("ptrace", "processes", "16, 1, 0, 0"),
     _denied("process_vm_readv", "processes", "1, 0, 0, 0, 0, 0"),
     _denied("pidfd_getfd", "processes", "0, 0, 0"),
-    _attack("read the memory of process 1", "processes", "tries(lambda: open('/proc/1/mem', 'rb').read(1))"),
     _attack(
         "find a pipe of the grader", "processes", "judge({int(n) for n in os.listdir('/proc/self/fd')} <= {0, 1, 2, 3})"
     ),
@@ -213,4 +223,39 @@ _EXHAUSTION = (
     _exhausts("dump core", "import resource\njudge(resource.getrlimit(resource.RLIMIT_CORE) == (0, 0))\nos.abort()"),
 )
 
-ATTACKS: tuple[Attack, ...] = _FILES + _NETWORK + _PROCESSES + _PRIVILEGES + _KERNEL + _EXHAUSTION
+# Every other wall lets these pass: that they are held shows that landlock stands. What they gain without it is little:
+# process 1 is bubblewrap, behind the same walls as the program itself, and its environment holds our PATH alone.
+_STACK = """
+def at_stack(mode):
+    stack = next(line for line in open('/proc/1/maps') if '[stack]' in line)
+    memory = open('/proc/1/mem', mode, 0)
+    memory.seek(int(stack.split('-')[0], 16))
+    return memory
+"""
+_LANDLOCK = (
+    _landlocked(
+        "execute a file of its own",
+        "files",
+        "import shutil\nshutil.copy('/bin/true', '/tmp/own')\n"
+        "tries(lambda: os.waitpid(os.posix_spawn('/tmp/own', ['own'], {}), 0))",
+    ),
+    _landlocked("write about itself to the kernel", "kernel", "tries(open, '/proc/self/oom_score_adj', 'w')"),
+    _landlocked("open a terminal", "kernel", "tries(os.openpty)"),
+    _landlocked("read the environment of process 1", "processes", "tries(lambda: open('/proc/1/environ').read())"),
+    _landlocked("read the memory of process 1", "processes", _STACK + "tries(lambda: at_stack('rb').read(64))"),
+    _landlocked("write the memory of process 1", "processes", _STACK + "tries(lambda: at_stack('r+b').write(b'x'))"),
+    _landlocked(
+        "speak to a driver",
+        "kernel",
+        "import fcntl\ntries(lambda: fcntl.ioctl(open('/dev/urandom', 'rb'), 0x80045200, bytes(4)))",
+        abi=5,
+    ),
+    _landlocked("signal process 1", "processes", "tries(os.kill, 1, 0)", abi=6),
+)
+
+ATTACKS: tuple[Attack, ...] = _FILES + _NETWORK + _PROCESSES + _PRIVILEGES + _KERNEL + _EXHAUSTION + _LANDLOCK
+
+
+def attacks_on(landlock_abi: int) -> tuple[Attack, ...]:
+    """The attacks that a sandbox with this much of landlock must contain; 0: with none."""
+    return tuple(attack for attack in ATTACKS if attack.landlock_abi <= landlock_abi)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import compileall
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
@@ -22,14 +23,14 @@ from pathlib import Path
 import msgspec
 
 from dirigent.tasks.sandbox.groups import hierarchies
-from dirigent.tasks.sandbox.inside import literals
+from dirigent.tasks.sandbox.inside import landlock, literals
 from dirigent.tasks.sandbox.interpreter import find_interpreter
-from dirigent.tasks.sandbox.launch import Child, Ran, SandboxError, Walls, finished, launched
-from dirigent.tasks.sandbox.profile import FIRST_UID, Profile, Seen
+from dirigent.tasks.sandbox.launch import Child, Ran, SandboxError, Walls, finished, launched, stamp
+from dirigent.tasks.sandbox.profile import FIRST_UID, INSIDE, Profile, Seen
 from dirigent.tasks.sandbox.seccomp import seccomp_program
 from dirigent.tasks.sandbox.selftest import attack_all
 
-_INSIDE = "dirigent.tasks.sandbox.inside"
+log = logging.getLogger(__name__)
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -50,6 +51,7 @@ async def open_sandbox(profile: Profile | None = None, *, slots: int | None = No
                 f"the sandbox does not hold on this machine: {', '.join(through)} got through; nothing was graded. "
                 "Use a host with bubblewrap 0.8 or newer, user namespaces and Linux 5.14 or newer"
             )
+        log.log(logging.INFO if sandbox.landlock_abi else logging.WARNING, "sandbox: %s", sandbox.stamp)
         yield sandbox
 
 
@@ -66,6 +68,7 @@ async def open_untested(profile: Profile | None = None, *, slots: int | None = N
             seen=Seen(interpreter, folder / "box", also),
             filter_path=folder / "filter.bpf",
             groups=hierarchies(),
+            landlock_abi=landlock.usable_abi(),
         )
         yield Sandbox(walls, slots=slots or len(os.sched_getaffinity(0)))
 
@@ -80,13 +83,22 @@ class Sandbox:
         for slot in range(slots):
             self._free.put_nowait(slot)
 
+    @property
+    def landlock_abi(self) -> int:
+        return self.walls.landlock_abi
+
+    @property
+    def stamp(self) -> str:
+        """Which walls stand around every program, in one line: for results to carry."""
+        return stamp(self.walls)
+
     async def run(self, source: str, *, stdin: bytes = b"", profile: Profile | None = None) -> Ran:
         """A whole program: bytes in, bytes out. What they should have been is the caller's business."""
         walls = msgspec.structs.replace(self.walls, profile=profile or self.walls.profile)
         async with self._slot() as slot:
             pipe = asyncio.subprocess.PIPE
             uid = _uid(2 * slot)
-            async with launched(walls, f"{_INSIDE}.program", uid=uid, stderr=pipe) as child:
+            async with launched(walls, f"{INSIDE}.program", uid=uid, stderr=pipe) as child:
                 return await finished(child, profile=walls.profile, stdin=_frame(source) + stdin)
 
     async def judge(self, source: str, *, tests: str, names: tuple[str, ...], preamble: str = "") -> Verdict:
@@ -103,10 +115,10 @@ class Sandbox:
         job: dict[str, object] = {"source": source, "tests": tests, "preamble": preamble, "names": list(names)}
         job |= {"calls": calls_write, "replies": replies_read}
         left = [calls_read, calls_write, replies_read, replies_write]
-        answer = launched(self.walls, f"{_INSIDE}.answer", uid=_uid(2 * slot), stdin=calls_read, stdout=replies_write)
+        answer = launched(self.walls, f"{INSIDE}.answer", uid=_uid(2 * slot), stdin=calls_read, stdout=replies_write)
         judging = launched(
             self.walls,
-            f"{_INSIDE}.tests",
+            f"{INSIDE}.tests",
             uid=_uid(2 * slot + 1),
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(calls_write, replies_read),
@@ -186,7 +198,7 @@ def _need_programs() -> None:
 
 def _furnish(folder: Path) -> None:
     """Our few files in a place that a user without rights can read."""
-    package = folder / "box" / Path(*_INSIDE.split("."))
+    package = folder / "box" / Path(*INSIDE.split("."))
     package.mkdir(parents=True)
     for source in Path(literals.__file__).parent.glob("*.py"):
         if source.name != "__init__.py":  # without them the folders are namespace packages: nothing above is imported

@@ -2,8 +2,9 @@
 
 In this order: a user without rights (`setpriv`, when we are root), limits of each process (`prlimit`), fresh namespaces
 and mounts (`bwrap`), which then waits at a gate; from outside we look up who it really is and refuse if that is root,
-put it into its control group, and only then open the gate; bubblewrap applies the system-call filter and starts Python.
-So no line of anybody's code runs before the last wall stands, and no shell is involved.
+put it into its control group, and only then open the gate; bubblewrap applies the system-call filter and starts Python,
+whose first line, ours, restricts itself by landlock where the kernel has it (`inside/landlock.py`). So no line of
+anybody's code runs before the last wall stands, and no shell is involved.
 
 Knows nothing of grading. A program that fails, loops or floods is a result; a wall that cannot be put up is a
 `SandboxError`.
@@ -25,6 +26,7 @@ import msgspec
 from dirigent.errors import GradeError
 from dirigent.tasks.sandbox.groups import Group, Hierarchy, counts_memory, make_group
 from dirigent.tasks.sandbox.inside.channel import READY
+from dirigent.tasks.sandbox.inside.landlock import OLDEST_ABI
 from dirigent.tasks.sandbox.profile import Fds, Profile, Seen, box_command, drop_command, limit_command
 
 Ended = Literal["exited", "timeout", "flooded"]
@@ -32,6 +34,9 @@ Stream = int | None
 
 START_LIMIT_S = 10.0
 """Putting up the walls takes some 20 ms; a host so busy that it takes this long cannot grade."""
+
+
+NO_LANDLOCK = f"no landlock (the kernel has none, or one older than ABI {OLDEST_ABI})"
 
 
 class SandboxError(GradeError):
@@ -45,6 +50,8 @@ class Walls(msgspec.Struct, frozen=True):
     seen: Seen
     filter_path: Path
     groups: tuple[Hierarchy, ...] = ()
+    landlock_abi: int = 0
+    """0: the kernel has none that is of use, and the other walls stand alone."""
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -107,14 +114,11 @@ async def launched(
     filter_fd = os.open(walls.filter_path, os.O_RDONLY)
     fds = Fds(info=info_write, gate=gate_read, filter=filter_fd)
     group = make_group(walls.groups, walls.profile)
-    processes = walls.profile.processes if counts_memory(walls.groups) else walls.profile.ungrouped_processes
     child: Child | None = None
     try:
         try:
             process = await asyncio.create_subprocess_exec(
-                *drop_command(uid),
-                *limit_command(walls.profile),
-                *box_command(walls.profile, walls.seen, fds=fds, module=module, processes=processes),
+                *_command(walls, module, uid=uid, fds=fds),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -133,6 +137,14 @@ async def launched(
         os.close(info_read)
         os.close(gate_write)
         await asyncio.shield(child.end() if child else group.remove())
+
+
+def stamp(walls: Walls) -> str:
+    """The walls by name, the missing ones too: "bubblewrap, seccomp, control group (memory, pids), landlock ABI 7"."""
+    counted = sorted({controller for hierarchy in walls.groups for controller in hierarchy.files})
+    group = f"control group ({', '.join(counted)})" if counted else "no control group"
+    landlock = f"landlock ABI {walls.landlock_abi}" if walls.landlock_abi else NO_LANDLOCK
+    return f"bubblewrap, seccomp, {group}, {landlock}"
 
 
 async def finished(child: Child, *, profile: Profile, stdin: bytes = b"") -> Ran:
@@ -168,6 +180,13 @@ async def finished(child: Child, *, profile: Profile, stdin: bytes = b"") -> Ran
 
 class _Flooded(Exception):
     pass
+
+
+def _command(walls: Walls, module: str, *, uid: int | None, fds: Fds) -> list[str]:
+    profile = walls.profile
+    processes = profile.processes if counts_memory(walls.groups) else profile.ungrouped_processes
+    box = box_command(profile, walls.seen, fds=fds, module=module, processes=processes, landlock_abi=walls.landlock_abi)
+    return [*drop_command(uid), *limit_command(profile), *box]
 
 
 async def _through_the_gate(child: Child, group: Group, *, uid: int | None, info: int, gate: int) -> None:

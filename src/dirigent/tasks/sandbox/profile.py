@@ -16,6 +16,9 @@ FIRST_UID = 1_900_000_000
 
 NOBODY = 65534
 
+INSIDE = "dirigent.tasks.sandbox.inside"
+"""The package of what runs inside."""
+
 
 class Profile(msgspec.Struct, frozen=True):
     """The limits of one program. Two of them run for each graded answer: the answer and its tests."""
@@ -81,7 +84,7 @@ def limit_command(profile: Profile) -> list[str]:
     return ["prlimit", *(f"--{name}={value}" for name, value in limits.items()), "--"]
 
 
-def box_command(profile: Profile, seen: Seen, *, fds: Fds, module: str, processes: int) -> list[str]:
+def box_command(profile: Profile, seen: Seen, *, fds: Fds, module: str, processes: int, landlock_abi: int) -> list[str]:
     """Run `main()` of one of our inside modules in fresh namespaces, with nothing writable but its scratch folder."""
     walls = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     walls += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv", "--hostname", "box"]
@@ -102,7 +105,8 @@ def box_command(profile: Profile, seen: Seen, *, fds: Fds, module: str, processe
         "LANG",
         "C.UTF-8",
     ]
-    return ["bwrap", *walls, *mounts, *place, str(seen.interpreter), "-I", "-S", "-B", "-c", _start(module, processes)]
+    first = _start(module, processes=processes, confinement=_confinement(seen, landlock_abi))
+    return ["bwrap", *walls, *mounts, *place, str(seen.interpreter), "-I", "-S", "-B", "-c", first]
 
 
 def _system_tree() -> list[str]:
@@ -124,8 +128,16 @@ def _read_only(seen: Seen) -> list[str]:
     return flags
 
 
-def _start(module: str, processes: int) -> str:
+def _confinement(seen: Seen, landlock_abi: int) -> str:
+    """Puts up landlock, where there is one: from inside, since bubblewrap itself could mount nothing behind it."""
+    if not landlock_abi:
+        return ""
+    programs = [*SYSTEM_TREE, *map(str, seen.also)]
+    return f"from {INSIDE}.landlock import restrict; restrict({landlock_abi}, programs={programs!r}); "
+
+
+def _start(module: str, *, processes: int, confinement: str) -> str:
     """The first line of Python. It is ours, and limits the number of processes: from Linux 5.14 on they are counted for
     each user namespace, so only from inside is this sandbox counted alone, not all of its user's programs."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))"
-    return f"{limit}; import sys; sys.path.append('/box'); from {module} import main; main()"
+    return f"{limit}; import sys; sys.path.append('/box'); {confinement}from {module} import main; main()"

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from dirigent.tasks.sandbox.attacks import ATTACKS, Attack
+from dirigent.tasks.sandbox.attacks import Attack, attacks_on
 from dirigent.tasks.sandbox.launch import Ran
 from dirigent.tasks.sandbox.profile import Profile
 
@@ -15,13 +15,17 @@ from dirigent.tasks.sandbox.profile import Profile
 class Runner(Protocol):
     slots: int
 
+    @property
+    def landlock_abi(self) -> int: ...
+
     async def run(self, source: str, *, stdin: bytes = b"", profile: Profile | None = None) -> Ran: ...
 
 
 async def attack_all(sandbox: Runner) -> list[str]:
     """The names of the attacks that got through: none, or nothing may be graded."""
-    held = await asyncio.gather(*(withstands(sandbox, attack) for attack in ATTACKS))
-    return [attack.name for attack, stood in zip(ATTACKS, held, strict=True) if not stood]
+    attacks = attacks_on(sandbox.landlock_abi)
+    held = await asyncio.gather(*(withstands(sandbox, attack) for attack in attacks))
+    return [attack.name for attack, stood in zip(attacks, held, strict=True) if not stood]
 
 
 async def withstands(sandbox: Runner, attack: Attack) -> bool:

@@ -1,0 +1,96 @@
+"""Of a configured pool, who is asked and who only plans.
+
+A profile that says `planner = "conductor"` has a worker that only plans; no question is given to it. `conductor` is the
+planner of the first such profile. `warm-start` is the planner of the profile called so, where the file has one: the
+start of a conductor of one's own. Without it, it is the start of ours, which ships: its adapter joins the configuration
+as a local worker and a profile of that name, so it is opened, prompted and held to a grammar as the conductor is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from dirigent.config import Config, Loaded, Profile
+from dirigent.errors import ConfigError
+from dirigent.evals.baselines import TRAINED
+from dirigent.evals.evaluate import PlannerFor
+from dirigent.evals.gym_workers import trained_weights
+from dirigent.evals.origins import Weights
+from dirigent.gympool import PLAN_TOKENS
+from dirigent.planner import LanguagePlanner
+from dirigent.pool import Pool
+from dirigent.runtime import Runtime
+from dirigent.weights import FOLDER, packaged
+from dirigent.worker_config import DEFAULT_WEIGHTS, WorkerConfig
+
+CONDUCTOR, WARM_START = "conductor", "warm-start"
+
+
+def with_warm_start(loaded: Loaded, planners: Sequence[str]) -> Loaded:
+    """The configuration, with the warm start that ships where it is named and the file has no profile for it."""
+    config = loaded.config
+    if WARM_START not in _kinds(planners) or _plans(config.profile.get(WARM_START)):
+        return loaded
+    if WARM_START in config.profile or any(worker.name == WARM_START for worker in config.worker):
+        raise ConfigError(
+            f"a worker or a profile of the pool is called {WARM_START!r} and does not plan: "
+            f'say  planner = "conductor"  and who its  planner_worker  is in  [profile.{WARM_START}], or rename it'
+        )
+    if WARM_START not in packaged():
+        raise ConfigError(f"this copy of the package has no weights for {WARM_START!r}; leave it out")
+    worker = WorkerConfig(
+        name=WARM_START, kind="local", adapter=WARM_START, merged=True, weights=DEFAULT_WEIGHTS, about="Writes plans."
+    )
+    only_plan = {profile.planner_worker for profile in config.profile.values() if _plans(profile)}
+    profile = Profile(
+        planner=CONDUCTOR,
+        planner_worker=WARM_START,
+        workers=tuple(asked.name for asked in config.worker if asked.name not in only_plan),
+        planner_output_tokens=PLAN_TOKENS,
+        fallback="none",
+    )
+    joined = msgspec.structs.replace(
+        config, worker=(*config.worker, worker), profile={**config.profile, WARM_START: profile}
+    )
+    return msgspec.structs.replace(loaded, config=joined)
+
+
+def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[str, PlannerFor]]:
+    """The workers that are asked, and the planners among those named that are models trained to plan."""
+    found = {kind: _profile_of(kind, runtime.config) for kind in TRAINED if kind in _kinds(planners)}
+    trained = {kind: _planner_for(runtime, profile, name=kind) for kind, profile in found.items() if profile}
+    pool = runtime.pool.without([p.planner_worker for p in runtime.config.profile.values() if _plans(p)])
+    for name in pool:
+        if name in runtime.problems:
+            raise ConfigError(runtime.problems[name])
+    return pool, trained
+
+
+def shipped_weights(config: Config, trained: Collection[str]) -> dict[str, Weights]:
+    """What the cards say of those of these planners that are adapters of the package, for the report to name."""
+    adapters = {worker.name: worker.adapter for worker in config.worker}
+    ours = [kind for kind in trained if adapters[config.profile[_profile_of(kind, config)].planner_worker] == kind]
+    return trained_weights(ours, FOLDER)
+
+
+def _profile_of(kind: str, config: Config) -> str:
+    """The profile whose planner it is; empty where there is none."""
+    planning = [name for name, profile in config.profile.items() if _plans(profile)]
+    return next((name for name in planning if (name == WARM_START) == (kind == WARM_START)), "")
+
+
+def _planner_for(runtime: Runtime, profile: str, *, name: str) -> PlannerFor:
+    planner = runtime.conductor(profile).planner
+    if isinstance(planner, LanguagePlanner):
+        planner.name = name  # what its traces are found by
+    return lambda task, pool: planner
+
+
+def _plans(profile: Profile | None) -> bool:
+    return profile is not None and profile.planner == CONDUCTOR
+
+
+def _kinds(planners: Sequence[str]) -> set[str]:
+    return {name.partition(":")[0] for name in planners}

@@ -1,0 +1,274 @@
+"""Every planner that an evaluation can name, over a live pool: three models behind three wires, and two that plan.
+
+The provider is a stub on loopback; pool, command, record and report are as users have them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dirigent.cli.evaluating import carried_out
+from dirigent.config import load_config, parse_config
+from dirigent.errors import ConfigError
+from dirigent.evals.live import expanded
+from dirigent.evals.live_pool import live_pool, shipped_weights, with_warm_start
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.recipe import EvalRecipe
+from dirigent.evals.record import read_outcomes
+from dirigent.planner import LanguagePlanner
+from dirigent.runtime import open_runtime
+from dirigent.weights import packaged
+from tests.published_rows import published
+from tests.stub_provider import StubProvider
+from tests.stub_wires import StubCall
+
+NAMED = (
+    "best", "single:strong", "random", "cheapest", "vote", "self-moa", "moa", "reflect", "knn", "routerdc", "masrouter",
+    "smoothie", "language", "pipeline", "escalate", "warm-start", "conductor", "oracle", "ceiling",
+)  # fmt: skip
+"""What the command line promises, one row each."""
+
+WORKER = """
+[[worker]]
+name = "{name}"
+kind = "{kind}"
+model = "{name}"
+base_url = "{url}"
+api_key_env = "LIVE_TEST_KEY"
+about = "Answers questions."
+price = {{ input = {price}, output = {price} }}
+"""
+
+PLANNERS = """
+[profile.ultra]
+planner = "conductor"
+planner_worker = "after"
+
+[profile.warm-start]
+planner = "conductor"
+planner_worker = "before"
+"""
+
+RIGHT = {i: reply for i, (_, reply) in enumerate(published("gsm8k", 30))}
+SHARE_RIGHT = {"strong": 230, "middling": 160, "weak": 90}
+"""Of 256: how often a model is right."""
+
+
+def answer(call: StubCall) -> str:
+    """A plan where one is asked for, else an answer, the more often right the stronger the model."""
+    text = json.dumps(call.body, ensure_ascii=False)
+    if call.model in ("before", "after"):
+        return "Answer the question. | strong 0 | -" if call.model == "after" else "Answer it. | weak 2 | -"
+    if "access_list" in text:
+        return "model_id = [1, 0]\nsubtasks = ['Answer.', 'Check it.']\naccess_list = [[], [0]]"
+    i = int(re.findall(r"\[gsm8k #(\d+)\]", text)[0])
+    lot = hashlib.blake2b(f"{call.model} {i}".encode()).digest()[0]
+    return RIGHT[i] if lot < SHARE_RIGHT[call.model] else "The answer is 7."
+
+
+@pytest.fixture
+async def stub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubProvider]:
+    monkeypatch.setenv("LIVE_TEST_KEY", "not-a-key")
+    async with StubProvider(answer) as provider:
+        yield provider
+
+
+@pytest.fixture
+def wanted(stub: StubProvider, tmp_path: Path) -> EvalRecipe:
+    """Four questions to fit on and four to ask, of every planner."""
+    wires = {"strong": "openai", "middling": "anthropic", "weak": "gemini", "after": "openai", "before": "openai"}
+    prices = {"strong": 10.0, "middling": 3.0, "weak": 1.0, "after": 0.5, "before": 0.5}
+    workers = (
+        WORKER.format(name=name, kind=wire, url=stub.url(wire), price=prices[name])  # type: ignore[arg-type]
+        for name, wire in wires.items()
+    )
+    (tmp_path / "dirigent.toml").write_text("".join(workers) + PLANNERS)
+    (tmp_path / "gsm8k.jsonl").write_text("\n".join(json.dumps(row) for row, _ in published("gsm8k", 30)))
+    return EvalRecipe(
+        tasks=("gsm8k",),
+        planners=NAMED,
+        pool=str(tmp_path / "dirigent.toml"),
+        data=str(tmp_path / "gsm8k.jsonl"),
+        limit=4,
+        fit=4,
+        max_cost=5.0,
+        max_output_tokens=64,
+    )
+
+
+def spent_usd(outcomes: Path) -> float:
+    """Everything paid, what was cut off included."""
+    lines = outcomes.read_bytes().splitlines()[1:]
+    return sum(float(json.loads(line).get("cost_usd", 0.0)) for line in lines)
+
+
+async def test_every_planner_named_has_its_row_also_after_a_kill_and_nothing_is_paid_twice(
+    stub: StubProvider, wanted: EvalRecipe, tmp_path: Path, wait_until: Callable[..., Awaitable[None]]
+) -> None:
+    stub.delay_s = 0.01
+    outcomes, report = tmp_path / "r.jsonl", tmp_path / "r.json"
+    command = ["-m", "dirigent", "eval", "--tasks", "gsm8k", "--planners", ",".join(NAMED), "--pool", wanted.pool]
+    command += ["--data", wanted.data, "--limit", "4", "--fit", "4", "--max-cost", "5", "--out", str(report)]
+    environ = os.environ | {"DIRIGENT_HOME": str(tmp_path / "home")}
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, env=environ, stderr=-3, stdout=-3)
+    try:
+        await wait_until(lambda: outcomes.exists() and outcomes.read_bytes().count(b"\n") > 60, within_s=60)
+    finally:
+        process.kill()
+        await process.wait()
+    kept, before = read_outcomes(outcomes), len(stub.calls)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "--resume", env=environ, stderr=-1, stdout=-1
+    )
+    printed, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert f"{len(kept)} outcomes from before are kept" in said.decode()
+    assert re.search(r"ceiling: 10 plans are tried on 4 questions: \d+ calls, about \$", said.decode())
+    _has_all_rows(json.loads(report.read_text()))
+    assert all(f"\n{name}" in printed.decode() for name in NAMED)
+    _was_paid_once(outcomes, kept, calls=len(stub.calls) - before)
+
+
+def _has_all_rows(report: dict[str, dict[str, dict[str, object]]]) -> None:
+    assert list(report["planners"]) == list(NAMED)
+    assert report["complete"]
+    assert {name: row["n"] for name, row in report["planners"].items()} == dict.fromkeys(NAMED, 4)
+    assert all(row["failed"] == 0 and row["valid"] == 1.0 for row in report["planners"].values())
+
+
+def _was_paid_once(outcomes: Path, kept: list[Outcome], *, calls: int) -> None:
+    """What was finished before the kill stands, and the calls after it are those of new outcomes alone."""
+    keys = [
+        (line["planner"], line["task"], line.get("repeat", 0))
+        for line in map(json.loads, outcomes.read_bytes().splitlines()[1:])
+    ]
+    assert max(Counter(keys).values()) == 1
+    new = [outcome for outcome in read_outcomes(outcomes) if outcome.key not in {old.key for old in kept}]
+    assert calls == sum(outcome.calls for outcome in new)
+
+
+async def test_a_cap_holds_over_fitting_and_test_and_a_raised_one_finishes(
+    stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
+) -> None:
+    outcomes = tmp_path / "r.jsonl"
+    whole = await carried_out(wanted, tmp_path / "r.json", resume=False, traces=False)
+    cost_usd = spent_usd(outcomes)
+    cap_usd = cost_usd * 0.8
+    capped = EvalRecipe(**{**_fields(wanted), "max_cost": cap_usd})  # type: ignore[arg-type]
+    cut = await carried_out(capped, tmp_path / "c.json", resume=False, traces=False)
+    assert not cut.complete
+    assert spent_usd(tmp_path / "c.jsonl") <= cap_usd
+    finished = await carried_out(wanted, tmp_path / "c.json", resume=True, traces=False)
+    assert finished.complete
+    assert {n: r.accuracy for n, r in finished.planners.items()} == {n: r.accuracy for n, r in whole.planners.items()}
+    assert spent_usd(tmp_path / "c.jsonl") == pytest.approx(cost_usd, rel=0.2)
+
+
+async def test_a_ceiling_that_the_cap_cannot_pay_for_is_refused_before_its_plans_are_tried(
+    stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
+) -> None:
+    ranking = EvalRecipe(**{**_fields(wanted), "planners": ("best",)})  # type: ignore[arg-type]
+    await carried_out(ranking, tmp_path / "b.json", resume=False, traces=False)
+    fields = {"planners": ("best", "ceiling"), "max_cost": spent_usd(tmp_path / "b.jsonl") * 2}
+    tight = EvalRecipe(**{**_fields(wanted), **fields})  # type: ignore[arg-type]
+    before = len(stub.calls)
+    with pytest.raises(
+        ConfigError, match=r"the ceiling's plans takes about \$0\.\d+, and \$0\.\d+ of the cost cap are"
+    ):
+        await carried_out(tight, tmp_path / "t.json", resume=False, traces=False)
+    assert len(stub.calls) - before == 4 * 3
+
+
+def _fields(recipe: EvalRecipe) -> dict[str, object]:
+    return {name: getattr(recipe, name) for name in recipe.__struct_fields__}
+
+
+async def test_models_that_only_plan_are_asked_no_question(stub: StubProvider, wanted: EvalRecipe) -> None:
+    loaded = load_config(Path(wanted.pool))
+    async with open_runtime(loaded) as runtime:
+        pool, trained = live_pool(runtime, ("conductor", "conductor:2", "warm-start"))
+        assert pool.names == ("strong", "middling", "weak")
+        assert {name: _worker_of(trained[name](None, pool)) for name in trained} == {  # type: ignore[arg-type]
+            "conductor": "after",
+            "warm-start": "before",
+        }
+        assert shipped_weights(runtime.config, trained) == {}  # a conductor of one's own: our cards say nothing of it
+
+
+def _worker_of(planner: object) -> str:
+    assert isinstance(planner, LanguagePlanner)
+    return planner.worker.info.name
+
+
+async def test_without_a_profile_of_its_own_the_warm_start_is_the_one_that_ships() -> None:
+    if "warm-start" not in packaged():
+        pytest.fail("the package has no warm start")
+    loaded = parse_config('[[worker]]\nname = "a"\nkind = "scripted"\nreplies = ["x"]\n')
+    assert with_warm_start(loaded, ("best",)) is loaded
+    joined = with_warm_start(loaded, ("best", "warm-start"))
+    worker = joined.config.worker[-1]
+    assert (worker.name, worker.kind, worker.adapter, worker.merged) == ("warm-start", "local", "warm-start", True)
+    async with open_runtime(joined) as runtime:
+        if problem := runtime.problems.get("warm-start"):
+            pytest.skip(f"needs a local model: {problem}")
+        pool, trained = live_pool(runtime, ("warm-start",))
+        assert pool.names == ("a",)
+        planner = trained["warm-start"](None, pool)  # type: ignore[arg-type]
+        assert (planner.name, _worker_of(planner)) == ("warm-start", "warm-start")
+        assert list(shipped_weights(runtime.config, trained)) == ["warm-start"]
+
+
+async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:
+    loaded = parse_config('[[worker]]\nname = "warm-start"\nkind = "scripted"\nreplies = ["x"]\n')
+    with pytest.raises(ConfigError, match=r"is called 'warm-start' and does not plan: .*\[profile.warm-start\]"):
+        with_warm_start(loaded, ("warm-start",))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bset", "no planner is called 'bset'; did you mean \"best\""),
+        ("conducter", 'did you mean "conductor"'),
+        ("MoA", 'did you mean "moa"'),
+        ("self_moa", 'did you mean "self-moa"'),
+        ("strong", 'did you mean "single:strong"'),
+        (
+            "zzz",
+            "no planner is called 'zzz'. There are: each, single:strong, single:middling, single:weak, random, best",
+        ),
+        (
+            "single:stron",
+            "no worker is called 'stron', which 'single:stron' asks for; did you mean \"strong\"? The pool",
+        ),
+        ("language:gpt", "The pool has: strong, middling, weak"),
+        ("single", "a single worker needs a name: write  single:NAME  with one of strong, middling, weak"),
+    ],
+)
+async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_takes(
+    stub: StubProvider, wanted: EvalRecipe, name: str, said: str
+) -> None:
+    async with open_runtime(load_config(Path(wanted.pool))) as runtime:
+        pool, trained = live_pool(runtime, NAMED)
+        with pytest.raises(ConfigError) as error:
+            expanded(["best", name], pool, trained=trained)
+    assert said in str(error.value)
+    if name == "zzz":
+        assert all(known in str(error.value) for known in ("conductor", "warm-start", "oracle", "ceiling", "masrouter"))
+
+
+async def test_the_list_leaves_out_what_this_pool_has_no_weights_for(stub: StubProvider, wanted: EvalRecipe) -> None:
+    async with open_runtime(load_config(Path(wanted.pool))) as runtime:
+        pool, _ = live_pool(runtime, ())
+        with pytest.raises(ConfigError) as error:
+            expanded(["zzz"], pool, trained={})
+    assert "conductor" not in str(error.value)

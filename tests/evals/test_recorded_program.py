@@ -1,0 +1,118 @@
+"""The program that writes docs/results/recorded: figures in short as JSON, and pages made of nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import recorded as program
+
+from dirigent.errors import ConfigError
+from dirigent.evals.page import as_html
+from dirigent.evals.recorded import RecordedSet, default_planners
+from dirigent.evals.recorded_prices import recorded_price
+from dirigent.evals.report import Report
+from tests.evals.test_recorded import question, rows
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "recorded.json"
+ANSWERS, SCORES = "recorded_sums", "scores_of_two"
+
+
+def quick_planners(questions: RecordedSet) -> list[str]:
+    """Without those that are trained for seconds."""
+    return [name for name in default_planners(questions) if name not in ("routerdc", "smoothie")]
+
+
+@pytest.fixture
+async def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run over two small sets: one of answers, one of scores on two tasks."""
+    scores = [
+        question(i) | {"task": "odd" if i % 2 else "even", "scores": {"a": float(i % 3 > 0), "b": 0.5}}
+        for i in range(20)
+    ]
+    for name, found in ((ANSWERS, rows(20)), (SCORES, scores)):
+        with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
+            file.write("\n".join(json.dumps(row) for row in found))
+    monkeypatch.setattr(program, "SETS", (ANSWERS, SCORES))
+    monkeypatch.setattr(program, "default_planners", quick_planners)
+    file = tmp_path / "results" / "recorded.json"
+    await program.main(tmp_path, file, None)
+    return file
+
+
+def test_a_page_in_markdown_links_a_page_with_plots_for_each_set(out: Path) -> None:
+    text = out.with_suffix(".md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(([\w-]+\.html)\)", text)
+    assert linked == ["recorded-sums.html", "recorded-of-two.html"]
+    for name, report in zip(linked, program.read(out), strict=True):
+        page = (out.parent / name).read_text(encoding="utf-8")
+        assert page == as_html(report)
+        assert page.startswith("<!doctype html>")
+        assert page.count("<svg") >= 2
+        assert "estimated: tokens are characters / 4" in page
+    assert "replayed 8 questions at a time" in text
+
+
+def test_the_json_tells_commit_concurrency_and_what_makes_it_again(out: Path) -> None:
+    for found in json.loads(out.read_text()).values():
+        assert {"commit", "date", "version"} <= found.keys()
+        told = {name: found["recipe"][name] for name in ("concurrency", "limit", "folds", "recipe")}
+        assert told == {"concurrency": 8, "limit": "all", "folds": 5, "recipe": "benchmarks/recorded.py"}
+
+
+async def test_pages_made_again_from_the_json_are_the_same_to_the_letter(out: Path) -> None:
+    before = {file.name: file.read_bytes() for file in out.parent.iterdir()}
+    assert len(before) == 4
+    for name in before.keys() - {out.name}:
+        (out.parent / name).unlink()
+    await program.main(None, out, None)
+    assert {file.name: file.read_bytes() for file in out.parent.iterdir()} == before
+
+
+def test_what_is_left_out_of_the_json_is_empty_or_said_elsewhere(out: Path) -> None:
+    found = json.loads(out.read_text())
+    assert found[ANSWERS]["planners"]["vote"].keys().isdisjoint({"by_kind", "by_depth", "marks", "parallel_fans"})
+    assert set(found[SCORES]["by_task"]) == {"odd", "even"}
+    assert set(found[SCORES]["capacity"]) == {"all"}
+    answers, scores = program.read(out)
+    assert answers.planners["vote"].by_kind == {}
+    assert answers.planners["best"].versus_best is None
+    assert {task: of["best"].n for task, of in scores.by_task.items()} == {"odd": 10, "even": 10}
+    assert {example.planner for example in answers.examples} <= {*program.METHODS}
+
+
+def test_figures_keep_more_digits_than_any_page_shows() -> None:
+    kept: Any = program.rounded({"p": 0.123456789, "cost": 0.00407500498, "n": 874, "of": [1 / 3, None, "x"]})
+    assert kept == {"p": 0.1234568, "cost": 0.004075005, "n": 874, "of": [0.3333333, None, "x"]}
+
+
+async def test_a_set_that_is_missing_is_named_before_anything_is_replayed(tmp_path: Path) -> None:
+    out = tmp_path / "recorded.json"
+    with pytest.raises(ConfigError, match=r"lacks recorded_zeroeval_gsm8k\.jsonl\.gz, .*all 5 sets"):
+        await program.main(tmp_path, out, None)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"a": {"planners": {}}}', '{"a": 1}'])
+async def test_figures_that_cannot_be_read_are_an_error_that_says_how_to_make_them(
+    tmp_path: Path, content: str | None
+) -> None:
+    out = tmp_path / "recorded.json"
+    if content is not None:
+        out.write_text(content)
+    with pytest.raises(ConfigError, match=r"recorded\.json has no figures to make pages of .*--data FOLDER"):
+        await program.main(None, out, None)
+
+
+def test_the_page_of_results_is_made_of_its_figures_and_names_the_prices_of_now() -> None:
+    reports: list[Report] = program.read(RESULTS)
+    assert program.page(reports) == RESULTS.with_suffix(".md").read_text(encoding="utf-8")
+    assert RESULTS.stat().st_size < 300_000
+    for report in reports:
+        assert (RESULTS.parent / program.page_name(report, stem=RESULTS.stem)).exists()
+        assert report.chosen["prices"] == {name: recorded_price(name)[1] for name in report.prices}
+        assert report.prices == {name: recorded_price(name)[0] for name in report.prices}
