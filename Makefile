@@ -77,14 +77,17 @@ $(OTHERS)/node/.ready: $(PROGRAMS)/package.json $(PROGRAMS)/package-lock.json
 reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reasoning-gym (250 MB)
 	@$(BIN)/python benchmarks/reasoning.py
 
-results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run, with DATA=FOLDER the recorded models; last the specialists (an hour and a half on two cores)
+results: $(VENV)/.dev  ## docs/results anew: the gym, the paper's dry run, with DATA=FOLDER the recorded models, the specialists; last what the conductor must show (two hours on two cores)
 	@# One that is cut goes on where it was, as long as neither the source nor the settings have changed.
-	@$(BIN)/python benchmarks/gym.py --language --resume
+	@$(BIN)/python benchmarks/gym.py --language --resume --keep reports/gym-results.jsonl
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
-	@# Last, since a CPU takes 20 minutes for it; one that is cut goes on where it was.
+	@# A CPU takes 20 minutes for it; one that is cut goes on where it was.
 	@$(BIN)/python benchmarks/specialists.py --a-skill 10 > /dev/null
+	@# Last, about half an hour: the gym's outcomes of these same 400 questions are taken over, and only the controls are
+	@# planned. One that is cut goes on where it was: call this line again, not all of them.
+	@$(BIN)/python benchmarks/must.py --n 400 --record reports/gym-results.jsonl > /dev/null
 
 torture: $(VENV)/.dev  ## every row of the goal sheet at its full count: hours; ROWS="L1 F9" for some, RATE=60 for a slower machine
 	@$(BIN)/python -m tests.torture $(ROWS) --full $(if $(RATE),--rate $(RATE))

@@ -9,11 +9,13 @@ arithmetic over this.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ import msgspec
 from dirigent.evals.ceiling import Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.probes import probe_roster, probe_tasks
+from dirigent.evals.sizing import in_lots, sizes_for
 from dirigent.evals.stats import mean
 from dirigent.plan import Plan, Step, format_plan
+from dirigent.planners.examples import SampleCost
 from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
 from dirigent.tasks.gym.split import generate
 from dirigent.tasks.task import Task, grade, tidy
@@ -176,7 +180,7 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
     ways = find_ways(bench, sizes)
     alone = [Plan((Step(name, row.task.question),)) for row in rows for name in row.names]
     found["oracle"] = _best_of_any(bench, rows, alone)
-    found["vote"] = _vote(bench, rows, test, sizes)
+    found["vote"], found["vote_cost_ratio"] = _vote(bench, rows, test, sizes)
     say("other cards, other questions, two rounds")
     for name, changed in (("reworded", reworded_rows), ("aliased", aliased_rows)):
         found[name] = bench.run(CONDUCTOR, changed(rows, seed=sizes.seed, max_steps=bench.recipe.rows.max_steps))
@@ -255,20 +259,34 @@ def _best_of_any(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> Sc
     return found
 
 
-def _vote(bench: Bench, rows: Sequence[Row], test: Run, sizes: Sizes) -> Scores:
-    """The best worker on the training split, asked as often as the conductor's plans cost, the answers counted."""
+def _vote(bench: Bench, rows: Sequence[Row], test: Run, sizes: Sizes) -> tuple[Scores, float | None]:
+    """The best worker on the training split, asked as often as the conductor's plans cost, the answers counted; and
+    what that cost over what the conductor did. A plan that is none cost nothing, and counts."""
     ranking = _ranking(bench, sizes)
     plans = [Plan((Step(min(row.names, key=ranking.index), row.task.question),)) for row in rows]
-    once = mean([one.cost_usd for one in carried_out(bench, rows, plans)])
-    samples = max(1, round(mean([one.cost_usd for one in test.scored if one.valid]) / once)) if once else 1
-    asked_rows = [row for row in rows for _ in range(samples)]
-    scored = carried_out(bench, asked_rows, [plan for plan in plans for _ in range(samples)])
+    once_usd = [one.cost_usd for one in carried_out(bench, rows, plans)]
+    money_usd = mean([one.cost_usd for one in test.scored if not one.dropped]) * len(rows)
+    samples = _samples(rows, once_usd, money_usd, seed=sizes.seed)
+    asked_rows = [row for row, n in zip(rows, samples, strict=True) for _ in range(n)]
+    asked_plans = [plan for plan, n in zip(plans, samples, strict=True) for _ in range(n)]
+    scored = carried_out(bench, asked_rows, asked_plans)
+    given = iter(scored)
     found: dict[str, float] = {}
-    for i, row in enumerate(rows):
-        answers = [one.answer for one in scored[i * samples : (i + 1) * samples]]
-        most, _ = Counter(map(tidy, answers)).most_common(1)[0]
+    for row, n in zip(rows, samples, strict=True):
+        most, _ = Counter(tidy(one.answer) for one in islice(given, n)).most_common(1)[0]
         found[row.task.id] = float(grade(row.task, most).correct)
-    return found
+    return found, math.fsum(one.cost_usd for one in scored) / money_usd if money_usd else None
+
+
+def _samples(rows: Sequence[Row], once_usd: Sequence[float], money_usd: float, *, seed: int) -> list[int]:
+    """How many for each question, n or one more by lot, so that together they cost this much, as far as what one cost
+    foretells it."""
+    each_usd = mean(list(once_usd))
+    if not each_usd:
+        return [1] * len(rows)
+    weights = {row.id: usd / each_usd for row, usd in zip(rows, once_usd, strict=True)}
+    found = sizes_for(in_lots(list(weights), seed), SampleCost(each_usd, each_usd), money_usd, weights=weights)
+    return [found[row.id] for row in rows]
 
 
 def _ranking(bench: Bench, sizes: Sizes) -> list[str]:

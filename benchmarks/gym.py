@@ -1,6 +1,6 @@
 """The gym's results, with every planner there is: writes docs/results/gym.{json,md,html}.
 
-    python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume]
+    python benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep FILE]
     python benchmarks/gym.py --page                the pages again, from the figures that are there
 
 Carries out recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join by
@@ -13,7 +13,7 @@ of it then. Where that is not of the same questions the row is left out, and std
 
 Outcomes are kept in a hidden file beside --out until the report is written. `--resume` goes on with them where commit,
 source, adapters and settings are the same, and else begins anew and says so: the file's name holds a digest of all
-four, so that no run can take up another's outcomes.
+four, so that no run can take up another's outcomes. `--keep` leaves a copy of them, for `must.py --record`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on with what this very run had finished when it was cut"
     )
+    parser.add_argument("--keep", type=Path, default=None, help="a copy of the outcomes, for must.py --record")
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
@@ -72,7 +74,7 @@ def main() -> None:
             limit=args.limit or recipe.limit,
             workers=args.workers or recipe.workers,
         )
-        print(as_table(evaluated(recipe, out, earlier, resume=args.resume)))
+        print(as_table(evaluated(recipe, out, earlier, resume=args.resume, keep=args.keep)))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     for name in TRAINED:
@@ -80,8 +82,10 @@ def main() -> None:
             print(f"not in the table: {name}, whose weights are not in the package yet")
 
 
-def evaluated(recipe: EvalRecipe, out: Path, earlier: Report | None, *, resume: bool) -> Report:
-    """The report, once it is written; only then are the outcomes it was made of thrown away."""
+def evaluated(
+    recipe: EvalRecipe, out: Path, earlier: Report | None, *, resume: bool, keep: Path | None = None
+) -> Report:
+    """The report, once it is written; only then are the outcomes it was made of thrown away. `keep` gets a copy."""
     scratch = scratch_of(out, recipe, commit=asyncio.run(source_commit()))
     if resume:
         say_if_anew(out, scratch)
@@ -89,6 +93,9 @@ def evaluated(recipe: EvalRecipe, out: Path, earlier: Report | None, *, resume: 
     report = with_earlier(report, earlier)
     out.write_bytes(as_json(report))
     write_pages(report, out)
+    if keep:
+        keep.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(scratch.with_suffix(".jsonl"), keep)
     if report.complete:
         for file in kept_in(out, f"{scratch.stem}.*"):
             file.unlink()

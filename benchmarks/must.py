@@ -11,7 +11,8 @@ want training runs (controls a to d) or torch are `claims.py`'s: here they say t
 
 Every outcome is kept in reports/ as it comes, so a run that was cut goes on when it is started again; `--anew` begins
 from nothing. `--record` takes over what `dirigent eval --tasks gym` has finished on the same questions with the same
-files. Writes docs/results/must.json and must.md. Needs the extra `local`; an hour and a half on two cores.
+files. Writes docs/results/must.json and must.md. Needs the extra `local`; an hour and a half on two cores,
+about half an hour with the outcomes of an evaluation.
 """
 
 from __future__ import annotations
@@ -209,6 +210,7 @@ async def gathered(bench: Bench) -> Evidence:
         ceiling=_ceiling(bench, gym),
         oracle={task: max(o.value for o in alone if o.task == task) for task in {o.task for o in alone}},
         vote=_scores(of("vote")),
+        vote_cost_ratio=_cost_ratio(of("vote"), of(CONDUCTOR)),
         rounds=(_scores(of(CONDUCTOR)), _scores(of(TWO_ROUNDS))),
         warm_start=warm,
         before={"greedy": plan_shares(warm.rows, warm.scored)},
@@ -330,6 +332,12 @@ def _ceiling(bench: Bench, gym: Gym) -> Scores:
 
 def _scores(outcomes: Sequence[Outcome]) -> Scores:
     return {outcome.task: outcome.value for outcome in outcomes}
+
+
+def _cost_ratio(outcomes: Sequence[Outcome], others: Sequence[Outcome]) -> float | None:
+    """Mean cost over mean cost; None where the others cost nothing."""
+    below_usd = mean([outcome.cost_usd for outcome in others])
+    return mean([outcome.cost_usd for outcome in outcomes]) / below_usd if outcomes and below_usd else None
 
 
 def _right(run: Run | None) -> Share | None:

@@ -103,10 +103,7 @@ class Builder:
         return self._models[key]
 
     def _adapter(self, adapter: str) -> Path:
-        """One that ships with the package, by its name; else a path."""
-        from dirigent.weights import packaged
-
-        return packaged().get(adapter) or self._path(adapter)
+        return adapter_file(adapter, folder=self._loaded.folder)
 
     def _key(self, worker: WorkerConfig) -> Secret | None:
         if not worker.api_key_env:
@@ -133,6 +130,13 @@ class Unusable:
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         raise WorkerError(self._problem, worker=self.info.name, fault="auth")
+
+
+def adapter_file(adapter: str, *, folder: Path) -> Path:
+    """One that ships with the package, by its name; else a path, relative to the config file's folder."""
+    from dirigent.weights import packaged
+
+    return packaged().get(adapter) or folder / Path(adapter).expanduser()
 
 
 def card(worker: WorkerConfig) -> WorkerInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -140,6 +141,42 @@ class TestDoctor:
         assert ran.code == 0
         assert ran.object["ok"] is True
         assert {"python", "extras", "config", "store"} <= {check["what"] for check in ran.object["checks"]}
+
+    @pytest.mark.system
+    def test_where_code_can_be_graded_the_walls_of_the_sandbox_are_named(self, run: Run) -> None:
+        (found,) = [check for check in run("doctor", "--json").object["checks"] if check["what"] == "sandbox"]
+        assert found["ok"] is True
+        assert found["found"].startswith("bubblewrap, seccomp, ")
+
+    def test_without_a_sandbox_all_else_is_well_and_the_fix_is_said(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        ran = run("doctor")
+        assert ran.code == 0
+        (line,) = [line for line in ran.out.splitlines() if line.startswith("sandbox")]
+        assert re.match(r"sandbox +note     cannot be opened: grading code needs 'bwrap': install bubblewrap", line)
+        assert "it is needed only to grade code" in line
+
+    @pytest.mark.parametrize(
+        ("does", "limit_s", "said"),
+        [
+            ("echo 'no namespaces for you' >&2; exit 1", 60.0, "did not start the program: no namespaces for you"),
+            ("exec sleep 60", 0.3, "one program was not through after 0.3 s"),
+        ],
+        ids=["fails", "hangs"],
+    )
+    def test_a_sandbox_that_fails_or_hangs_is_a_note_and_no_crash(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, limit_s: float, said: str
+    ) -> None:
+        for name in ("bwrap", "prlimit", "setpriv"):
+            (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.setattr("dirigent.cli.doctor.SANDBOX_S", limit_s)
+        ran = run("doctor")
+        assert ran.code == 0
+        assert said in ran.out
 
     def test_a_missing_key_and_a_dead_server_are_problems_with_a_fix(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text(

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from benchmarks import claims as program
-from benchmarks.claims_evidence import Bench, Sizes, gather
+from benchmarks.claims_evidence import Bench, Sizes, _samples, gather
 
 from dirigent.errors import ConfigError
 from dirigent.plan import format_plan
+from dirigent.planners.examples import MAX_SAMPLES
 from dirigent.tasks.gym.specialists import ROSTER
-from dirigent.train.claims import Claim, claims
-from dirigent.train.dataset import Row
+from dirigent.train.claims import Claim, Evidence, claims
+from dirigent.train.dataset import Row, held_rows
 from dirigent.train.recipe import load_conductor
 from dirigent.train.rows import right_plan
 from dirigent.train.scorer import open_scorer
@@ -61,8 +62,13 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def lines(bench: Bench) -> dict[str, Claim]:
-    return {claim.name: claim for claim in claims(gather(bench, SIZES, say=lambda text: None))}
+def evidence(bench: Bench) -> Evidence:
+    return gather(bench, SIZES, say=lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def lines(evidence: Evidence) -> dict[str, Claim]:
+    return {claim.name: claim for claim in claims(evidence)}
 
 
 def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[str, Claim]) -> None:
@@ -84,6 +90,27 @@ def test_controls_and_the_warm_start_are_measured_where_they_are_given(lines: di
     assert lines["warm start: valid plans"].value == 0.0
     assert lines["before RL, pass@16: right answer"].value == 0.0
     assert lines["after RL, pass@16: right decomposition"].n == 6
+
+
+def test_the_vote_costs_what_the_conductor_did_its_plans_that_are_none_included(
+    evidence: Evidence, lines: dict[str, Claim]
+) -> None:
+    assert not all(one.valid for one in evidence.test.scored)
+    assert evidence.vote_cost_ratio == pytest.approx(1.0, abs=0.03)
+    found = lines["(f) cost of that vote, over the conductor's"]
+    assert (found.value, found.n) == (evidence.vote_cost_ratio, SIZES.test)
+
+
+def test_samples_follow_from_the_money_and_what_one_cost_question_by_question() -> None:
+    rows = held_rows("test", 10, seed=1, settings=RECIPE.rows)
+    once_usd = [2.0] * 5 + [1.0] * 5
+    for money_usd, samples in ((15.0, {1}), (45.0, {3}), (52.0, {3, 4}), (1e9, {MAX_SAMPLES}), (0.1, {1})):
+        found = _samples(rows, once_usd, money_usd, seed=1)
+        assert set(found) == samples
+        if samples not in ({1}, {MAX_SAMPLES}):
+            spent_usd = sum(usd * n for usd, n in zip(once_usd, found, strict=True))
+            assert spent_usd == pytest.approx(money_usd, abs=1.0)  # half a sample of the dearer ones
+    assert _samples(rows, [0.0] * 10, 5.0, seed=1) == [1] * 10
 
 
 def test_a_second_round_that_accepts_changes_nothing(lines: dict[str, Claim]) -> None:

@@ -11,6 +11,7 @@ from benchmarks import gym as program
 
 from dirigent.errors import ConfigError
 from dirigent.evals.recipe import EvalRecipe
+from dirigent.evals.record import read_outcomes
 
 RECIPE = EvalRecipe(planners=("best", "random"), limit=6, calibration=10, out="gym.json")
 
@@ -103,6 +104,13 @@ def test_a_report_with_runs_missing_keeps_its_outcomes(
     program.evaluated(RECIPE, tmp_path / "gym.json", None, resume=False)
     (kept,) = (name for name in hidden(tmp_path) if name.endswith(".jsonl"))
     assert f"some runs are missing; what is there is kept in {kept} for --resume" in capsys.readouterr().err
+
+
+def test_the_outcomes_are_thrown_away_but_for_a_copy_where_one_is_wanted(tmp_path: Path) -> None:
+    kept = tmp_path / "deep" / "kept.jsonl"
+    report = program.evaluated(RECIPE, tmp_path / "gym.json", None, resume=False, keep=kept)
+    assert hidden(tmp_path) == []
+    assert sum(o.planner == "random" for o in read_outcomes(kept)) == report.planners["random"].n == 6
 
 
 def test_what_is_wrong_with_the_setup_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,7 @@ async def test_a_comparison_over_a_configured_pool_is_whole(stub: StubProvider, 
     assert report.capacity["all"].complementarity == 0.0
     assert report.prices["strong"] == Price(1.0, 4.0)
     assert report.verdict.startswith("nothing beats the best single worker (100.0%)")
+    assert not report.sandbox  # no code was graded
 
 
 async def test_fitting_is_paid_apart_and_never_on_the_questions_asked(
@@ -193,6 +194,7 @@ async def test_code_is_graded_in_one_sandbox_for_the_whole_evaluation(
     report = await carried_out(wanted, tmp_path / "r.json", resume=False, traces=False)
     assert report.planners["single:strong"].accuracy == 1.0
     assert report.planners["single:weak"].accuracy < 1.0
+    assert str(report.sandbox).startswith("bubblewrap, seccomp, ")
 
 
 async def test_what_needs_missing_libraries_is_left_out_and_counted(tmp_path: Path) -> None:

@@ -21,13 +21,15 @@ from dirigent.cli.evaluating import carried_out
 from dirigent.config import load_config, parse_config
 from dirigent.errors import ConfigError
 from dirigent.evals.live import expanded
-from dirigent.evals.live_pool import live_pool, shipped_weights, with_warm_start
+from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
 from dirigent.planner import LanguagePlanner
+from dirigent.pool import Pool
 from dirigent.runtime import open_runtime
 from dirigent.weights import packaged
+from dirigent.workers.scripted import Scripted
 from tests.published_rows import published
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
@@ -226,6 +228,45 @@ async def test_without_a_profile_of_its_own_the_warm_start_is_the_one_that_ships
         planner = trained["warm-start"](None, pool)  # type: ignore[arg-type]
         assert (planner.name, _worker_of(planner)) == ("warm-start", "warm-start")
         assert list(shipped_weights(runtime.config, trained)) == ["warm-start"]
+
+
+async def test_a_planner_with_other_weights_is_not_gone_on_with_under_its_old_name(
+    stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
+) -> None:
+    first = EvalRecipe(**{**_fields(wanted), "planners": ("single:strong",)})  # type: ignore[arg-type]
+    both = EvalRecipe(**{**_fields(wanted), "planners": ("single:strong", "conductor")})  # type: ignore[arg-type]
+    await carried_out(first, tmp_path / "r.json", resume=False, traces=False)
+    joined = await carried_out(both, tmp_path / "r.json", resume=True, traces=False)
+    assert [row.n for row in joined.planners.values()] == [4, 4]
+    before = (tmp_path / "r.jsonl").read_bytes(), len(stub.calls)
+    pool = tmp_path / "dirigent.toml"
+    pool.write_text(pool.read_text().replace('model = "after"', 'model = "after-more-training"'))
+    with pytest.raises(ConfigError, match="conductor with the weights after, not after-more-training; leave --resume"):
+        await carried_out(both, tmp_path / "r.json", resume=True, traces=False)
+    await carried_out(first, tmp_path / "r.json", resume=True, traces=False)
+    assert ((tmp_path / "r.jsonl").read_bytes(), len(stub.calls)) == before
+
+
+def test_local_weights_are_named_by_what_their_files_hold(tmp_path: Path) -> None:
+    adapter, base = tmp_path / "mine.gguf", tmp_path / "base.gguf"
+    adapter.write_bytes(b"one")
+    base.write_bytes(b"base")
+    local = '[[worker]]\nname = "{name}"\nkind = "local"\nadapter = "{adapter}"\nweights = "{weights}"\n'
+    text = local.format(name="after", adapter="mine.gguf", weights="smollm2-135m")
+    text += local.format(name="sums", adapter="sums", weights="base.gguf")
+    text += '[profile.ultra]\nplanner = "conductor"\nplanner_worker = "after"\n'
+    loaded = parse_config(text, path=tmp_path / "dirigent.toml")
+    pool = Pool([Scripted("x", name="sums")])
+    planners, workers = planners_behind(loaded, ["conductor"]), workers_behind(loaded, pool)
+    assert re.fullmatch(r"smollm2-135m\+mine\.gguf:[0-9a-f]{32}", planners["conductor"])
+    assert re.fullmatch(r"sums=base\.gguf:[0-9a-f]{32}\+sums\.gguf:[0-9a-f]{32}", workers)
+    adapter.write_bytes(b"two")
+    base.write_bytes(b"other")
+    assert planners_behind(loaded, ["conductor"]) != planners
+    assert workers_behind(loaded, pool) != workers
+    adapter.unlink()
+    with pytest.raises(ConfigError, match=r"mine\.gguf cannot be read: No such file .*; mend the path"):
+        planners_behind(loaded, ["conductor"])
 
 
 async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:

@@ -93,6 +93,9 @@ def test_what_planning_at_home_takes_is_said_to_be_left_out_of_costs() -> None:
     assert planning_note([]) == ""
     said = planning_note({"warm-start": 1, "conductor": 2})
     assert said.startswith("What conductor and warm-start take for planning is counted in tokens")
+    alone = planning_note(["conductor"])
+    assert alone.startswith("What conductor takes for planning is counted")
+    assert alone.endswith("not in cost: it runs on this machine and has no price.")
     report = read_report(RESULTS)
     for text in (as_table(report), as_markdown(report), as_html(report)):
         assert "not in cost: they run on this machine" in " ".join(text.split())

@@ -90,6 +90,66 @@ def test_two_evaluations_cannot_write_to_one_record(tmp_path: Path) -> None:
         pass
 
 
+def test_an_evaluation_begun_beside_a_live_one_is_refused_and_pushes_nothing_away(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    filled(path, "older")
+    with Record.open(path, ABOUT) as live:
+        live.add(outcome("p", "a"))
+        with pytest.raises(ConfigError, match="another evaluation"), Record.open(path, ABOUT):
+            pass
+        live.add(outcome("p", "b"))
+    assert [o.task for o in read_outcomes(path)] == ["a", "b"]
+    assert [o.task for o in read_outcomes(tmp_path / "o.jsonl.old")] == ["older"]
+
+
+def test_a_record_that_cannot_be_kept_aside_is_left_as_it_is(tmp_path: Path) -> None:
+    path = filled(tmp_path / "o.jsonl", "a")
+    (tmp_path / "o.jsonl.old").mkdir()
+    with pytest.raises(ConfigError, match="cannot be kept"), Record.open(path, ABOUT):
+        pass
+    assert [o.task for o in read_outcomes(path)] == ["a"]
+
+
+def test_going_on_with_other_weights_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    with Record.open(path, ABOUT, weights={"conductor": "one"}) as record:
+        record.add(outcome("conductor:2", "a"))
+    with (
+        pytest.raises(
+            ConfigError, match=r"holds outcomes of conductor with the weights one, not two; .* leave conductor"
+        ),
+        Record.open(path, ABOUT, resume=True, weights={"conductor": "two"}),
+    ):
+        pass
+    for weights in ({"conductor": "one"}, {}, None):  # the same ones, or a conductor that does not take part
+        with Record.open(path, ABOUT, resume=True, weights=weights) as record:
+            assert record.finished("conductor:2", "a")
+    assert len(path.read_bytes().splitlines()) == 2
+
+
+def test_outcomes_of_weights_that_were_not_written_down_are_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    with Record.open(path, ABOUT) as record:
+        record.add(outcome("conductor", "a"))
+    with (
+        pytest.raises(ConfigError, match="weights that it does not name, not one"),
+        Record.open(path, ABOUT, resume=True, weights={"conductor": "one"}),
+    ):
+        pass
+
+
+def test_a_planner_may_join_later_and_be_trained_on_until_it_has_answered(tmp_path: Path) -> None:
+    path = filled(tmp_path / "o.jsonl", "a")
+    for weights in ("one", "two"):
+        with Record.open(path, ABOUT, resume=True, weights={"conductor": weights}) as record:
+            assert record.finished("p", "a")
+    with Record.open(path, ABOUT, resume=True, weights={"conductor": "two"}) as record:
+        record.add(outcome("conductor", "a"))
+    with pytest.raises(ConfigError, match="two, not one"):
+        Record.open(path, ABOUT, resume=True, weights={"conductor": "one"}).__enter__()
+    assert [o.planner for o in read_outcomes(path)] == ["p", "conductor"]
+
+
 def test_a_question_spoilt_by_a_worker_is_not_finished_and_its_second_outcome_counts(tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     with Record.open(path, ABOUT) as record:

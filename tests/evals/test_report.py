@@ -46,6 +46,19 @@ def test_the_file_has_what_a_reader_of_it_looks_for() -> None:
     assert (found["commit"], found["seed"], found["recipe"]) == ("abc123", 7, {"tasks": "sums"})
 
 
+def test_where_code_was_graded_the_walls_stand_beside_the_commit_and_else_nothing_is_said() -> None:
+    walls = "bubblewrap, seccomp, control group (pids), landlock ABI 7"
+    plain = report_of(row("best", 10))
+    graded = msgspec.structs.replace(plain, sandbox=walls)
+    for text in (as_markdown, as_html):
+        assert f"Code was graded in a sandbox: {walls}." in text(graded)
+        assert "sandbox" not in text(plain)
+    assert json.loads(as_json(graded))["sandbox"] == walls
+    assert "sandbox" not in json.loads(as_json(plain))
+    for report in (plain, graded):
+        assert msgspec.json.decode(as_json(report), type=Report).sandbox == report.sandbox
+
+
 def test_a_planner_that_wins_is_said_to_win_with_its_p_and_its_cost() -> None:
     verdict = report_of(row("best", 10), row("conductor", 30, cost_usd=0.015), row("random", 9)).verdict
     assert verdict.startswith(

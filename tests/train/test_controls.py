@@ -59,6 +59,27 @@ def test_imitation_makes_what_it_imitates_likelier_however_it_is_divided() -> No
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
+def test_imitation_goes_on_at_the_rate_that_the_recipe_has_now(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from dirigent.train import rft
+
+    def opened(rate: float) -> tuple[Policy, torch.optim.Optimizer]:
+        model, tokenizer = tiny_base(["a b c"], settings=TinySettings(hidden=32, heads=2, words=270), seed=1)
+        return Policy(model, tokenizer, max_completion_tokens=4), torch.optim.AdamW(model.parameters(), lr=rate)
+
+    watch: Any = SimpleNamespace(save=lambda folder, step: None)
+    policy, optimiser = opened(1e-2)
+    imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0)
+    rft._save(tmp_path, 7, policy, optimiser, watch)
+    again, resumed = opened(3e-3)
+    assert rft._load(tmp_path / "checkpoint-7", again, resumed) == 7
+    assert resumed.param_groups[0]["lr"] == 3e-3
+    assert resumed.state_dict()["state"]
+    for name, weight in again.model.named_parameters():
+        assert torch.equal(weight, policy.model.get_parameter(name)), name
+
+
 @pytest.mark.timeout(600)
 def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
     tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from tests.train.llamas import small_llama  # noqa: E402
+
 from dirigent.train.decode import (  # noqa: E402
     DecodeSettings,
     Sample,
@@ -19,6 +21,7 @@ from dirigent.train.decode import (  # noqa: E402
     row_bucket,
 )
 from dirigent.train.graphs import Graphs  # noqa: E402
+from dirigent.train.memory import ran_out  # noqa: E402
 from dirigent.train.noise import group_seeds  # noqa: E402
 from dirigent.train.recipe import TinySettings  # noqa: E402
 from dirigent.train.tiny import tiny_base  # noqa: E402
@@ -97,15 +100,7 @@ def test_a_static_cache_gives_the_tokens_and_logprobs_of_a_growing_one(
 
 
 def test_rows_read_their_own_prompt_also_where_heads_share_keys() -> None:
-    """As SmolLM2 has it: three query heads read what one key head keeps."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(2)
-    config = LlamaConfig(
-        vocab_size=50, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
+    model = small_llama(seed=2)
     prompts = [[3, 9, 4, 4, 7], [11], [5, 6, 20, 30, 41, 2, 8, 8]]
     seeds = group_seeds(4, prompts=3, group=5)
     growing, static = (
@@ -120,17 +115,10 @@ def test_rows_read_their_own_prompt_also_where_heads_share_keys() -> None:
 def test_groups_that_have_not_ended_move_to_ever_smaller_batches_and_say_the_same(
     monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     from dirigent.train import decode as decoding
     from dirigent.train.turns import FixedTurns
 
-    torch.manual_seed(2)
-    config = LlamaConfig(
-        vocab_size=12, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()  # of twelve words, one of which is the end
+    model = small_llama(seed=2, vocab_size=12)  # of twelve words, one of which is the end
     prompts = [[2 + (i * k) % 9 for k in range(1, 2 + i % 7)] for i in range(16)]
     seeds = group_seeds(8, prompts=16, group=group)
 
@@ -231,6 +219,27 @@ def test_what_cannot_be_captured_runs_without_and_says_so_once(
         assert ids_of(drawn(tiny, seed=7, group=4, graphs=graphs)) == ids_of(drawn(tiny, seed=7, group=4))
     assert graphs.fault
     assert capsys.readouterr().err.count("without CUDA graphs") == 1
+
+
+def test_where_memory_is_out_decoding_ends_instead_of_going_on_without_graphs(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: the capture that could not be ended puts an error of its own before the true one."""
+
+    def capture(*_: Any, **__: Any) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        finally:
+            raise RuntimeError("capture was not ended")
+
+    monkeypatch.setattr("dirigent.train.decode.cache_kind", lambda kind, inner, device: "graphs")
+    monkeypatch.setattr("dirigent.train.graphs.captured", capture)
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: (0, 1))
+    graphs = Graphs()
+    with pytest.raises(RuntimeError, match="capture was not ended") as raised:
+        drawn(tiny, seed=7, group=4, graphs=graphs)
+    assert ran_out(raised.value) is not None
+    assert not graphs.fault
 
 
 def test_only_so_many_shapes_are_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 from dirigent.train.checkpoint import latest
-from dirigent.train.grpo import load_state, trainer_arguments
+from dirigent.train.grpo import load_state
 from dirigent.train.metrics import Collapse
 from dirigent.train.policy import Policy
 from dirigent.train.progress import Progress, duration, progress_line
@@ -29,6 +29,7 @@ from dirigent.train.run import Result, train
 from dirigent.train.scorer import Scorer, open_scorer
 from dirigent.train.sft import SftSettings, save_adapter, with_adapter
 from dirigent.train.tiny import tiny_base
+from dirigent.train.trainer import trainer_arguments
 from dirigent.train.warmstart import prepare
 from dirigent.train.workers import ExactWorkers
 from dirigent.worker import Worker, WorkerInfo

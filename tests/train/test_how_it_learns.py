@@ -11,6 +11,7 @@ from dirigent.tasks.gym.handwritten import handwritten
 from dirigent.tasks.reasoning import FAMILIES, read_sample
 from dirigent.train.claims import Claim, as_table
 from dirigent.train.dataset import DEFAULT_ROWS
+from dirigent.train.folder import MAY_CHANGE
 from dirigent.train.metrics import DEFAULT_WATCH, Collapse
 from dirigent.train.reward import DEFAULT_LAMBDA, DEFAULT_REWARDS
 
@@ -33,6 +34,12 @@ def test_the_page_tells_the_settings_as_they_are() -> None:
     assert f"{DEFAULT_ROWS.small_pool[0]} to {DEFAULT_ROWS.small_pool[1]} workers" in PAGE
     assert f"up to {DEFAULT_ROWS.large_pool[1]}" in PAGE
     assert DEFAULT_WATCH.patience == 3
+
+
+def test_the_page_names_the_settings_that_a_resumed_run_takes_other_values_of() -> None:
+    section = PAGE.partition("\n## Going on with a run\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\w+\.[\w*]+)`", "".join(line for line in section.splitlines() if line.startswith("|")))
+    assert sorted(named) == sorted(MAY_CHANGE)
 
 
 def test_the_message_of_a_collapse_leads_to_its_section() -> None:

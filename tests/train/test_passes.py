@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from tests.train.llamas import small_llama  # noqa: E402
+
 from dirigent.train.passes import merged_adapters, quick_passes  # noqa: E402
 from dirigent.train.sft import SftSettings, with_adapter  # noqa: E402
 
@@ -16,14 +18,7 @@ IDS = torch.tensor([[3, 9, 4, 4, 7, 21], [11, 5, 6, 20, 30, 41]])
 
 @pytest.fixture
 def adapted() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(4)
-    config = LlamaConfig(
-        vocab_size=50, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
-    model = with_adapter(LlamaForCausalLM(config), "one", SftSettings(rank=4, alpha=8))
+    model = with_adapter(small_llama(seed=4), "one", SftSettings(rank=4, alpha=8))
     model = with_adapter(model, "two", SftSettings(rank=4, alpha=8))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -95,12 +90,7 @@ def test_where_activations_are_computed_again_nothing_is_exchanged(adapted: Any)
 
 
 def test_a_model_without_adapters_is_left_alone_but_for_its_norms() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
-    )
-    model = LlamaForCausalLM(config).eval()
+    model = small_llama(seed=4)
     with torch.no_grad():
         plain = model(input_ids=IDS).logits
         with quick_passes(model, on="cpu"):

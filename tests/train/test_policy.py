@@ -9,25 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
+from tests.train.llamas import small_llama  # noqa: E402
+
 from dirigent.train.policy import ADAPTER, Halved, Merged, Policy  # noqa: E402
 from dirigent.train.sft import SftSettings, with_adapter  # noqa: E402
 
 
 @pytest.fixture
 def adapted() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-    )
-    model = with_adapter(LlamaForCausalLM(config), ADAPTER, SftSettings(rank=4, alpha=8))
+    model = with_adapter(small_llama(seed=1), ADAPTER, SftSettings(rank=4, alpha=8))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.2)

@@ -55,6 +55,13 @@ def test_gym_language_differs_from_what_ships_in_its_start_and_in_what_was_found
     assert different == {"name", "about", "warm_start", "grpo", "rows"}
 
 
+def test_gym_gpu_longer_is_gym_gpu_with_more_steps_and_another_rate() -> None:
+    ours, theirs = load_conductor(FOLDER / "gym-gpu-longer.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    assert ours.grpo.steps > theirs.grpo.steps
+    grpo = msgspec.structs.replace(ours.grpo, steps=theirs.grpo.steps, learning_rate=theirs.grpo.learning_rate)
+    assert msgspec.structs.replace(ours, name=theirs.name, about=theirs.about, grpo=grpo) == theirs
+
+
 def test_paper_7b_has_the_papers_settings() -> None:
     recipe = load_conductor(FOLDER / "paper-7b.toml")
     grpo = recipe.grpo

@@ -2,7 +2,8 @@
 
 Nothing is paid and nothing is changed, but that the store's file is made where there is none. A worker is
 reached by opening a connection to its address; whether its key is right, `dirigent pool check` finds out by
-asking.
+asking. In the sandbox one harmless program is run; it attacks itself when code is to be graded. What only some
+commands need is told apart: where it is missing, all else may still be well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from dirigent.worker_config import WorkerConfig
 from dirigent.workers.weights import KNOWN, cached
 
 REACH_S = 3.0
+SANDBOX_S = 5.0
+"""One program takes a tenth of a second."""
 EXTRAS = {"local": "xllamacpp", "serve": "starlette", "eval": "math_verify", "postgres": "psycopg"}
+SANDBOX_FIX = (
+    "it is needed only to grade code, and wants Linux 5.14 or newer with user namespaces and bubblewrap 0.8 or newer"
+)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -32,11 +38,13 @@ class Check(msgspec.Struct, frozen=True):
     ok: bool
     found: str
     fix: str = ""
+    needed: bool = True
+    """False: only some commands want it, so all may be well without it."""
 
 
 async def examine(config: Path | None) -> list[Check]:
     """All findings, in the order one would mend them."""
-    checks = [_python(), _extras()]
+    checks = [_python(), _extras(), await _sandbox()]
     try:
         loaded = await load(config)
     except DirigentError as error:
@@ -59,6 +67,23 @@ def _extras() -> Check:
     missing = [name for name in EXTRAS if name not in there]
     found = f"installed: {', '.join(there) or 'none'}"
     return Check("extras", True, found + (f"; not installed: {', '.join(missing)}" if missing else ""))
+
+
+async def _sandbox() -> Check:
+    """Whether the walls can be put up, and which: by one program, not by all attacks."""
+    from dirigent.tasks.sandbox import open_untested
+
+    try:
+        async with asyncio.timeout(SANDBOX_S), open_untested(slots=1) as sandbox:
+            ran = await sandbox.run("pass")
+            if ran.code == 0:
+                return Check("sandbox", True, sandbox.stamp, needed=False)
+            why = f"an empty program ended with code {ran.code}: {ran.stderr.decode(errors='replace').strip()}"
+    except TimeoutError:
+        why = f"one program was not through after {SANDBOX_S:g} s"
+    except (DirigentError, OSError) as error:
+        why = str(error)
+    return Check("sandbox", False, f"cannot be opened: {why}", SANDBOX_FIX, needed=False)
 
 
 def _config(loaded: Loaded, config: Path | None) -> Check:

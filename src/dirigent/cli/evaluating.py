@@ -25,7 +25,7 @@ from dirigent.evals.gym import check_planners, evaluate_gym
 from dirigent.evals.gym_pools import Gym, GymSettings, roster_of
 from dirigent.evals.gym_workers import adapters_digest, gym_workers, trained_weights
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
-from dirigent.evals.live_pool import live_pool, shipped_weights, with_warm_start
+from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.questions import gather, grading
 from dirigent.evals.recipe import RECORDED, EvalRecipe
 from dirigent.evals.record import About, Record, digest
@@ -68,10 +68,12 @@ class _Making(msgspec.Struct, frozen=True):
     traces: bool
 
     @asynccontextmanager
-    async def running(self, about: About, planners: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
+    async def running(
+        self, about: About, planners: Sequence[str], *, weights: Mapping[str, str] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """The record, the budget, the store and the progress bars, as arguments of an evaluation."""
         with (
-            Record.open(self.outcomes, about, resume=self.resume) as record,
+            Record.open(self.outcomes, about, resume=self.resume, weights=weights) as record,
             _resumable(record, self.outcomes),
             progress(planners) as observe,
         ):
@@ -166,10 +168,11 @@ async def _live(made: _Making) -> Report:
                 "questions": digest(questions.tasks),
                 "fit": digest(questions.fit),
                 "seed": str(recipe.seed),
-                "pool": ", ".join(f"{info.name}={info.model}" for info in pool.infos),
+                "pool": await asyncio.to_thread(workers_behind, runtime.loaded, pool),
                 "max_output_tokens": str(recipe.max_output_tokens),
             }
-            async with made.running(about, names) as running:
+            weights = await asyncio.to_thread(planners_behind, runtime.loaded, trained)
+            async with made.running(about, names, weights=weights) as running:
                 return await evaluate_live(
                     questions,
                     planners,

@@ -81,14 +81,15 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         from dirigent.cli.doctor import examine
 
         checks = await examine(config)
-        well = all(check.ok for check in checks)
+        well = all(check.ok or not check.needed for check in checks)
         if as_json:
             print_json({"ok": well, "checks": checks})
         else:
             width = max(len(check.what) for check in checks)
             for check in checks:
-                said = f"ok       {check.found}" if check.ok else f"problem  {check.found}; {check.fix}"
-                print_text(f"{check.what.ljust(width)}  {said}")
+                word = "ok" if check.ok else "problem" if check.needed else "note"
+                said = check.found if check.ok else f"{check.found}; {check.fix}"
+                print_text(f"{check.what.ljust(width)}  {word:7}  {said}")
         return 0 if well else FAILED
 
     carry_out(work, as_json=as_json)

@@ -12,7 +12,14 @@ from dirigent.cli.output import FAILED, JsonOption, carry_out, print_json, print
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/gym-gpu.toml.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on from the newest whole checkpoint. The recipe may have more steps now, another learning rate or "
+            "schedule, smaller passes, and other settings of what is measured and saved.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/NAME of the recipe.")] = None,
     seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
     as_json: JsonOption = False,

@@ -141,8 +141,9 @@ def took_s(trace: Trace) -> float:
 
 
 def weights_digest(file: Path) -> str:
-    """A name for exactly this file."""
-    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    """A name for exactly this file, which may be larger than memory."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 class _Line(msgspec.Struct, frozen=True):

@@ -67,7 +67,7 @@ async def evaluate_live(
     observe: Observe = ignore,
 ) -> Report:
     """Every planner named, on these questions, over this pool. `trained` gives the planners that are models trained to
-    plan; `weights` is what cards say of them, for the report."""
+    plan; `weights` is what cards say of them, for the report, which also names the walls of the sandbox."""
     names = expanded(planners, pool, trained=trained or {})
     ask = partial(
         evaluate,
@@ -98,7 +98,8 @@ async def evaluate_live(
         outcomes += oracle([o for o in outcomes if o.planner.startswith(SINGLE)])
     recipe = {"tasks": list(questions.names), "planners": list(planners), "seed": seed, "concurrency": concurrency}
     facts = _facts(live, recipe, baselines, outcomes, pool_name=pool_name, commit=commit, date=date)
-    facts = msgspec.structs.replace(facts, weights=dict(weights or {}))
+    walls = msgspec.UNSET if sandbox is None else sandbox.stamp
+    facts = msgspec.structs.replace(facts, weights=dict(weights or {}), sandbox=walls)
     return _report(live, outcomes, facts, complete=complete)
 
 

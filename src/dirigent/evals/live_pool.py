@@ -4,17 +4,23 @@ A profile that says `planner = "conductor"` has a worker that only plans; no que
 planner of the first such profile. `warm-start` is the planner of the profile called so, where the file has one: the
 start of a conductor of one's own. Without it, it is the start of ours, which ships: its adapter joins the configuration
 as a local worker and a profile of that name, so it is opened, prompted and held to a grammar as the conductor is.
+
+A name does not say which weights stand behind it: a conductor that was trained on has the same name. So what an
+evaluation keeps names the files of local models by digest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from dirigent.build import adapter_file
 from dirigent.config import Config, Loaded, Profile
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import TRAINED
+from dirigent.evals.drafts import weights_digest
 from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.gym_workers import trained_weights
 from dirigent.evals.origins import Weights
@@ -24,6 +30,7 @@ from dirigent.pool import Pool
 from dirigent.runtime import Runtime
 from dirigent.weights import FOLDER, packaged
 from dirigent.worker_config import DEFAULT_WEIGHTS, WorkerConfig
+from dirigent.workers.weights import KNOWN
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"
 
@@ -70,9 +77,43 @@ def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[
 
 def shipped_weights(config: Config, trained: Collection[str]) -> dict[str, Weights]:
     """What the cards say of those of these planners that are adapters of the package, for the report to name."""
-    adapters = {worker.name: worker.adapter for worker in config.worker}
-    ours = [kind for kind in trained if adapters[config.profile[_profile_of(kind, config)].planner_worker] == kind]
+    ours = [kind for kind in trained if _worker_of(kind, config).adapter == kind]
     return trained_weights(ours, FOLDER)
+
+
+def planners_behind(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:
+    """Exactly which weights these planners run on, by planner, for the record: a resumed evaluation must not go on with
+    others under the same name."""
+    return {kind: _behind(_worker_of(kind, loaded.config), loaded.folder) for kind in trained}
+
+
+def workers_behind(loaded: Loaded, pool: Pool) -> str:
+    """The same of everybody who is asked, in a line."""
+    configured = {worker.name: worker for worker in loaded.config.worker}
+    return ", ".join(f"{name}={_behind(configured[name], loaded.folder)}" for name in pool)
+
+
+def _worker_of(kind: str, config: Config) -> WorkerConfig:
+    """The worker that writes this planner's plans."""
+    name = config.profile[_profile_of(kind, config)].planner_worker
+    return next(worker for worker in config.worker if worker.name == name)
+
+
+def _behind(worker: WorkerConfig, folder: Path) -> str:
+    """A model's id at its endpoint; of a local one the base and its adapter, files by digest."""
+    if worker.kind != "local":
+        return worker.model
+    base = worker.weights if worker.weights in KNOWN else _digest(folder / Path(worker.weights).expanduser())
+    return f"{base}+{_digest(adapter_file(worker.adapter, folder=folder))}" if worker.adapter else base
+
+
+def _digest(file: Path) -> str:
+    try:
+        return f"{file.name}:{weights_digest(file)}"
+    except OSError as error:
+        raise ConfigError(
+            f"the weights {file} cannot be read: {error.strerror}; mend the path in the pool's file"
+        ) from None
 
 
 def _profile_of(kind: str, config: Config) -> str:

@@ -65,9 +65,11 @@ def planning_note(at_home: Collection[str]) -> str:
     """What a cost leaves out where the planner is a model of ours on this machine."""
     if not at_home:
         return ""
+    one = len(at_home) == 1
     return (
-        f"What {' and '.join(sorted(at_home))} take for planning is counted in tokens (orchestration) and not in cost: "
-        "they run on this machine and have no price."
+        f"What {' and '.join(sorted(at_home))} {'takes' if one else 'take'} for planning is counted in tokens "
+        f"(orchestration) and not in cost: {'it runs' if one else 'they run'} on this machine and "
+        f"{'has' if one else 'have'} no price."
     )
 
 

@@ -1,8 +1,12 @@
 """Record: the outcomes of an evaluation on disk, one JSON line each, so that nothing finished is ever paid twice.
 
-The first line says what was evaluated; going on with other questions or another seed is refused. Every outcome is
-handed to the operating system at once, so a killed process loses none, and forced to the disk in batches, so a
-power cut loses few. A last line that was cut off is dropped. Knows nothing of how outcomes come about.
+The first line says what was evaluated; going on with other questions or another seed is refused. It also says which
+weights planners that are models ran on. One that joins later is written down then, in a line of its own; one whose
+outcomes are here and that has other weights now is refused.
+
+Every outcome is handed to the operating system at once, so a killed process loses none, and forced to the disk in
+batches, so a power cut loses few. A last line that was cut off is dropped. One evaluation at a time: the file is locked
+before anything is done to it. Knows nothing of how outcomes come about.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ from dirigent.tasks.task import Task
 BATCH = 32
 """Outcomes between two fsyncs."""
 
+JOINED = b'{"weights":'
+"""How a line begins that is no outcome."""
+
 About = Mapping[str, str]
 """What an evaluation's outcomes depend on, by setting."""
 
@@ -40,18 +47,18 @@ class Record:
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, about: About, *, resume: bool = False) -> Iterator[Record]:
-        """Start a record, or go on with one. An older record that is not resumed is kept beside it as `.old`."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    def open(
+        cls, path: Path, about: About, *, resume: bool = False, weights: Mapping[str, str] | None = None
+    ) -> Iterator[Record]:
+        """Start a record, or go on with one. An older record that is not resumed is kept beside it as `.old`.
+
+        `weights` names exactly those of the planners that are models and take part this time, by planner without what
+        follows its colon.
+        """
+        with _opened(path) as file:
             if not resume:
-                _move_aside(path)
-            file = path.open("a+b")
-        except OSError as error:
-            raise ConfigError(f"the outcomes cannot be kept in {path}: {error}; --out names another place") from None
-        with file:
-            _lock(file, path)
-            record = cls(file, _read(file, path, dict(about)))
+                _set_aside(file, path)
+            record = cls(file, _read(file, path, dict(about), dict(weights or {})))
             try:
                 yield record
             finally:
@@ -102,7 +109,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
     """What a record holds, for looking at it afterwards; the latest outcome of a question counts."""
     try:
         with path.open("rb") as file:
-            return list(Record(None, _decode(file.read(), path)[1])._outcomes.values())
+            return list(Record(None, _decode(file.read(), path).outcomes)._outcomes.values())
     except OSError as error:
         raise ConfigError(f"the outcomes {path} cannot be read: {error}") from None
 
@@ -113,60 +120,124 @@ def digest(tasks: Sequence[Task]) -> str:
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def _move_aside(path: Path) -> None:
-    """Keep an older record, unless it holds nothing: a run that failed at once must not push a good one out."""
-    if path.exists():
-        worth_keeping = path.read_bytes().count(b"\n") > 1
-        if worth_keeping:
-            path.replace(path.with_name(path.name + ".old"))
-        else:
-            path.unlink()
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, ours alone: whoever comes second is refused before it has changed anything."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(f"another evaluation is writing to {path}; wait for it, or give another --out") from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    except OSError as error:
+        raise _unkept(path, error) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"another evaluation is writing to {path}; wait for it, or give another --out") from None
+        yield file
 
 
-def _read(file: BinaryIO, path: Path, about: dict[str, str]) -> list[Outcome]:
+def _set_aside(file: BinaryIO, path: Path) -> None:
+    """Keep an older record, unless it holds nothing: a run that failed at once must not push a good one out.
+
+    Copied, since the lock is on this file: one that is moved takes the lock along.
+    """
+    file.seek(0)
+    content = file.read()
+    old = path.with_name(path.name + ".old")
+    try:
+        if content.count(b"\n") > 1:
+            part = old.with_name(old.name + ".part")
+            with part.open("wb") as copy:
+                copy.write(content)
+                copy.flush()
+                os.fsync(copy.fileno())
+            part.replace(old)
+        file.truncate(0)
+    except OSError as error:
+        raise _unkept(path, error) from None
+
+
+def _unkept(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"the outcomes cannot be kept in {path}: {error}; --out names another place")
+
+
+def _read(file: BinaryIO, path: Path, about: dict[str, str], weights: dict[str, str]) -> list[Outcome]:
     """The outcomes so far, with the file left so that the next line can be written behind them."""
     file.seek(0)
     content = file.read()
     whole = content[: content.rfind(b"\n") + 1]
-    header, outcomes = _decode(whole, path)
-    if header is None:
+    known = _decode(whole, path)
+    if known.header is None:
         file.truncate(0)
-        file.write(msgspec.json.encode({"about": about}) + b"\n")
-        file.flush()
+        _write(file, _Header(about, weights))
         return []
+    _check(known, path, about, weights)
+    file.truncate(len(whole))
+    if joining := {name: of for name, of in weights.items() if known.weights.get(name) != of}:
+        _write(file, _Joined(joining))
+    return known.outcomes
+
+
+def _check(known: _Known, path: Path, about: dict[str, str], weights: dict[str, str]) -> None:
+    """Refuse to mix what was begun otherwise with what would be added now."""
+    header = known.header or {}
     for name in {**about, **header}:
         if about.get(name, "") != header.get(name, ""):
             raise ConfigError(
                 f"{path} was begun with {name} = {header.get(name, '')!r}, not {about.get(name, '')!r}; "
                 "leave --resume out to begin anew, or give another --out"
             )
-    file.truncate(len(whole))
-    return outcomes
+    asked = {outcome.planner.partition(":")[0] for outcome in known.outcomes}
+    for name, now in weights.items():
+        then = known.weights.get(name, "")
+        if name in asked and then != now:
+            raise ConfigError(
+                f"{path} holds outcomes of {name} with the weights {then or 'that it does not name'}, not {now}; "
+                f"leave --resume out to begin anew, leave {name} out, or give another --out"
+            )
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     about: dict[str, str]
+    weights: dict[str, str] = {}
 
 
-def _decode(content: bytes, path: Path) -> tuple[dict[str, str] | None, list[Outcome]]:
+class _Joined(msgspec.Struct, frozen=True):
+    """A later line: planners that were not there at first, or had no outcomes with the weights they had then."""
+
+    weights: dict[str, str]
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What a file holds."""
+
+    header: dict[str, str] | None = None
+    """None where not even the first line is whole."""
+    weights: dict[str, str] = {}
+    outcomes: list[Outcome] = []
+
+
+def _write(file: BinaryIO, line: _Header | _Joined) -> None:
+    file.write(msgspec.json.encode(line) + b"\n")
+    file.flush()
+
+
+def _decode(content: bytes, path: Path) -> _Known:
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     if not lines:
-        return None, []
+        return _Known()
     header: dict[str, str] = {}
+    weights: dict[str, str] = {}
     outcomes: list[Outcome] = []
     for number, line in enumerate(lines, start=1):
         try:
             if number == 1:
-                header = msgspec.json.decode(line, type=_Header).about
+                first = msgspec.json.decode(line, type=_Header)
+                header, weights = first.about, first.weights
+            elif line.startswith(JOINED):
+                weights = weights | msgspec.json.decode(line, type=_Joined).weights
             else:
                 outcomes.append(msgspec.json.decode(line, type=Outcome))
         except msgspec.DecodeError as error:
             raise ConfigError(f"line {number} of {path} is not an outcome ({error}); give another --out") from None
-    return header, outcomes
+    return _Known(header, weights, outcomes)

@@ -70,6 +70,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the cards say of the planners that are trained adapters."""
     earlier: dict[str, Earlier] = {}
     """The planners that were not asked this time: whence their rows come."""
+    sandbox: str | msgspec.UnsetType = msgspec.UNSET
+    """The walls that graded programs ran in, as the sandbox names them; left out where no code was graded."""
     examples: tuple[Example, ...] = ()
 
 
@@ -239,6 +241,8 @@ def provenance(report: Report) -> str:
         said += f" and {'an unknown cost' if cost_usd is None else usd_text(cost_usd)}, not counted in the rows."
         if fitted_on := report.recipe.get("fitted_on"):
             said += f" These questions are {fitted_on}."
+    if report.sandbox:
+        said += f" Code was graded in a sandbox: {report.sandbox}."
     if left := report.tasks.get("left_out"):
         said += " Left out: " + "; ".join(f"{why} ({count:,})" for why, count in left.items()) + "."
     return said

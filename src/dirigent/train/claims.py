@@ -66,6 +66,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     format_only: Scores | None = None
     shuffled: Scores | None = None
     vote: Scores | None = None
+    vote_cost_ratio: float | None = None
+    """What that vote cost, over what the conductor did on the same questions."""
     before: Mapping[str, PlanShares] = {}
     """By how it was decoded: `greedy`, `sampled`, `pass@16`."""
     after: Mapping[str, PlanShares] = {}
@@ -279,6 +281,9 @@ def _control_claims(evidence: Evidence, seed: int) -> list[Claim]:
         _shared(Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None),
         _shared(Claim("(e) and follows the name instead"), swapped.name if swapped else None),
         gain(Claim("(f) conductor over an equal-cost vote of the best worker", "points"), ours, evidence.vote),
+        Claim(
+            "(f) cost of that vote, over the conductor's", "times", evidence.vote_cost_ratio, n=len(evidence.vote or ())
+        ),
     ]
 
 

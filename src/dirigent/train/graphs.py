@@ -2,8 +2,9 @@
 than running them.
 
 Graphs for each size of batch and length of cache, of those last used. Whatever cannot be captured runs without,
-and says so once: a graph is a matter of speed, never of results. A graph reads the weights where they lay when it was
-captured, so moved weights mean a new one.
+and says so once: a graph is a matter of speed, never of results. Only where memory is out the error goes on to whoever
+can say which setting needs less. A graph reads the weights where they lay when it was captured, so moved weights mean
+a new one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dirigent.train.memory import ran_out
 from dirigent.train.turns import FixedTurns
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Graphs:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             turns.replays = {room: captured(turns, columns=room, pool=self._pool) for room in turns.rooms}
         except RuntimeError as error:
+            if ran_out(error):  # without graphs there would be no more room for the next batch, and less speed
+                raise
             self.fault = str(error).splitlines()[0]
             print(f"decoding goes on without CUDA graphs: {self.fault}", file=sys.stderr)
         turns.restart()

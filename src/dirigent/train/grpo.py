@@ -1,9 +1,8 @@
 """GRPO on TRL's trainer: sample plans, carry them out, learn from how they compare within their group.
 
-TRL has the optimiser, the loss, processes and checkpoints; ours are the rows, the sampler, the reward and the watch.
-The dataset TRL is given only counts: `rollouts.py` draws the real rows, because what to draw follows what was learned
-and because groups without variance are replaced before TRL ever sees them. So scores are known at sampling time, and
-the one async reward function only hands them over: None for a rollout that a worker's fault cost its score.
+TRL has the optimiser, the loss, processes and checkpoints (`trainer.py` sets it up); ours are the rows, the sampler,
+the reward and the watch. Groups are scored as they are sampled, before TRL sees them, so the one async reward function
+only hands scores over: None for a rollout that a worker's fault cost its score.
 
 Each step's noise has a seed of its own and everything else that a step depends on is in the checkpoint, so a resumed
 run takes the same next step that an unbroken one would have taken.
@@ -11,7 +10,6 @@ run takes the same next step that an unbroken one would have taken.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,21 +17,20 @@ from typing import Any
 
 import msgspec
 
-from dirigent.train.checkpoint import seal, write_durably
+from dirigent.train.checkpoint import prune, seal, write_durably
 from dirigent.train.dataset import Row, RowState
+from dirigent.train.memory import within_memory
 from dirigent.train.metrics import Collapse, CollapseState
-from dirigent.train.policy import ADAPTER, Policy, measure
+from dirigent.train.policy import Policy, measure
 from dirigent.train.progress import Progress
-from dirigent.train.recipe import Recipe, batching
+from dirigent.train.recipe import Recipe
 from dirigent.train.reward import lambda_start
 from dirigent.train.rollouts import Rollouts
 from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
 from dirigent.train.secondround import Stock
 from dirigent.train.sft import plain_inputs
-from dirigent.train.shared_prompts import log_probs_and_entropies
-
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
+from dirigent.train.trainer import make_trainer
 
 STATE_FILE = "dirigent.json"
 
@@ -138,7 +135,9 @@ class Watch:
 
     def measure_dev(self, step: int) -> None:
         """The development questions, greedily; they open stages of the curriculum and start the cost."""
-        figures = measure(self.policy, self.scorer, self._dev)
+        n = self.recipe.eval.n
+        with within_memory("while development questions were answered", advice=f"lower eval.n, which is {n}"):
+            figures = measure(self.policy, self.scorer, self._dev)
         depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self._dev}
         self.rollouts.rows.note_dev({depth: figures[name] for depth, name in depths.items() if name in figures})
         self.rollouts.cost_from_step = lambda_start(
@@ -159,9 +158,10 @@ class Watch:
         self.progress.show(step, self.rollouts.metrics | {"step_seconds": self._step_seconds}, seconds_left=left)
 
     def save(self, folder: Path, step: int) -> None:
-        """Make the checkpoint that TRL has just written count."""
+        """Make the checkpoint that was just written count; only then do older ones go."""
         write_durably(folder / STATE_FILE, msgspec.json.encode(self.state()))
         seal(folder, step=step)
+        prune(folder.parent, keep=self.recipe.grpo.keep_checkpoints)
 
     def callback(self) -> Any:
         """This watch as transformers wants it."""
@@ -170,6 +170,10 @@ class Watch:
         watch = self
 
         class Following(TrainerCallback):  # type: ignore[misc]
+            def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                # How often to save is read from the checkpoint; the recipe may have changed since.
+                state.compute_steps(args, state.max_steps)
+
             def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 watch.begin_step()
 
@@ -196,101 +200,3 @@ class Watch:
 
 def load_state(folder: Path) -> TrainState:
     return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainState)
-
-
-def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Path, callback: Any) -> Any:
-    """TRL's trainer, set to take one optimiser step for each batch of rollouts."""
-    from datasets import Dataset
-    from transformers import PrinterCallback
-    from trl import GRPOTrainer
-
-    class Resuming(GRPOTrainer):  # type: ignore[misc]
-        """TRL's trainer, but that a checkpoint's adapter is taken up also where a reference lies beside it.
-
-        Of a checkpoint with adapters in folders transformers loads those alone. TRL's reference is one, so the policy
-        itself would begin again from its warm start.
-        """
-
-        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-            if hasattr(policy.model, "peft_config"):
-                policy.model.load_adapter(resume_from_checkpoint, ADAPTER, is_trainable=True)
-            else:
-                super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    class SharingPrompts(Resuming):
-        """And that a group's prompt is read once."""
-
-        def _get_per_token_logps_and_entropies(
-            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **options: Any
-        ) -> tuple[Any, Any, Any]:
-            with self.accelerator.autocast():
-                logps, entropies = log_probs_and_entropies(
-                    model, input_ids, attention_mask, completion_tokens=logits_to_keep
-                )
-            return logps, entropies, None
-
-    shares = recipe.grpo.share_prompts and policy.model.config._attn_implementation == "sdpa"
-    trainer = (SharingPrompts if shares else Resuming)(
-        model=policy.model,
-        reward_funcs=[rollouts.plan_reward],
-        args=trainer_arguments(recipe, out=out),
-        # Only counts: one epoch is one step, and `Rollouts` draws what is really asked.
-        train_dataset=Dataset.from_dict({"prompt": [""] * recipe.grpo.prompts}),
-        processing_class=policy.tokenizer,
-        rollout_func=rollouts.sample,
-        callbacks=[callback],
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def trainer_arguments(recipe: Recipe, *, out: Path, processes: int | None = None) -> Any:
-    import torch
-    from trl import GRPOConfig
-
-    settings = recipe.grpo
-    cuda = torch.cuda.is_available()
-    parts = batching(settings, processes=processes or int(os.environ.get("WORLD_SIZE", "1")))
-    vllm: dict[str, Any] = {}
-    if settings.sampler == "vllm":
-        vllm = {
-            "use_vllm": True,
-            "vllm_mode": "colocate",
-            "vllm_gpu_memory_utilization": settings.vllm_memory,
-        }
-    return GRPOConfig(
-        output_dir=str(out),
-        max_steps=settings.steps,
-        per_device_train_batch_size=parts.minibatch,
-        gradient_accumulation_steps=parts.accumulation,
-        num_generations=settings.rollouts,
-        max_completion_length=settings.max_completion_tokens,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule),
-        warmup_steps=round(settings.warmup * settings.steps),
-        weight_decay=0.0,
-        max_grad_norm=settings.clip_norm,
-        epsilon=settings.epsilon,
-        beta=settings.beta,
-        use_adaptive_entropy=settings.entropy_target > 0,
-        entropy_target=settings.entropy_target,
-        entropy_coef_delta=settings.entropy_step,
-        entropy_coef_max=settings.entropy_most,
-        temperature=settings.temperature,
-        top_p=1.0,
-        top_k=0,
-        loss_type=settings.loss,
-        scale_rewards="group" if settings.scale == "group" else "none",
-        gradient_checkpointing=settings.gradient_checkpointing,
-        bf16=cuda,
-        use_cpu=not cuda,
-        dataloader_pin_memory=False,
-        logging_steps=1,
-        report_to="none",
-        disable_tqdm=True,
-        save_strategy="steps",
-        save_steps=settings.save_every_steps,
-        save_total_limit=settings.keep_checkpoints,
-        seed=recipe.seed,
-        **vllm,
-    )

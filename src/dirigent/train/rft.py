@@ -6,14 +6,13 @@ so nothing is ever learned from a rollout that was wrong. RL is worth its name o
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dirigent.train.checkpoint import PREFIX, latest
+from dirigent.train.checkpoint import PREFIX
 from dirigent.train.grpo import TrainState, Watch
 from dirigent.train.policy import Policy
 from dirigent.train.rollouts import Group
@@ -37,7 +36,7 @@ def train_by_imitation(watch: Watch, *, out: Path, resume_from: Path | None = No
         watch.log(step + 1, rollouts.metrics | {"loss": loss, "imitated": float(len(lessons))})
         last = bool(watch.stop.reason) or step + 1 == recipe.grpo.steps
         if last or (step + 1) % recipe.grpo.save_every_steps == 0:
-            _save(out, step + 1, policy, optimiser, watch, keep=recipe.grpo.keep_checkpoints)
+            _save(out, step + 1, policy, optimiser, watch)
         if last:
             break
     return watch.state()
@@ -74,17 +73,12 @@ def imitate(policy: Policy, lessons: Sequence[Lesson], optimiser: Any, *, rows: 
     return total
 
 
-def _save(out: Path, step: int, policy: Policy, optimiser: Any, watch: Watch, *, keep: int) -> None:
+def _save(out: Path, step: int, policy: Policy, optimiser: Any, watch: Watch) -> None:
     folder = out / f"{PREFIX}{step}"
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach() for name, p in policy.model.named_parameters() if p.requires_grad}
     torch.save({"step": step, "weights": weights, "optimiser": optimiser.state_dict()}, folder / WEIGHTS_FILE)
     watch.save(folder, step)
-    newest = latest(out)
-    found = sorted(out.glob(f"{PREFIX}*"), key=lambda path: int(path.name.removeprefix(PREFIX)))
-    for old in found[:-keep]:
-        if newest is None or old != newest[0]:
-            shutil.rmtree(old)
 
 
 def _load(folder: Path, policy: Policy, optimiser: Any) -> int:
@@ -95,5 +89,8 @@ def _load(folder: Path, policy: Policy, optimiser: Any) -> int:
     with torch.no_grad():
         for name, value in kept["weights"].items():
             own[name].copy_(value)
+    rates = [group["lr"] for group in optimiser.param_groups]
     optimiser.load_state_dict(kept["optimiser"])
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate  # the recipe's, which may have changed since
     return int(kept["step"])

@@ -16,6 +16,7 @@ import msgspec
 
 from dirigent.train.dataset import Row, RowState, sift
 from dirigent.train.decode import Sample
+from dirigent.train.memory import within_memory
 from dirigent.train.metrics import step_metrics
 from dirigent.train.policy import Policy, Written
 from dirigent.train.recipe import GrpoSettings, Recipe, Scale
@@ -64,7 +65,8 @@ class Rollouts:
         spare: list[Group] = []
         ask_for, seconds = self._at_first(wanted), {"sample_seconds": 0.0, "score_seconds": 0.0}
         for turn in range(1 + settings.refills):
-            groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
+            with within_memory("while plans were sampled and carried out", advice=smaller_batches(settings)):
+                groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
             sifted = sift([group.rewards for group in groups], wanted=wanted - len(kept))
             kept += [groups[i] for i in sifted.keep]
             spare += [groups[i] for i in sifted.dropped]
@@ -156,6 +158,13 @@ FIRST_ROUNDS_TURN = 29
 def step_seed(seed: int, *, step: int, turn: int, process: int) -> int:
     """A seed of its own for every draw of a run."""
     return ((seed * 1_000_003 + step) * 31 + turn) * 1009 + process
+
+
+def smaller_batches(settings: GrpoSettings) -> str:
+    if settings.oversample > 1:
+        return f"lower grpo.oversample, which is {settings.oversample:g}"
+    plans = f"{settings.prompts} x {settings.rollouts}"
+    return f"grpo.oversample is 1 already; a run of its own with fewer grpo.prompts x rollouts than {plans} needs less"
 
 
 def _figures(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, float]:

@@ -2,9 +2,10 @@
 
     python -m dirigent.train.run recipes/gym-gpu.toml --out runs/gym-gpu [--resume] [--seconds 540]
 
-The run's folder holds everything: `warm-start/`, `checkpoint-N/`, `metrics.jsonl`, `tensorboard/`, and at the end
-`adapter/` and `result.json`. A run that is interrupted, killed or out of time goes on with `--resume`; one that reached
-its end says so and does nothing more.
+The run's folder holds everything: `recipe.json`, `warm-start/`, `checkpoint-N/`, `metrics.jsonl`, `tensorboard/`, and
+at the end `adapter/` and `result.json`. A run that is interrupted, killed, or out of time or memory goes on with
+`--resume` (`folder.py` says from where); one that reached its end says so and does nothing more, unless its recipe now
+has more steps.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,8 +24,10 @@ import msgspec
 
 from dirigent.collecting import seldom_collecting
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.train.checkpoint import latest, write_durably
-from dirigent.train.recipe import AnyRecipe, Recipe, SpecialistsRecipe, load_recipe
+from dirigent.train.checkpoint import latest, sealed_step, write_durably
+from dirigent.train.folder import Claim, claim, claim_unchanged
+from dirigent.train.memory import OutOfMemory, within_memory
+from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
 from dirigent.worker import Worker
 
 if TYPE_CHECKING:
@@ -33,13 +36,19 @@ if TYPE_CHECKING:
     from dirigent.train.progress import Progress
     from dirigent.train.scorer import Scorer
 
-RECIPE_FILE = "recipe.json"
 COLLECT_AFTER = 200_000
 """New objects after which Python looks for unreachable cycles. A step makes a few hundred thousand; by default it would
 be looked through hundreds of times."""
 
 Base = tuple[Any, Any]
 """A model and its tokenizer."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A recipe that was changed during the run; `recipes.json` has all of them whole."""
+
+    from_update: int
+    what: str
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -58,6 +67,10 @@ class Result(msgspec.Struct, frozen=True):
     """The last measurement on the development questions."""
     ceiling: float = 0.0
     seconds: float = 0.0
+    changes: tuple[Change, ...] = ()
+    """How its recipe changed between its parts; none: it had one recipe."""
+    notes: tuple[str, ...] = ()
+    """What was said when it began: where it went on, what was damaged."""
 
     @property
     def finished(self) -> bool:
@@ -87,7 +100,7 @@ def carry_out(
     if isinstance(recipe, Recipe):
         return train(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
     quieten()
-    _claim_folder(recipe, out, resume=resume)
+    claim_unchanged(recipe, out, resume=resume)
     if isinstance(recipe, SpecialistsRecipe):
         from dirigent.train.specialists import train_specialists
 
@@ -111,29 +124,19 @@ def train(
     process = int(os.environ.get("RANK", "0"))
     quieten()
     without_cudnn_attention()
-    resume_from = _claim(recipe, out, resume=resume, process=process)
+    claimed = claim(recipe, out, resume=resume, process=process)
     from dirigent.train.grpo import Stop
-    from dirigent.train.policy import export
     from dirigent.train.progress import Progress
-    from dirigent.train.scorer import open_scorer
 
-    base = _opened_base(recipe)
     own = out / f"process-{process}" if process else out
-    progress = Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)
     deadline = None if seconds is None else began + seconds
-    part = _Part(out, own, process, resume_from, progress, Stop(), deadline)
-    with (
-        open_scorer(recipe, base=base, workers=workers) as scorer,
-        _ends_gently(part.stop),
-        seldom_collecting(after=COLLECT_AFTER),
-    ):
-        policy = _warm_started(recipe, base, part)
-        learned = _learned(recipe, policy, scorer, part)
-        if not process:
-            export(policy, out / "adapter")
-    if part.stop.reason:
-        progress.say(part.stop.reason)
-    progress.close()
+    with closing(Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)) as progress:
+        part = _Part(out, own, process, claimed, progress, Stop(), deadline)
+        for note in claimed.notes:
+            progress.say(note)
+        learned = _carried_out(recipe, part, workers=workers)
+        if part.stop.reason:
+            progress.say(part.stop.reason)
     result = _result(recipe, part, learned, seconds=time.monotonic() - began)
     write_durably(own / "result.json", msgspec.json.encode(result))
     return result
@@ -146,7 +149,7 @@ class _Part(msgspec.Struct, frozen=True):
     own: Path
     """The run's folder, or for further processes one of their own inside it."""
     process: int
-    resume_from: Path | None
+    claimed: Claim
     progress: Progress
     stop: Stop
     deadline: float | None
@@ -159,6 +162,42 @@ class _Learned(msgspec.Struct, frozen=True):
     start: dict[str, float]
     dev: dict[str, float]
     ceiling: float | None
+
+
+def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] | None) -> _Learned:
+    """From the base to the exported adapter."""
+    from dirigent.train.policy import export
+    from dirigent.train.scorer import open_scorer
+
+    base = _opened_base(recipe)
+    with (
+        _says_what_is_kept(part.out),
+        open_scorer(recipe, base=base, workers=workers) as scorer,
+        _ends_gently(part.stop),
+        seldom_collecting(after=COLLECT_AFTER),
+    ):
+        policy = _warm_started(recipe, base, part)
+        learned = _learned(recipe, policy, scorer, part)
+        if not part.process:
+            export(policy, part.out / "adapter")
+    return learned
+
+
+@contextmanager
+def _says_what_is_kept(out: Path) -> Iterator[None]:
+    """Out of memory: the error also says what the run can go on from once its setting is changed."""
+    from dirigent.train.warmstart import FOLDER
+
+    try:
+        yield
+    except OutOfMemory as error:
+        if (found := latest(out)) is not None:
+            kept = f"The checkpoint of update {found[1]} is kept; --resume goes on from it"
+        elif sealed_step(out / FOLDER) is not None:
+            kept = "The warm start is kept; --resume goes on from it"
+        else:
+            kept = "Nothing is fitted yet; begin again in another folder (--out)"
+        raise OutOfMemory(f"{error}. {kept}") from error
 
 
 def _opened_base(recipe: Recipe) -> Base | None:
@@ -188,11 +227,12 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
     from dirigent.train.scorer import ceiling
     from dirigent.train.warmstart import measure_start
 
-    resume_from = part.resume_from
+    resume_from = part.claimed.resume_from
     rows = training_rows(recipe, scorer.pool, process=part.process)
     dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
     tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
-    start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own, known=resume_from is not None)
+    with within_memory("while the start was measured", advice=f"lower warm_start.measure, which is {len(tried)}"):
+        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own, known=resume_from is not None)
     part.progress.say(f"warm start: {start.summary}")
     most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
     watch = Watch(
@@ -200,8 +240,15 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
         stop=part.stop, deadline=part.deadline, resume_from=resume_from,
     )  # fmt: skip
     learn = train_by_imitation if recipe.algorithm == "rft" else train_policy
-    state = learn(watch, out=part.out, resume_from=resume_from)
+    with within_memory("in the update", advice=_smaller_passes(recipe.grpo)):
+        state = learn(watch, out=part.out, resume_from=resume_from)
     return _Learned(msgspec.structs.asdict(start), state.dev, most)
+
+
+def _smaller_passes(settings: GrpoSettings) -> str:
+    rows = min(settings.minibatch_rows, settings.prompts * settings.rollouts)
+    half = f"; {rows // 2} takes about half" if rows % 2 == 0 else ""
+    return f"lower grpo.minibatch_rows, which is {rows}{half}"
 
 
 def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -> Result:
@@ -217,6 +264,8 @@ def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -
         dev=learned.dev,
         ceiling=learned.ceiling or 0.0,
         seconds=seconds,
+        changes=tuple(Change(one.from_update, one.changed) for one in part.claimed.history if one.changed),
+        notes=part.claimed.notes,
     )
 
 
@@ -246,28 +295,6 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _claim(recipe: Recipe, out: Path, *, resume: bool, process: int) -> Path | None:
-    """Make the folder this run's, and find the checkpoint to go on from. The first process speaks for all."""
-    found = latest(out)
-    if not process:
-        _claim_folder(recipe, out, resume=resume)
-    if found is not None and found[1] >= recipe.grpo.steps:
-        raise ConfigError(f"the run in {out} is finished: all {recipe.grpo.steps} steps are taken")
-    return None if found is None else found[0]
-
-
-def _claim_folder(recipe: AnyRecipe, out: Path, *, resume: bool) -> None:
-    """Make a folder this recipe's, or refuse: it is another's, or nobody said that it is to be gone on with."""
-    out.mkdir(parents=True, exist_ok=True)
-    kept = out / RECIPE_FILE
-    if kept.exists():
-        if not resume:
-            raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
-        if kept.read_bytes() != msgspec.json.encode(recipe):
-            raise ConfigError(f"the recipe has changed since the run in {out} began; name another folder with --out")
-    write_durably(kept, msgspec.json.encode(recipe))
-
-
 @contextmanager
 def _ends_gently(stop: Stop) -> Iterator[None]:
     """The first interrupt ends the run after the present step, checkpoint kept; the second at once."""
@@ -294,7 +321,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, help="the run's folder; default: runs/NAME of the recipe")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest whole checkpoint")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest whole checkpoint, as the recipe is now"
+    )
     parser.add_argument("--seconds", type=float, help="end, with a checkpoint, before this much time has passed")
     args = parser.parse_args()
     try:

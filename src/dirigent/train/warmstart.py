@@ -4,7 +4,8 @@ A start that may be called one writes valid plans (98% or more, greedy and sampl
 2 points), so that whatever routing a trained conductor shows came from RL. What the lessons hold is the gym's business
 (`tasks/gym/warmstart.py`); three of them are offered, and only the first teaches nothing about gym questions.
 
-Done once a run: the finished start is sealed like a checkpoint, and a resumed run takes it from the disk.
+Done once a run: the finished start is sealed like a checkpoint, and a resumed run takes it from the disk. It is also
+what a policy is held near to, so a start that was damaged is not quietly fitted anew under a policy that left it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from typing import Any
 import msgspec
 import torch
 
+from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.messages import conversation
 from dirigent.plan import Dialect, format_plan
 from dirigent.prompt import next_round_messages, trained_planner_messages
 from dirigent.tasks.gym.warmstart import Lesson, gym_decompositions, right_plans, warm_start
-from dirigent.train.checkpoint import seal, sealed_step, write_durably
+from dirigent.train.checkpoint import damage, seal, sealed_step, write_durably
 from dirigent.train.dataset import SECRET, Row
+from dirigent.train.memory import within_memory
 from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter
 from dirigent.train.recipe import Recipe, TinySettings
 from dirigent.train.reward import Scored
@@ -93,30 +96,30 @@ def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: 
     Of several processes the first fits it and the others wait.
     """
     folder = out / FOLDER
+    if lost := damage(folder):
+        raise ConfigError(
+            f"the warm start in {folder} is damaged: {', '.join(lost)}. "
+            "Bring the files back, or delete the folder to have it fitted again"
+        )
     while process and sealed_step(folder) is None:
         time.sleep(1.0)
     if sealed_step(folder) is None:
-        if base is None:
-            assert recipe.base.tiny is not None
-            base = make_tiny(recipe, recipe.base.tiny, report=report)
-            base[0].save_pretrained(folder / "base")
-            base[1].save_pretrained(folder / "base")
-        folder.mkdir(parents=True, exist_ok=True)
-        if recipe.policy.rank:
-            policy = _fitted(recipe, base, report=report)
-            export(policy, folder / "policy")
-            base = (policy.model.unload(), base[1])
-        seal(folder, step=recipe.warm_start.steps)
+        needs = f"lower warm_start.batch, which is {recipe.warm_start.batch}"
+        with within_memory("while the warm start was fitted", advice=needs):
+            base = _fit(recipe, base, folder, report=report)
     return _loaded(recipe, base, folder)
 
 
 def measure_start(
     policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int, out: Path, known: bool = False
 ) -> WarmStart:
-    """Validity, evenness and accuracy on these rows, greedy and sampled. `known`: read what was measured before."""
+    """Validity, evenness and accuracy on these rows, greedy and sampled.
+
+    `known`: read what was measured before; where that was lost, the policy must be the start still, and is measured.
+    """
     file = out / FOLDER / "start.json"
-    if known:
-        return msgspec.json.decode(file.read_bytes(), type=WarmStart)
+    if known and (before := _measured(file)) is not None:
+        return before
     greedy = _score(policy, scorer, rows, seed=None)
     # Several plans a row: evenness within two points cannot be told from a few hundred choices.
     rows_sampled = [row for row in rows for _ in range(SAMPLES)]
@@ -131,6 +134,13 @@ def measure_start(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_durably(file, msgspec.json.encode(start))
     return start
+
+
+def _measured(file: Path) -> WarmStart | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=WarmStart)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
 
 
 def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
@@ -195,6 +205,22 @@ def make_tiny(recipe: Recipe, settings: TinySettings, *, report: Report) -> tupl
         if step % 20 == 0:
             report(step, float(loss.detach()))
     return model.eval(), tokenizer
+
+
+def _fit(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path, *, report: Report) -> tuple[Any, Any]:
+    """Fit the start and seal it in its folder; the base that it stands on, as it was."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if base is None:
+        assert recipe.base.tiny is not None
+        base = make_tiny(recipe, recipe.base.tiny, report=report)
+        base[0].save_pretrained(folder / "base")
+        base[1].save_pretrained(folder / "base")
+    if recipe.policy.rank:
+        policy = _fitted(recipe, base, report=report)
+        export(policy, folder / "policy")
+        base = (policy.model.unload(), base[1])
+    seal(folder, step=recipe.warm_start.steps)
+    return base
 
 
 def _fitted(recipe: Recipe, base: tuple[Any, Any], *, report: Report) -> Policy:

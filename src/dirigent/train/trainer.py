@@ -1,0 +1,179 @@
+"""TRL's trainer, set to a recipe: one optimiser step for each batch of rollouts, and resumed as the recipe has it now.
+
+The dataset TRL is given only counts: `rollouts.py` draws the real rows, because what to draw follows what was learned
+and because groups without variance are replaced before TRL ever sees them.
+
+What is changed of TRL, in subclasses made on call because importing it takes seconds: which adapter a checkpoint holds,
+whose rate counts after one was read, and that a group's prompt is read once. Knows nothing of rewards or curricula.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dirigent.train.policy import ADAPTER, Policy
+from dirigent.train.recipe import GrpoSettings, Recipe, batching
+from dirigent.train.rollouts import Rollouts
+from dirigent.train.shared_prompts import log_probs_and_entropies
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
+
+REFERENCE_ADAPTER = "ref"
+"""TRL's copy of the adapter as it started, from which the policy's distance is measured."""
+
+
+def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Path, callback: Any) -> Any:
+    """The trainer of a policy whose rows these rollouts draw."""
+    from transformers import PrinterCallback
+
+    kind = _resuming_trainer(policy, rate=recipe.grpo.learning_rate)
+    if recipe.grpo.share_prompts and policy.model.config._attn_implementation == "sdpa":
+        kind = _sharing_prompts(kind)
+    trainer = kind(
+        model=policy.model,
+        reward_funcs=[rollouts.plan_reward],
+        args=trainer_arguments(recipe, out=out),
+        train_dataset=_counting_rows(recipe.grpo.prompts),
+        processing_class=policy.tokenizer,
+        rollout_func=rollouts.sample,
+        callbacks=[callback],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _resuming_trainer(policy: Policy, *, rate: float) -> Any:
+    """TRL's trainer, but that a checkpoint holds the policy alone and the recipe's rate counts after it was read.
+
+    Of a checkpoint with adapters in folders transformers loads those alone. TRL's reference is one, so the policy
+    itself would begin again from its warm start. The reference is that start, which lies in the run's folder already
+    and is on the model before a checkpoint is read: it is neither kept nor looked for.
+    """
+    from trl import GRPOTrainer
+
+    class Resuming(GRPOTrainer):  # type: ignore[misc]
+        def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+            super()._save(output_dir, state_dict)
+            shutil.rmtree(Path(output_dir or self.args.output_dir) / REFERENCE_ADAPTER, ignore_errors=True)
+
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+            if hasattr(policy.model, "peft_config"):
+                policy.model.load_adapter(resume_from_checkpoint, ADAPTER, is_trainable=True)
+            else:
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+        def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            if checkpoint is not None:
+                set_rate(self.lr_scheduler, rate)
+
+    return Resuming
+
+
+def set_rate(schedule: Any, rate: float) -> None:
+    """Put a schedule, and the optimiser it leads, where it would be now had this been its rate from the first step.
+
+    A checkpoint brings back the rate that the schedule began with and the one that the optimiser had last, so that
+    another rate, schedule or number of steps would not count, or not for the next step.
+    """
+    schedule = getattr(schedule, "scheduler", schedule)  # accelerate wraps it for DeepSpeed
+    if not hasattr(schedule, "lr_lambdas"):
+        return  # DeepSpeed's own, whose rate stands in DeepSpeed's settings
+    schedule.base_lrs = [rate for _ in schedule.base_lrs]
+    schedule._last_lr = [rate * factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+    for group, now in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
+        group["initial_lr"], group["lr"] = rate, now
+
+
+def _sharing_prompts(kind: Any) -> Any:
+    """The same trainer, but that a group's prompt is read once."""
+
+    class SharingPrompts(kind):  # type: ignore[misc]
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **options: Any
+        ) -> tuple[Any, Any, Any]:
+            with self.accelerator.autocast():
+                logps, entropies = log_probs_and_entropies(
+                    model, input_ids, attention_mask, completion_tokens=logits_to_keep
+                )
+            return logps, entropies, None
+
+    return SharingPrompts
+
+
+def _counting_rows(n: int) -> Any:
+    """Rows that only count: one epoch is one step, and `Rollouts` draws what is really asked."""
+    from datasets import Dataset
+
+    return Dataset.from_dict({"prompt": [""] * n})
+
+
+def trainer_arguments(recipe: Recipe, *, out: Path, processes: int | None = None) -> Any:
+    """The recipe in TRL's words."""
+    import torch
+    from trl import GRPOConfig
+
+    cuda = torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(out),
+        seed=recipe.seed,
+        bf16=cuda,
+        use_cpu=not cuda,
+        dataloader_pin_memory=False,
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="steps",
+        save_steps=recipe.grpo.save_every_steps,
+        save_total_limit=None,  # ours go when a newer one is sealed, not when it is written
+        **_sampling(recipe.grpo, processes=processes or int(os.environ.get("WORLD_SIZE", "1"))),
+        **_loss(recipe.grpo),
+        **_optimising(recipe.grpo),
+    )
+
+
+def _sampling(settings: GrpoSettings, *, processes: int) -> dict[str, Any]:
+    parts = batching(settings, processes=processes)
+    vllm = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": settings.vllm_memory,
+    }
+    return {
+        "per_device_train_batch_size": parts.minibatch,
+        "gradient_accumulation_steps": parts.accumulation,
+        "num_generations": settings.rollouts,
+        "max_completion_length": settings.max_completion_tokens,
+        "temperature": settings.temperature,
+        "top_p": 1.0,
+        "top_k": 0,
+        **(vllm if settings.sampler == "vllm" else {}),
+    }
+
+
+def _loss(settings: GrpoSettings) -> dict[str, Any]:
+    return {
+        "loss_type": settings.loss,
+        "scale_rewards": "group" if settings.scale == "group" else "none",
+        "epsilon": settings.epsilon,
+        "beta": settings.beta,
+        "use_adaptive_entropy": settings.entropy_target > 0,
+        "entropy_target": settings.entropy_target,
+        "entropy_coef_delta": settings.entropy_step,
+        "entropy_coef_max": settings.entropy_most,
+    }
+
+
+def _optimising(settings: GrpoSettings) -> dict[str, Any]:
+    return {
+        "max_steps": settings.steps,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule),
+        "warmup_steps": round(settings.warmup * settings.steps),
+        "weight_decay": 0.0,
+        "max_grad_norm": settings.clip_norm,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+    }

@@ -1,0 +1,216 @@
+"""Going on with a run: from the same numbers, towards the same start, under the recipe as it is now."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the train extra")
+
+from dirigent.errors import ConfigError  # noqa: E402
+from dirigent.train.memory import OutOfMemory, within_memory  # noqa: E402
+from dirigent.train.policy import Policy  # noqa: E402
+from dirigent.train.recipe import GrpoSettings, Recipe  # noqa: E402
+from dirigent.train.run import Change, Result, train  # noqa: E402
+from dirigent.train.trainer import set_rate  # noqa: E402
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_recipe: Recipe) -> Recipe:
+    """An adapter that is held near its start, for four updates."""
+    assert tiny_recipe.base.tiny is not None
+    tiny = msgspec.structs.replace(tiny_recipe.base.tiny, steps=tiny_recipe.base.tiny.steps // 6)
+    return msgspec.structs.replace(
+        tiny_recipe,
+        base=msgspec.structs.replace(tiny_recipe.base, tiny=tiny),
+        policy=msgspec.structs.replace(tiny_recipe.policy, rank=4),
+        warm_start=msgspec.structs.replace(tiny_recipe.warm_start, n=200, steps=20, measure=20),
+        grpo=msgspec.structs.replace(
+            tiny_recipe.grpo, steps=4, prompts=4, rollouts=8, save_every_steps=2, beta=0.05, learning_rate=5e-3
+        ),
+        eval=msgspec.structs.replace(tiny_recipe.eval, every_steps=2, n=20),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """The run without a break."""
+    return train(recipe, out=tmp_path_factory.mktemp("whole"), quiet=True)
+
+
+def cut(whole: Result, out: Path, *, at: int) -> Path:
+    """The run as it was when this update's checkpoint was sealed."""
+    shutil.copytree(whole.out, out)
+    for folder in out.glob("checkpoint-*"):
+        if int(folder.name.removeprefix("checkpoint-")) > at:
+            shutil.rmtree(folder)
+    (out / "metrics.jsonl").unlink()
+    return out
+
+
+def train_rows(out: Path | str) -> dict[int, dict[str, Any]]:
+    rows = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row for row in rows if row["kind"] == "train"}
+
+
+def changed(recipe: Recipe, **grpo: Any) -> Recipe:
+    return msgspec.structs.replace(recipe, grpo=msgspec.structs.replace(recipe.grpo, **grpo))
+
+
+def weights(file: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(str(file / "adapter_model.safetensors"))
+
+
+def test_an_adapter_is_taken_up_where_it_was_and_held_near_the_warm_start(
+    recipe: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference is not in the checkpoint: it is the warm start, on the model before the checkpoint is read."""
+    seen: dict[str, Any] = {}
+
+    def spy(policy: Policy, folder: Path) -> None:
+        from peft import get_peft_model_state_dict
+
+        for name in ("default", "ref"):
+            seen[name] = get_peft_model_state_dict(policy.model, adapter_name=name)
+
+    monkeypatch.setattr("dirigent.train.policy.export", spy)
+    out = cut(whole, tmp_path / "again", at=2)
+    assert not (out / "checkpoint-2" / "ref").exists()
+    # As they were sealed before: with a reference, which nothing may read.
+    shutil.copytree(out / "adapter", out / "checkpoint-2" / "ref")
+    train(recipe, out=out, resume=True, quiet=True)
+
+    before, after = train_rows(whole.out), train_rows(out)
+    for step in (3, 4):
+        for name in ("loss", "grad_norm", "reward", "kl", "learning_rate"):
+            assert after[step][name] == pytest.approx(before[step][name], rel=1e-4, abs=1e-6), (step, name)
+    assert all(before[4][name] > 0 for name in ("kl", "grad_norm"))
+    start = weights(out / "warm-start" / "policy")
+    assert start.keys() == seen["ref"].keys()
+    assert all(torch.allclose(seen["ref"][name], tensor.float()) for name, tensor in start.items())
+    assert any(not torch.allclose(seen["default"][name], tensor.float()) for name, tensor in start.items())
+
+
+def test_a_finished_run_is_made_longer_at_another_rate_in_smaller_passes(
+    recipe: Recipe, whole: Result, tmp_path: Path
+) -> None:
+    out = cut(whole, tmp_path / "longer", at=4)
+    longer = changed(recipe, steps=8, learning_rate=2e-3, schedule="linear", minibatch_rows=16, save_every_steps=1)
+    result = train(longer, out=out, resume=True, quiet=True)
+    assert (result.step, result.finished) == (8, True)
+    what = (
+        "steps 4 -> 8, minibatch_rows 128 -> 16, learning_rate 0.005 -> 0.002, schedule constant -> linear, "
+        "save_every_steps 2 -> 1"
+    )
+    assert result.changes == (Change(5, what),)
+    assert result.notes[-1] == f"the recipe has changed from update 5 on: {what}"
+    assert msgspec.json.decode((out / "result.json").read_bytes(), type=Result) == result
+    rows = train_rows(out)
+    assert sorted(rows) == [5, 6, 7, 8]
+    # Down a line over 8 updates, 4 of which are taken, whatever rate the checkpoint remembered.
+    assert [rows[step]["learning_rate"] for step in rows] == pytest.approx([2e-3 * left / 8 for left in (4, 3, 2, 1)])
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-7", "checkpoint-8"]
+
+
+@pytest.mark.parametrize("schedule", ["constant_with_warmup", "cosine", "linear"])
+def test_after_a_checkpoint_the_rate_is_what_the_recipe_makes_it_at_that_step(schedule: str) -> None:
+    from transformers import get_scheduler
+
+    def at_step(n: int, *, rate: float, steps: int, kind: str = schedule) -> tuple[Any, Any]:
+        optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=rate)
+        led = get_scheduler(kind, optimizer=optimiser, num_warmup_steps=2, num_training_steps=steps)
+        for _ in range(n):
+            optimiser.step()
+            led.step()
+        return optimiser, led
+
+    optimiser, old = at_step(5, rate=3e-4, steps=10, kind="cosine")
+    resumed, led = at_step(0, rate=8e-4, steps=20)
+    resumed.load_state_dict(optimiser.state_dict())
+    led.load_state_dict(old.state_dict())
+    assert resumed.param_groups[0]["lr"] < 3e-4  # what the checkpoint alone would have gone on with
+    set_rate(led, 8e-4)
+    unbroken, always = at_step(5, rate=8e-4, steps=20)
+    for _ in range(3):
+        assert resumed.param_groups[0]["lr"] == unbroken.param_groups[0]["lr"]
+        assert led.get_last_lr() == always.get_last_lr()
+        for one in (resumed, led, unbroken, always):
+            one.step()
+
+
+def test_a_start_whose_figures_were_lost_is_measured_again(recipe: Recipe, whole: Result, tmp_path: Path) -> None:
+    out = cut(whole, tmp_path / "again", at=2)
+    (out / "warm-start" / "start.json").unlink()
+    result = train(recipe, out=out, resume=True, quiet=True)
+    assert result.start == whole.start
+    assert (out / "warm-start" / "start.json").exists()
+
+
+def test_a_damaged_warm_start_is_not_fitted_anew_under_a_policy_that_left_it(
+    recipe: Recipe, whole: Result, tmp_path: Path
+) -> None:
+    out = cut(whole, tmp_path / "again", at=2)
+    (out / "warm-start" / "policy" / "adapter_model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"warm-start is damaged: policy/adapter_model\.safetensors is missing"):
+        train(recipe, out=out, resume=True, quiet=True)
+
+
+# --- out of memory ---
+
+
+def out_of_memory(*_: Any, **__: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 1 GiB")
+
+
+def test_memory_that_is_out_while_plans_are_sampled_names_the_setting_and_keeps_the_checkpoint(
+    recipe: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = cut(whole, tmp_path / "run", at=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "write", out_of_memory)
+        with pytest.raises(OutOfMemory) as raised:
+            train(changed(recipe, oversample=2.0), out=out, resume=True, quiet=True)
+    assert str(raised.value) == (
+        "out of memory while plans were sampled and carried out (2.50 GiB more were wanted): "
+        "lower grpo.oversample, which is 2. The checkpoint of update 2 is kept; --resume goes on from it"
+    )
+    assert train(recipe, out=out, resume=True, quiet=True).finished
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rft"])
+def test_memory_that_is_out_in_the_update_names_the_size_of_its_passes(
+    algorithm: Any, recipe: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(Path(whole.out) / "warm-start", tmp_path / "warm-start")
+    monkeypatch.setattr("dirigent.train.trainer.log_probs_and_entropies", out_of_memory)
+    monkeypatch.setattr("dirigent.train.rft.imitate", out_of_memory)
+    with pytest.raises(OutOfMemory) as raised:
+        train(msgspec.structs.replace(recipe, algorithm=algorithm), out=tmp_path, quiet=True)
+    assert str(raised.value) == (
+        "out of memory in the update (2.50 GiB more were wanted): lower grpo.minibatch_rows, which is 32; "
+        "16 takes about half. The warm start is kept; --resume goes on from it"
+    )
+
+
+def test_where_no_smaller_portion_is_left_the_advice_is_another_run() -> None:
+    from dirigent.train.rollouts import smaller_batches
+
+    assert "lower grpo.oversample, which is 1.5" in smaller_batches(GrpoSettings(oversample=1.5))
+    assert "oversample is 1 already" in smaller_batches(GrpoSettings())
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    with pytest.raises(RuntimeError, match="no kernel") as raised, within_memory("here", advice="do less"):
+        raise RuntimeError("no kernel")
+    assert not isinstance(raised.value, OutOfMemory)
+    with pytest.raises(OutOfMemory, match=r"^out of memory here: do less$"), within_memory("here", advice="do less"):
+        raise torch.OutOfMemoryError("CUDA error")
