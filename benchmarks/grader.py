@@ -1,11 +1,11 @@
 """Does the code grader tell right from wrong, and how fast?
 
-    python benchmarks/grader.py --data FOLDER [--limit N] [--rounds 1] [--json]
+    python benchmarks/grader.py --data FOLDER [--limit N] [--rounds 1] [--least 12] [--json]
 
-FOLDER holds questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz. Every reference solution must pass; every
+FOLDER holds questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz. Every reference solution in them must pass; every
 known-wrong one must fail: a stub that returns nothing, the reference with its result wrapped, another problem's
-reference under this one's name. Prints one line a set, "N of N", and the programs graded each
-second; exits 1 if any N falls short.
+reference under this one's name. Prints one line a set, "N of N", and the programs graded each second; exits 1 if any N
+falls short, or if they are fewer a second than `--least`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,21 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=None, help="so many rows of each set")
     parser.add_argument("--rounds", type=int, default=1, help="grade everything so often; verdicts must not change")
+    parser.add_argument("--least", type=float, default=12.0, help="programs a second that are enough (12); 0: any")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     args = parser.parse_args()
     figures = asyncio.run(measure(args.data, limit=args.limit, rounds=args.rounds, quiet=args.json))
     print(json.dumps(figures))
-    sys.exit(0 if figures["whole"] else 1)
+    if slow := too_slow(figures["programs_per_s"], least=args.least):
+        print(slow, file=sys.stderr)
+    sys.exit(0 if figures["whole"] and not slow else 1)
+
+
+def too_slow(programs_per_s: float, *, least: float) -> str:
+    """What is said where the rate falls short; empty where it does not."""
+    if programs_per_s >= least:
+        return ""
+    return f"too slow: {programs_per_s} programs a second, not {least:g}; on a busy machine give  --least 0"
 
 
 async def measure(data: Path, *, limit: int | None, rounds: int, quiet: bool) -> dict[str, Any]:

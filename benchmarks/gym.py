@@ -41,6 +41,8 @@ from dirigent.weights import FOLDER, packaged
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(dirigent.__file__).parent
 RECIPE = ROOT / "recipes" / "eval-gym.toml"
+OUT = ROOT / "docs" / "results" / "gym.json"
+"""Not the recipe's `out`: with the recipe alone the trained planners' rows would be missing there."""
 TRAINED = ("conductor", "conductor:2", "warm-start")
 """In two rounds an answer may be accepted, or planned for again."""
 EARLIER = ROOT / "docs" / "results" / "gym-language.json"
@@ -60,7 +62,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
-    out = args.out or ROOT / recipe.out
+    out = args.out or OUT
     there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
     try:
         # Before anything is asked: a file that cannot be read must not cost a run.
@@ -74,7 +76,8 @@ def main() -> None:
             limit=args.limit or recipe.limit,
             workers=args.workers or recipe.workers,
         )
-        print(as_table(evaluated(recipe, out, earlier, resume=args.resume, keep=args.keep)))
+        source = source_of(language=args.language)
+        print(as_table(evaluated(recipe, out, earlier, resume=args.resume, keep=args.keep, source=source)))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     for name in TRAINED:
@@ -82,14 +85,26 @@ def main() -> None:
             print(f"not in the table: {name}, whose weights are not in the package yet")
 
 
+def source_of(*, language: bool) -> str:
+    """What the report names as giving it again."""
+    recipe = str(RECIPE.relative_to(ROOT))
+    return f"benchmarks/gym.py --language ({recipe})" if language else recipe
+
+
 def evaluated(
-    recipe: EvalRecipe, out: Path, earlier: Report | None, *, resume: bool, keep: Path | None = None
+    recipe: EvalRecipe,
+    out: Path,
+    earlier: Report | None,
+    *,
+    resume: bool,
+    keep: Path | None = None,
+    source: str = "recipes/eval-gym.toml",
 ) -> Report:
     """The report, once it is written; only then are the outcomes it was made of thrown away. `keep` gets a copy."""
     scratch = scratch_of(out, recipe, commit=asyncio.run(source_commit()))
     if resume:
         say_if_anew(out, scratch)
-    report = asyncio.run(carried_out(recipe, scratch, resume=resume, traces=False, source="recipes/eval-gym.toml"))
+    report = asyncio.run(carried_out(recipe, scratch, resume=resume, traces=False, source=source))
     report = with_earlier(report, earlier)
     out.write_bytes(as_json(report))
     write_pages(report, out)

@@ -11,8 +11,7 @@ want training runs (controls a to d) or torch are `claims.py`'s: here they say t
 
 Every outcome is kept in reports/ as it comes, so a run that was cut goes on when it is started again; `--anew` begins
 from nothing. `--record` takes over what `dirigent eval --tasks gym` has finished on the same questions with the same
-files. Writes docs/results/must.json and must.md. Needs the extra `local`; an hour and a half on two cores,
-about half an hour with the outcomes of an evaluation.
+files. Writes docs/results/must.{json,md}. Needs the extra `local`; 90 minutes on two cores, about 30 with `--record`.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ PLANNERS = (CONDUCTOR, TWO_ROUNDS, WARM_START, "best", "vote", "oracle", "ceilin
 SECOND_SEED, HANDWRITTEN = "a second seed of the generator", "questions written by hand, in other words"
 PLACED = "questions written by hand: the right workers, each reading what it needs"
 """Exact workers know the generator's words alone, so a right plan in a person's words may still get no answer."""
-SAMPLED = ("sampled:", "pass@16:")
-"""Lines about many plans a question, which are no must of the shipped files."""
+SAMPLED = ("sampled:", "pass@16:", "worker farthest from an even choice")
+"""Lines about sampled plans, which are no must of the shipped files: `claims.py` and the training run have them."""
 
 
 class Must(msgspec.Struct, frozen=True):
@@ -97,8 +96,7 @@ def main() -> None:
     except DirigentError as error:
         sys.exit(f"error: {error}")
     if latency:
-        plan_s = latency["cached"]["p50_s"], latency["cold"]["p50_s"]
-        evidence = msgspec.structs.replace(evidence, plan_s=plan_s)
+        evidence = msgspec.structs.replace(evidence, plan_s=(latency["cached"]["p50_s"], latency["cold"]["p50_s"]))
     lines = [line for line in claims(evidence, seed=args.seed) if not any(way in line.name for way in SAMPLED)]
     found = Must(
         table=[*lines, *own_lines(evidence)],
@@ -122,17 +120,15 @@ def main() -> None:
 async def measured(args: argparse.Namespace, settings: GymSettings, about: Mapping[str, str], file: Path) -> Evidence:
     """All but the seconds: what the record in `file` does not hold is asked."""
     replies = Replies()
-    async with gym_workers(args.workers, (CONDUCTOR, WARM_START), ROSTER, adapters=args.adapters, replies=replies) as (
-        worker_for,
-        factories,
-    ):
+    trained = (CONDUCTOR, WARM_START)
+    opened = gym_workers(args.workers, trained, ROSTER, adapters=args.adapters, replies=replies)
+    async with opened as (worker_for, factories):
         resume = not args.anew
         with Record.open(file, about, resume=resume) as record, replies.kept_beside(file, resume=resume):
             if args.record:
                 _say(f"{taken_over(record, args.record, about):,} outcomes taken over from {args.record}")
             _say(f"{record.count:,} outcomes are there; all are kept in {file}")
-            bench = Bench(settings, worker_for, factories, record, args.controls)
-            return await gathered(bench)
+            return await gathered(Bench(settings, worker_for, factories, record, args.controls))
 
 
 def about_of(settings: GymSettings, args: argparse.Namespace) -> dict[str, str]:
@@ -160,7 +156,7 @@ def taken_over(record: Record, file: Path, about: Mapping[str, str]) -> int:
                 f"{file} has {name} = {theirs.get(name, '')!r}, not {about[name]!r}; "
                 "leave --record out, or evaluate the same questions with the same files"
             )
-    wanted = [o for o in outcomes if o.planner in PLANNERS or o.planner.startswith("single:")]
+    wanted = (o for o in outcomes if o.planner in PLANNERS or o.planner.startswith("single:"))
     new = [o for o in wanted if not o.failed and record.finished(*o.key) is None]
     for outcome in new:
         record.add(outcome)
@@ -185,11 +181,9 @@ class Bench(msgspec.Struct, frozen=True):
 
     async def asked(self, name: str, tasks: Sequence[Task], pool_for: PoolFor) -> Run:
         """The conductor on these questions over these pools, under a name that the record knows it by."""
-        entry = Entry(name, self.factories[CONDUCTOR])
-        outcomes = await evaluate(
-            [entry], tasks, pool_for=pool_for, record=self.record, seed=self.settings.seed, observe=told()
-        )
-        return run_of(tasks, outcomes, pool_for)
+        entries, seed = [Entry(name, self.factories[CONDUCTOR])], self.settings.seed
+        done = await evaluate(entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=told())
+        return run_of(tasks, done, pool_for)
 
 
 async def gathered(bench: Bench) -> Evidence:
@@ -251,11 +245,11 @@ def scored(outcome: Outcome) -> Scored:
 
 def own_lines(evidence: Evidence) -> list[Claim]:
     """Lines beside those of the claims: how many answers are right, the ceiling aside."""
-    runs = {"conductor": _right(evidence.test), "warm start": _right(evidence.warm_start)}
+    runs = {"conductor": evidence.test, "warm start": evidence.warm_start}
     return [
         Claim(f"{name}: right answers", value=found.value, interval=found.interval, n=found.n)
-        for name, found in runs.items()
-        if found is not None
+        for name, run in runs.items()
+        if (found := _right(run)) is not None
     ]
 
 
@@ -336,8 +330,8 @@ def _scores(outcomes: Sequence[Outcome]) -> Scores:
 
 def _cost_ratio(outcomes: Sequence[Outcome], others: Sequence[Outcome]) -> float | None:
     """Mean cost over mean cost; None where the others cost nothing."""
-    below_usd = mean([outcome.cost_usd for outcome in others])
-    return mean([outcome.cost_usd for outcome in outcomes]) / below_usd if outcomes and below_usd else None
+    mine_usd, theirs_usd = (mean([outcome.cost_usd for outcome in some]) for some in (outcomes, others))
+    return mine_usd / theirs_usd if outcomes and theirs_usd else None
 
 
 def _right(run: Run | None) -> Share | None:
@@ -349,14 +343,12 @@ def latency_of(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     if not args.latency:
         return {}
     if file.exists() and not args.anew:
-        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+        return dict(json.loads(file.read_text(encoding="utf-8")))
     from benchmarks.plan_latency import measure
 
     _say(f"seconds of a plan, {args.latency} questions")
-    adapter = str(packaged(args.adapters)[CONDUCTOR])
-    timed = argparse.Namespace(adapter=adapter, questions=args.latency, threads=2, seed=args.seed, beside=False)
-    found = asyncio.run(measure(timed))
+    timed = {"adapter": str(packaged(args.adapters)[CONDUCTOR]), "questions": args.latency, "seed": args.seed}
+    found: dict[str, Any] = asyncio.run(measure(argparse.Namespace(**timed, threads=2, beside=False)))
     file.write_text(json.dumps(found), encoding="utf-8")
     return found
 

@@ -19,6 +19,8 @@ import re
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from dirigent.evals.evaluate import Evaluated  # noqa: E402
 from dirigent.evals.live import evaluate_live  # noqa: E402
 from dirigent.evals.live_pool import live_pool  # noqa: E402
 from dirigent.evals.outcome import Outcome  # noqa: E402
-from dirigent.evals.questions import gather, grading  # noqa: E402
+from dirigent.evals.questions import gather, grading, held_out  # noqa: E402
 from dirigent.evals.recipe import EvalRecipe, load_recipe  # noqa: E402
 from dirigent.evals.report import Report, as_table  # noqa: E402
 from dirigent.messages import Event  # noqa: E402
@@ -50,9 +52,16 @@ from dirigent.tasks.benchmarks import BENCHMARKS  # noqa: E402
 from dirigent.worker import Price  # noqa: E402
 
 KEY = "DRY_RUN_KEY"
-SIZES = {"math500": 500, "mmlu": 14042, "rlpr": 15540, "livecodebench": 175, "aime25": 30, "bigcodebench_hard": 148,
-         "gpqa": 198}  # fmt: skip
-"""Questions of each test; the recipe's limit caps them."""
+SIZES = {"math500": 500, "mmlu": 14042, "rlpr": 15540, "livecodebench": 175, "aime24": 30, "aime25": 30,
+         "bigcodebench_hard": 148, "gpqa": 198}  # fmt: skip
+"""Questions of each test, as published."""
+NEEDS = {
+    "livecodebench": "a machine that can sandbox",
+    "bigcodebench_hard": "a machine that can sandbox; only questions that need nothing beyond the standard library are "
+    "asked, how many is seen then, so its figures are **not comparable** with published ones",
+    "gpqa": "its terms accepted on the hub, and `HF_TOKEN`",
+}
+"""What a task needs besides the workers' keys."""
 
 
 def main() -> None:
@@ -73,8 +82,15 @@ def main() -> None:
     sys.exit(0 if found.figures["whole"] else 1)
 
 
+class Counts(msgspec.Struct, frozen=True):
+    asked: int
+    fit: int
+
+
 class DryRun(msgspec.Struct, frozen=True):
     report: Report
+    counts: dict[str, Counts]
+    """Of the real run: questions of each task."""
     estimates: dict[str, Estimate]
     figures: dict[str, Any]
 
@@ -92,10 +108,11 @@ async def dry_run(*, rows: int, fit: int) -> DryRun:
             seen.append(event.outcome)
 
     with tempfile.TemporaryDirectory() as folder:
-        stub = StubProvider(Answers(recipe, rows + fit).answer)
+        most = max(rows + fit, 3 * fit)  # a third of a set at most is held out
+        stub = StubProvider(Answers(recipe, most).answer)
         async with stub, open_runtime(stubbed(real, stub)) as runtime:
             questions = await gather(
-                recipe.tasks, data=written(recipe, rows + fit, Path(folder)), limit=rows, fit=fit, seed=recipe.seed
+                recipe.tasks, data=written(recipe, most, Path(folder)), limit=rows, fit=fit, seed=recipe.seed
             )
             pool, trained = live_pool(runtime, recipe.planners)
             async with grading(questions) as (questions, sandbox):
@@ -110,12 +127,15 @@ async def dry_run(*, rows: int, fit: int) -> DryRun:
                     trained=trained,
                     pool_name="a stub on loopback",
                     commit=await source_commit(),
+                    date=datetime.now(UTC).date().isoformat(),
                     observe=observe,
                 )
         calls = len(stub.calls)
     prices = {worker.name: card(worker).price or Price() for worker in real.config.worker}
-    estimates = estimated(recipe, seen, prices, fit_of={task.id for task in questions.fit})
-    return DryRun(report, estimates, figures_of(report, estimates, calls=calls, seconds=time.monotonic() - began))
+    counts = counts_of(recipe)
+    estimates = estimated(recipe, seen, prices, counts=counts, fit_of={task.id for task in questions.fit})
+    figures = figures_of(report, estimates, calls=calls, seconds=time.monotonic() - began)
+    return DryRun(report, counts, estimates, figures)
 
 
 def stubbed(real: Loaded, stub: StubProvider) -> Loaded:
@@ -137,10 +157,15 @@ def stubbed(real: Loaded, stub: StubProvider) -> Loaded:
 
 def written(recipe: EvalRecipe, n: int, folder: Path) -> Path:
     """Made-up rows of every task, in a data folder."""
-    for name in recipe.tasks:
+    for name in sets_of(recipe):
         lines = (json.dumps(row) for row, _ in published(name, n))
         (folder / f"{BENCHMARKS[name].files[-1]}.jsonl").write_text("\n".join(lines))
     return folder
+
+
+def sets_of(recipe: EvalRecipe) -> list[str]:
+    """The tasks, and other benchmarks that are their training parts."""
+    return list(dict.fromkeys([*recipe.tasks, *(BENCHMARKS[name].train_from or name for name in recipe.tasks)]))
 
 
 class Answers:
@@ -155,7 +180,7 @@ class Answers:
     ACCEPT = "model_id = []\nsubtasks = []\naccess_list = []"
 
     def __init__(self, recipe: EvalRecipe, n: int) -> None:
-        self.right = {(name, i): reply for name in recipe.tasks for i, (_, reply) in enumerate(published(name, n))}
+        self.right = {(name, i): reply for name in sets_of(recipe) for i, (_, reply) in enumerate(published(name, n))}
 
     def answer(self, call: StubCall) -> str:
         text = json.dumps(call.body, ensure_ascii=False)
@@ -181,17 +206,36 @@ class Answers:
         return f"The answer is ({letter[1]})." if letter else reply
 
 
+def counts_of(recipe: EvalRecipe) -> dict[str, Counts]:
+    """How many questions of each task the real run asks and fits on, by the rules of `gather`, from the hub."""
+
+    def counts(name: str) -> Counts:
+        other = BENCHMARKS[name].train_from
+        has_training = BENCHMARKS[name].train_hub or (other and other not in recipe.tasks)
+        held = 0 if has_training else held_out(SIZES[name], fit=recipe.fit)
+        asked = SIZES[name] - held
+        train = min(recipe.fit, SIZES.get(other) or recipe.fit)
+        return Counts(min(asked, recipe.limit or asked), train if has_training else held)
+
+    return {name: counts(name) for name in recipe.tasks}
+
+
 def estimated(
-    recipe: EvalRecipe, seen: list[Outcome], prices: dict[str, Price], *, fit_of: set[str]
+    recipe: EvalRecipe,
+    seen: list[Outcome],
+    prices: dict[str, Price],
+    *,
+    counts: dict[str, Counts],
+    fit_of: set[str],
 ) -> dict[str, Estimate]:
     """What the real run would cost, planner by planner; `fitting` is what choosing and learning take."""
     test = [outcome for outcome in seen if outcome.task not in fit_of]
-    asked = {name: min(SIZES[name], recipe.limit or SIZES[name]) for name in recipe.tasks}
+    asked = {name: count.asked for name, count in counts.items()}
     found = estimate_by_planner(test, prices, questions=asked, max_output_tokens=recipe.max_output_tokens)
     fitting = estimate_by_planner(
         [outcome for outcome in seen if outcome.task in fit_of],
         prices,
-        questions=dict.fromkeys(recipe.tasks, recipe.fit),
+        questions={name: count.fit for name, count in counts.items()},
         max_output_tokens=recipe.max_output_tokens,
     )
     return {**found, "fitting": sum(fitting.values(), Estimate(0.0, 0.0, 0.0))}
@@ -220,6 +264,9 @@ def figures_of(report: Report, estimates: dict[str, Estimate], *, calls: int, se
         "estimate_calls": round(total.calls),
         "by_planner_usd": {name: round(found.usual_usd, 1) for name, found in estimates.items()},
         "commit": report.commit,
+        "date": report.date,
+        "seed": report.seed,
+        "prices": f"genai-prices {version('genai-prices')}",
     }
 
 
@@ -236,7 +283,11 @@ def as_page(found: DryRun) -> str:
         "With keys, `dirigent eval recipes/eval-paper.toml` fills the table. Its cost is estimated from the calls of "
         "the dry run, list prices, assumed question lengths, and replies of 900 tokens (usual) or 4,096 (most). "
         "What is not known before: who turns out best, how many samples cost as much as the conductor, how many of "
-        "BigCodeBench's questions need no library.",
+        "BigCodeBench's questions need no library; all are counted. **The conductor's own planning is counted as "
+        "free**, here and in the table: its calls and tokens count, but no USD, as it runs on a machine of your own.",
+        "",
+        *needed(found),
+        "## Cost",
         "",
         "| planner | calls | usual, USD | most, USD |",
         "| --- | --- | --- | --- |",
@@ -248,7 +299,42 @@ def as_page(found: DryRun) -> str:
     unpriced = [name for name, price in found.report.prices.items() if price is None or not price.output]
     if unpriced:
         lines += ["", f"Taken as free, for want of a price: {', '.join(unpriced)}."]
-    return "\n".join([*lines, "", f"Commit `{figures['commit'] or 'unknown'}`.", ""])
+    made = f"Commit `{figures['commit'] or 'unknown'}`, {figures['date']}, seed {figures['seed']}."
+    return "\n".join([*lines, "", *priced(found), made, ""])
+
+
+def needed(found: DryRun) -> list[str]:
+    """What has to be there before the rows can be filled."""
+    lines = [
+        "## What it needs",
+        "",
+        "Every row needs the keys that `recipes/pools/seven-workers.toml` names. `conductor` and `conductor:2` need a "
+        "trained 7B, which does not ship: train it by `recipes/paper-7b.toml` and serve it yourself where the pool's "
+        "file says; until then leave both out of `planners`. `vote` and `self-moa` are sized by what the conductor "
+        "costs, and without it by `language`.",
+        "",
+        "| task | questions asked | fitted on | needs besides |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, count in found.counts.items():
+        lines.append(f"| {name} | {count.asked:,} | {count.fit:,} | {NEEDS.get(name, '')} |")
+    return [*lines, ""]
+
+
+def priced(found: DryRun) -> list[str]:
+    """The prices that the estimate is made with, and of when."""
+    lines = [
+        "## Prices",
+        "",
+        f"USD for a million tokens, as {found.figures['prices']} has them for {found.figures['date']}:",
+        "",
+        "| worker | input | output |",
+        "| --- | --- | --- |",
+    ]
+    for name, price in found.report.prices.items():
+        known = price or Price()
+        lines.append(f"| {name} | {known.input:g} | {known.output:g} |")
+    return [*lines, ""]
 
 
 if __name__ == "__main__":

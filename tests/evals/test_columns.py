@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.evals.columns import laid_out
+from dirigent.evals.columns import in_blocks, laid_out
 
 HEADER = ("planner", "accuracy", "calls", "p95")
 ROWS = [("best", "50.0", "1.00", "3 ms"), ("vote", "55.0", "5.00", "40 ms")]
@@ -45,3 +45,20 @@ def test_a_note_stands_beside_the_name_where_it_fits_and_below_where_not() -> No
 
 def test_a_note_never_pushes_a_column_out() -> None:
     assert lines_of(31, best="as wide as the table is, or wider")[0].split() == list(HEADER)
+
+
+def test_where_every_column_counts_they_come_in_blocks_that_fit() -> None:
+    assert in_blocks(HEADER, ROWS, width=31) == lines_of(31)
+    assert in_blocks(HEADER, ROWS, width=30) == [
+        "planner  accuracy  calls",
+        "best         50.0   1.00",
+        "vote         55.0   5.00",
+        "planner    p95",
+        "best      3 ms",
+        "vote     40 ms",
+    ]
+
+
+@pytest.mark.parametrize("width", [17, 5])
+def test_a_block_has_one_column_at_least_however_narrow_it_is(width: int) -> None:
+    assert in_blocks(HEADER, ROWS, width=width)[::3] == ["planner  accuracy", "planner  calls", "planner    p95"]

@@ -10,10 +10,35 @@ import pytest
 from benchmarks import gym as program
 
 from dirigent.errors import ConfigError
-from dirigent.evals.recipe import EvalRecipe
+from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.record import read_outcomes
 
 RECIPE = EvalRecipe(planners=("best", "random"), limit=6, calibration=10, out="gym.json")
+
+
+def test_the_recipe_alone_does_not_write_over_the_published_table() -> None:
+    recipe = load_recipe(program.RECIPE)
+    assert recipe.out == "reports/gym.json"
+    assert program.OUT.parent.parts[-2:] == ("docs", "results")
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [([], "recipes/eval-gym.toml"), (["--language"], "benchmarks/gym.py --language (recipes/eval-gym.toml)")],
+)
+def test_the_report_names_what_gives_it_again(monkeypatch: pytest.MonkeyPatch, options: list[str], source: str) -> None:
+    seen: dict[str, object] = {}
+
+    async def refused(*given: object, **settings: object) -> None:
+        seen.update(settings, out=given[1])
+        raise ConfigError("enough was seen")
+
+    monkeypatch.setattr(program, "carried_out", refused)
+    monkeypatch.setattr(sys, "argv", ["gym.py", *options])
+    with pytest.raises(SystemExit, match="enough was seen"):
+        program.main()
+    assert seen["source"] == source
+    assert Path(str(seen["out"])).parent == program.OUT.parent
 
 
 def hidden(folder: Path) -> list[str]:

@@ -253,7 +253,6 @@ async def test_questions_tell_how_to_close_an_answer(data: Path) -> None:
         ({"planners": ("single:nobody",)}, "no worker is called 'nobody'"),
         ({"planners": ("conductor:2",)}, "'conductor:2' needs a profile of the pool's file"),
         ({"planners": ("best",), "fit": 0}, "no questions to choose the best worker on"),
-        ({"limit": 60, "fit": 60}, "no question of gsm8k is left to ask"),
     ],
 )
 async def test_what_cannot_be_evaluated_is_refused_before_anything_is_paid(

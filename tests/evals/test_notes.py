@@ -9,18 +9,19 @@ import pytest
 from benchmarks import gym as program
 
 from dirigent.evals.beside import read_report
+from dirigent.evals.figures import Figures, figures
 from dirigent.evals.gym import evaluate_gym
 from dirigent.evals.gym_pools import Gym, GymSettings
 from dirigent.evals.gym_workers import exact_worker
 from dirigent.evals.live import evaluate_live
-from dirigent.evals.notes import offered_note, planning_note, times_note
+from dirigent.evals.notes import offered_note, planning_note, standing_note, times_note
 from dirigent.evals.page import as_html
 from dirigent.evals.questions import Questions
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.pool import Pool
 from dirigent.tasks import Task
 from dirigent.workers.scripted import Scripted
-from tests.evals.samples import PRICE
+from tests.evals.samples import PRICE, outcome
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "gym.json"
 
@@ -99,3 +100,58 @@ def test_what_planning_at_home_takes_is_said_to_be_left_out_of_costs() -> None:
     report = read_report(RESULTS)
     for text in (as_table(report), as_markdown(report), as_html(report)):
         assert "not in cost: they run on this machine" in " ".join(text.split())
+
+
+STANDING = "conductor:2's second round left every answer standing: no question was planned again"
+
+
+def in_rounds(planner: str, *, right: int = 3, again: int = 0, calls: int = 2) -> Figures:
+    """Ten questions, some of them planned again with the very workers of the first plan."""
+    return figures(
+        [
+            outcome(planner, str(i), correct=i < right, calls=calls, asked_before=("a",) if i < again else ())
+            for i in range(10)
+        ]
+    )
+
+
+def test_where_a_second_round_changed_nothing_a_note_says_so() -> None:
+    one, two = in_rounds("conductor"), in_rounds("conductor:2", calls=3)
+    assert standing_note({"conductor": one, "conductor:2": two}).startswith(STANDING)
+    assert "warm-start:3's later rounds left" in standing_note({"warm-start": one, "warm-start:3": two})
+
+
+def test_nothing_is_said_of_rounds_that_changed_something_or_are_none() -> None:
+    one, two = in_rounds("conductor"), in_rounds("conductor:2", calls=3)
+    # Asked of the same worker again, its shares are the same: only the count tells.
+    again = in_rounds("conductor:2", again=2)
+    assert (again.planned_again, again.worker_shares) == (2, one.worker_shares)
+    assert standing_note({"conductor": one, "conductor:2": again}) == ""
+    assert standing_note({"conductor": one, "conductor:2": in_rounds("conductor:2", right=4)}) == ""
+    assert standing_note({"conductor:2": two}) == ""
+    # Five samples are no rounds, and who was not asked did not accept.
+    assert standing_note({"vote": one, "vote:5": two, "conductor": one, "conductor:1": one}) == ""
+    assert standing_note({"conductor": figures([]), "conductor:2": figures([])}) == ""
+
+
+def test_how_many_were_planned_again_is_in_the_json_only_where_some_were() -> None:
+    none, some = in_rounds("conductor:2"), in_rounds("conductor:2", again=2)
+    assert b"planned_again" not in msgspec.json.encode(none)
+    assert b'"planned_again":2' in msgspec.json.encode(some)
+    for row in (none, some):
+        assert msgspec.json.decode(msgspec.json.encode(row), type=Figures) == row
+
+
+def test_a_report_from_before_they_were_counted_is_read_and_written_the_same() -> None:
+    report = read_report(RESULTS)
+    assert as_json(report) == RESULTS.read_bytes()
+    rows = {"conductor": in_rounds("conductor"), "conductor:2": in_rounds("conductor:2", calls=3)}
+    old = msgspec.json.decode(as_json(msgspec.structs.replace(report, planners=rows)), type=Report)
+    for text in (as_table(old), as_markdown(old), as_html(old).replace("&#x27;", "'")):
+        assert text.count(STANDING) == 1
+
+
+async def test_below_the_line_on_the_pool_stands_that_planners_have_only_some_of_it() -> None:
+    lines = as_table(await gym_report("best", "oracle", "each", concurrency=8)).splitlines()
+    (start,) = (i for i, line in enumerate(lines) if line.startswith("pool: best worker alone"))
+    assert "a planner has only the 3 to 8 workers that come with it" in lines[start + 1]

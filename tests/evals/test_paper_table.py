@@ -5,7 +5,20 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from benchmarks.paper_table import as_page, dry_run
+from benchmarks.paper_table import as_page, counts_of, dry_run
+
+from dirigent.evals.recipe import EvalRecipe
+
+
+def test_the_estimate_counts_what_is_left_to_ask() -> None:
+    tasks = ("math500", "mmlu", "aime25", "gpqa")
+    counts = counts_of(EvalRecipe(tasks=tasks, limit=490, fit=100))
+    assert {name: (count.asked, count.fit) for name, count in counts.items()} == {
+        "math500": (400, 100),
+        "mmlu": (490, 100),
+        "aime25": (30, 30),
+        "gpqa": (132, 66),
+    }
 
 
 @pytest.mark.system
@@ -18,4 +31,11 @@ async def test_every_cell_of_the_papers_table_is_filled_and_its_cost_estimated()
     assert (found.figures["tasks"], found.figures["workers"]) == (7, 7)
     assert found.figures["cells"] == 7 * found.figures["planners"] >= 7 * 25
     assert 100 < found.figures["estimate_usual_usd"] < found.figures["estimate_most_usd"]
-    assert "| conductor |" in as_page(found)
+    page = as_page(found)
+    assert "| conductor |" in page
+    assert "| gpqa | 178 | 20 | its terms accepted on the hub, and `HF_TOKEN` |" in page
+    assert "`conductor` and `conductor:2` need a trained 7B, which does not ship" in page
+    assert "**The conductor's own planning is counted as free**" in page
+    assert "**not comparable** with published" in page
+    assert f"as {found.figures['prices']} has them for {found.figures['date']}" in page
+    assert page.endswith(f"{found.figures['date']}, seed 42.\n")

@@ -89,6 +89,16 @@ def test_without_the_best_single_worker_there_is_no_verdict() -> None:
     assert cut.verdict == "open: the best single worker was not asked before the evaluation was cut"
 
 
+def test_while_runs_are_missing_nobody_is_said_to_have_failed() -> None:
+    rows = (row("best", 10), row("vote", 10), row("conductor", 11))
+    assert report_of(*rows, complete=False).verdict == "open: some runs are missing"
+    won = report_of(*rows, row("moa", 30), complete=False).verdict
+    assert won.startswith("moa beats the best single worker (")
+    assert won.endswith("; open: some runs are missing")
+    assert "does not" not in won
+    assert "do not" not in won
+
+
 def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -> None:
     title, head, best, conductor, random, times, verdict = as_table(
         report_of(row("best", 10), row("conductor", 30), row("random", 11))
@@ -171,3 +181,89 @@ def test_tokens_are_told_against_mixture_of_agents_where_both_took_part() -> Non
     said = "Mixture-of-Agents takes 1,000 tokens a question, 5.0 times the conductor's 200"
     assert said in as_markdown(report_of(row("best", 10), own, moa))
     assert said.replace("'", "&#x27;") in as_html(report_of(row("best", 10), own, moa))
+
+
+def of_two_tasks(*rows: list[Outcome]) -> Report:
+    """Every other question is of the other task."""
+    outcomes = [o for found in rows for o in found]
+    planners = list(dict.fromkeys(o.planner for o in outcomes))
+    return make_report(
+        outcomes, planners, facts=FACTS, references=(), complete=True,
+        task_of=lambda o: "even" if int(o.task) % 2 == 0 else "odd",
+    )  # fmt: skip
+
+
+def part(page: str, title: str) -> list[str]:
+    """The lines of the Markdown under a heading."""
+    return page.partition(f"## {title}\n\n")[2].partition("\n\n")[0].splitlines()
+
+
+def test_the_table_has_accuracy_by_task_where_there_are_several() -> None:
+    late = msgspec.structs.replace(row("late", 1)[1], correct=True)
+    report = of_two_tasks(row("best", 11), row("conductor", 30), [late])
+    lines = as_table(report).splitlines()
+    start = lines.index("accuracy by task, %")
+    assert [line.split() for line in lines[start + 1 : start + 5]] == [
+        ["planner", "even", "odd"], ["best", "30.0", "25.0"], ["conductor", "75.0", "75.0"], ["late", "–", "100.0"],
+    ]  # fmt: skip
+    assert start == 5
+    assert lines[start + 5].startswith("Times")
+    one = make_report(row("best", 1), ["best"], facts=FACTS, references=(), complete=True, task_of=lambda o: "sums")
+    assert "by task" not in as_table(one)
+    assert "<caption>Accuracy, %</caption>" in as_html(report)
+    assert "<caption>Accuracy, %</caption>" not in as_html(one)
+
+
+def test_many_tasks_fit_a_narrow_terminal_and_none_is_left_out() -> None:
+    rows = [*row("best", 10), *row("conductor", 30)]
+    report = make_report(
+        rows, ["best", "conductor"], facts=FACTS, references=(), complete=True, task_of=lambda o: f"task-{o.task}"
+    )
+    lines = as_table(report, width=60).splitlines()
+    block = lines[lines.index("accuracy by task, %") + 1 : -2]
+    assert max(map(len, block)) <= 60
+    heads = [line.split() for line in block if line.startswith("planner")]
+    assert [task for _, *tasks in heads for task in tasks] == [f"task-{i}" for i in range(40)]
+
+
+def test_the_table_has_a_line_on_the_pool_where_each_worker_was_asked_alone() -> None:
+    other = [msgspec.structs.replace(o, correct=int(o.task) >= 35) for o in row("single:b", 0)]
+    report = report_of(row("best", 10), row("single:a", 10), other)
+    said = "pool: best worker alone a 25.0% · oracle per question 37.5% · complementarity +12.5 points"
+    assert said in as_table(report).splitlines()
+    narrow = as_table(report, width=60).splitlines()
+    start = narrow.index("pool: best worker alone a 25.0% · oracle per question 37.5%")
+    assert narrow[start + 1] == "· complementarity +12.5 points"
+    assert "pool: best" not in as_table(report_of(row("best", 10), row("single:a", 10)))
+
+
+def test_the_markdown_has_by_task_what_it_has_of_all_of_them() -> None:
+    spent = [
+        msgspec.structs.replace(o, input_tokens=100 + int(o.task) % 2, output_tokens=7, orchestration_input_tokens=60)
+        for o in row("conductor", 30)
+    ]
+    no_plan = msgspec.structs.replace(spent[1], valid=False, plan=None, correct=False)
+    report = of_two_tasks(row("best", 10), [spent[0], no_plan, *spent[2:]])
+    page = as_markdown(report)
+    assert part(page, "What a question takes: odd")[-1].startswith("| conductor | 1.00 | 101 | 7 | 60 | $0.010 |")
+    assert part(page, "What a question takes: even")[-1].startswith("| conductor | 1.00 | 100 | 7 | 60 | $0.010 |")
+    assert part(page, "Plans: odd")[-1].startswith("| conductor | 95.0 | 73.7 |")
+    assert part(page, "Plans: odd")[-1].endswith("| a 100% |")
+    assert part(page, "Plans: even")[-1].startswith("| conductor | 100.0 | 75.0 |")
+    assert as_html(report).count("<caption>What a question takes</caption>") == 3
+
+
+def test_a_task_that_is_all_questions_is_not_told_twice() -> None:
+    found = row("best", 10)
+    page = as_markdown(
+        make_report(found, ["best"], facts=FACTS, references=(), complete=True, task_of=lambda o: "sums")
+    )
+    assert page.count("## Plans") == page.count("## What a question takes") == page.count("## Steps of") == 1
+
+
+def test_a_group_that_is_all_questions_is_no_table() -> None:
+    flat = [msgspec.structs.replace(o, depth=1, kind="sums") for o in row("best", 10)]
+    assert "## Accuracy by" not in as_markdown(report_of(flat))
+    two = [msgspec.structs.replace(o, kind="sums" if o.depth == 1 else "products") for o in row("best", 10)]
+    assert "## Accuracy by kind, %\n\n| planner | products | sums |" in as_markdown(report_of(two))
+    assert "## Accuracy by depth, %" in as_markdown(report_of(two))

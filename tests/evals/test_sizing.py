@@ -20,7 +20,7 @@ from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.evals.recorded import evaluate_recorded, load_recorded
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.evals.sizing import equal, in_lots, rounds_of, sizes_for
+from dirigent.evals.sizing import Sizing, equal, in_lots, rounds_of, sizes_for
 from dirigent.limits import Budget
 from dirigent.messages import Event
 from dirigent.planners.examples import SampleCost
@@ -165,6 +165,104 @@ async def test_only_whoever_cost_as_much_is_compared_at_equal_cost() -> None:
     assert report.planners["cheapest"].versus_best is not None
     assert report.planners["cheapest"].versus_equal_cost is None
     assert report.planners["best"].versus_equal_cost is None
+
+
+WORDS = [Task(f"w{i}", f"How much is {i} + 1?" + " Think." * 400, "5", "final_number", kind="words") for i in range(60)]
+"""A second task, whose questions are long: a call costs about three times one of the first."""
+FIVE = "Think. | strong 0 | -\n" * 4 + "Answer. | cheap 1 | 0 1 2 3"
+
+
+async def report_of_two(*planners: str, words: str = FIVE, budget: Budget | None = None) -> Report:
+    """The conductor has two calls of the strong one for a sum, and writes `words` for a question of the second task."""
+
+    def plan(task: Task, pool: Pool) -> Written:
+        return Written(words if task.kind == "words" else THREE, name="conductor")
+
+    questions = Questions(("sums", "words"), [*TASKS, *WORDS], FIT)
+    return await evaluate_live(questions, planners, pool(), trained={"conductor": plan}, budget=budget)
+
+
+def tasks_of(report: Report, name: str) -> dict[str, Sizing]:
+    found = report.sizes[name].by_task
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("planners", [ALL, ALL[1:]])
+async def test_of_several_tasks_each_is_sized_by_what_the_measure_cost_on_it(planners: tuple[str, ...]) -> None:
+    report = await report_of_two(*planners)
+    for name in ("vote", "self-moa"):
+        assert list(tasks_of(report, name)) == list(report.by_task) == ["sums", "words"]
+        for task, sizing in tasks_of(report, name).items():
+            rows = report.by_task[task]
+            assert sizing.target_usd == pytest.approx(rows["conductor"].cost_usd_per_question)
+            assert sizing.cost_usd == pytest.approx(rows[name].cost_usd_per_question)
+            assert sizing.ratio == pytest.approx(1.0, abs=0.05)
+        whole = report.sizes[name]
+        assert whole.target_usd == pytest.approx(report.planners["conductor"].cost_usd_per_question)
+        assert whole.ratio == pytest.approx(1.0, abs=0.05)
+        assert f"On sums, {name}" not in as_table(report)
+    assert all(rows["conductor"].versus_equal_cost is not None for rows in report.by_task.values())
+    assert as_markdown(msgspec.json.decode(as_json(report), type=Report)) == as_markdown(report)
+
+
+async def test_a_task_that_cannot_be_made_equal_is_named_and_the_others_are() -> None:
+    report = await report_of_two(*ALL, words="Answer. | cheap 1 | -")
+    sums, words = tasks_of(report, "vote").values()
+    assert sums.ratio == pytest.approx(1.0, abs=0.05)
+    assert (words.samples, words.bound) == (1.0, "least")
+    assert f"On words, vote cost {words.ratio:.2f} x conductor's, which cost less than one sample does" in as_table(
+        report
+    )
+    assert report.by_task["sums"]["conductor"].versus_equal_cost is not None
+    assert report.by_task["words"]["conductor"].versus_equal_cost is None
+
+
+async def test_a_task_on_which_the_measure_cost_nothing_takes_the_usual_samples_and_the_others_are_sized() -> None:
+    report = await report_of_two(*ALL, words="this is no plan")
+    sums, words = tasks_of(report, "vote").values()
+    assert sums.ratio == pytest.approx(1.0, abs=0.05)
+    assert (words.samples, words.ratio) == (5.0, None)
+    assert (report.sizes["vote"].ratio, report.sizes["vote"].why_not) == (None, "conductor cost nothing (words)")
+    said = as_markdown(report)
+    assert f"On sums, vote cost {sums.ratio:.2f} x conductor's." in said
+    assert "On words, vote was not sized by anybody's cost: conductor cost nothing." in said
+    assert "never from a grade" in said
+
+
+async def test_where_the_money_runs_out_in_one_task_the_next_is_not_begun() -> None:
+    whole = await report_of_two("vote", "conductor")
+    spent_usd = whole.fit["cost_usd"] + (whole.planners["conductor"].cost_usd or 0.0)
+    half_usd = (whole.by_task["sums"]["vote"].cost_usd or 0.0) / 2
+    cut = await report_of_two("vote", "conductor", budget=Budget(max_cost_usd=spent_usd + half_usd))
+    assert not cut.complete
+    assert 0 < cut.by_task["sums"]["vote"].n < len(TASKS)
+    assert cut.by_task["words"]["vote"].n == 0
+    assert cut.sizes["vote"].why_not == "it has not answered everything"
+    assert cut.verdict.startswith("open")
+
+
+async def test_one_task_alone_has_nothing_to_tell_by_task() -> None:
+    report = await report_of(*ALL, tasks=TASKS[:8])
+    assert "by_task" not in json.loads(as_json(report))["sizes"]["vote"]
+
+
+ONLY = "only rows that cost as much as the vote are compared with it"
+
+
+async def test_a_row_without_a_difference_at_equal_cost_is_explained_below_the_table() -> None:
+    report = await report_of(*ALL, tasks=TASKS[:8])
+    for text in (as_table(report), as_markdown(report), as_html(report)):
+        assert " ".join(text.split()).count(ONLY) == 1
+    assert ONLY not in as_table(await report_of("best", "vote:3", "conductor", tasks=TASKS[:4]))
+    compared = msgspec.structs.replace(
+        report, planners={name: report.planners[name] for name in ("vote", "conductor")}, by_task={}
+    )
+    row = msgspec.structs.replace(
+        compared.planners["conductor"], versus_equal_cost=compared.planners["conductor"].versus_best
+    )
+    compared = msgspec.structs.replace(compared, planners={**compared.planners, "conductor": row})
+    assert ONLY not in as_table(compared)
 
 
 async def test_progress_is_told_of_all_the_questions_though_they_are_asked_in_rounds() -> None:

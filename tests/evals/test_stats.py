@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.evals.stats import mean, paired_difference, percentile, wilson
+from dirigent.evals.stats import mean, paired_difference, percentile, sign_test, wilson
 
 
 def test_wilson_by_hand() -> None:
@@ -37,8 +37,39 @@ def test_equal_planners_do_not_differ() -> None:
 
 
 def test_p_by_hand() -> None:
-    # Differences 1 and 0, drawn twice: the mean is 0 in a quarter of the draws, so p is a half.
-    assert paired_difference([1.0, 0.0], [0.0, 0.0], seed=7, resamples=4000).p == pytest.approx(0.5, abs=0.03)
+    # 14 gains and 6 losses: 2 * (1 + 20 + 190 + 1140 + 4845 + 15504 + 38760) / 2**20.
+    found = paired_difference([1.0] * 14 + [0.0] * 6, [0.0] * 14 + [1.0] * 6, seed=7)
+    assert found.p == pytest.approx(120_920 / 2**20)
+    # Gains of 1 against as many losses of a fifth: the signs are even, so their test finds nothing.
+    assert paired_difference([1.0, 0.0] * 20, [0.0, 0.2] * 20, seed=7).p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "of", "p"),
+    [
+        (1, 0, 1, 1.0),  # one coin falls somehow
+        (4, 0, 200, 0.125),  # 2 / 2**4
+        (6, 0, 200, 0.03125),  # 2 / 2**6
+        (0, 6, 200, 0.03125),
+        (7, 1, 200, 0.0703125),  # 2 * (1 + 8) / 2**8
+        (3, 3, 6, 1.0),
+        (0, 0, 5, 1.0),
+    ],
+)
+def test_few_questions_that_differ_prove_little_however_many_were_asked(
+    gains: int, losses: int, of: int, p: float
+) -> None:
+    differences = [1.0] * gains + [-1.0] * losses + [0.0] * (of - gains - losses)
+    assert sign_test(differences) == p
+    found = paired_difference(differences, [0.0] * of, seed=1)
+    assert found.p >= p
+    assert found.significant == (p < 0.05)
+
+
+def test_of_thousands_the_exact_test_is_still_a_number() -> None:
+    assert 0.0 <= sign_test([1.0] * 4000 + [-1.0] * 1000) < 1e-300
+    assert sign_test([1.0] * 2500 + [-1.0] * 2500) == 1.0
+    assert sign_test([0.1 + 0.2 - 0.3] * 50) == 1.0  # sums that are not exact are no differences
 
 
 def test_gain_and_loss_that_cancel_out_are_no_difference_though_both_answered_differently() -> None:

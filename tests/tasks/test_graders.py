@@ -234,6 +234,21 @@ async def test_a_comparison_that_takes_too_long_is_killed_and_the_next_one_works
         ("exact", "The answer is no", "No.", True),
         ("word", " Oslo.", "oslo", True),
         ("word", "", "", False),
+        ("list", "a, b", "[a,b]", True),
+        ("list", "a, b", "b, a", False),
+        ("list", " ", " ", False),
+        ("number", "5.0", "5", True),
+        ("number", "+5", "5.", True),
+        ("number", "5.5", "5", False),
+        ("code", "Here:\n```python\ndef f(x):\n    return x+1\n```", "def f(x):  # one more\n  return x + 1", True),
+        ("code", "```\ndef f(x): return x + 1\n```", "def f(x): return 1 + x", False),
+        ("code", "    return  x", "return x", True),  # the body that continues a function
+        ("code", "x = '\\d'", "x =  '\\d'", True),  # an odd escape is a warning, not a difference
+        ("code", "def f(:", "def f(:  \n", True),  # no program, but the same text
+        ("code", "def f(:", "def F(:", False),
+        ("code", "x = " + "(" * 5000, "x = 1", False),
+        ("code", "# nothing", "# nothing", False),
+        ("code", "", "", False),
     ],
 )
 async def test_two_replies_are_compared_as_they_are_graded(grader: str, first: str, second: str, same: bool) -> None:
@@ -252,7 +267,7 @@ async def test_code_is_refused_while_nothing_can_run_it_safely() -> None:
     with pytest.raises(GradeError, match="no sandbox"):
         await judge(task("def f(): ...", "code"), "def f(): ...")
     with pytest.raises(GradeError, match="cannot be compared"):
-        await same_answer("a", "a", grader="code")
+        await same_answer("1", "1", grader="score")
 
 
 async def test_a_task_that_cannot_be_graded_says_so() -> None:

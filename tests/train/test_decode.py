@@ -308,3 +308,17 @@ def test_every_row_of_a_draw_has_a_seed_of_its_own_and_a_greedy_draw_none() -> N
     assert len(set(seeds)) == 42
     assert group_seeds(5, prompts=6, group=7)[2] == group_seeds(5, prompts=3, group=7)[2]
     assert group_seeds(None, prompts=1, group=2) == [[None, None]]
+
+
+def test_prompts_are_padded_before_and_samples_cut_after_their_first_end_mark() -> None:
+    from dirigent.train.decode import _cut, _padded, _rows_at
+
+    assert _padded([[3, 4, 5], [6]], pad=9).tolist() == [[[3, 4, 5], [9, 9, 6]], [[1, 1, 1], [0, 0, 1]]]
+    assert _rows_at([2, 0], 3, "cpu").tolist() == [6, 7, 8, 0, 1, 2]
+    tokens = torch.tensor([[5, 1, 7, 1], [1, 0, 0, 0], [5, 6, 7, 8], [5, 6, 7, 1]])
+    logprobs = -torch.rand(4, 4)
+    cut = _cut(tokens, logprobs, end=1)
+    assert [sample.ids for sample in cut] == [[5, 1], [1], [5, 6, 7, 8], [5, 6, 7, 1]]
+    assert [sample.logprobs for sample in cut] == [
+        row[:n] for row, n in zip(logprobs.tolist(), (2, 1, 4, 4), strict=True)
+    ]

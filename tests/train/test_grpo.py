@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tests.train.llamas import small_llama
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 from dirigent.train.checkpoint import latest
-from dirigent.train.grpo import load_state
+from dirigent.train.grpo import Watch, load_state
 from dirigent.train.metrics import Collapse
 from dirigent.train.policy import Policy
 from dirigent.train.progress import Progress, duration, progress_line
@@ -29,7 +30,7 @@ from dirigent.train.run import Result, train
 from dirigent.train.scorer import Scorer, open_scorer
 from dirigent.train.sft import SftSettings, save_adapter, with_adapter
 from dirigent.train.tiny import tiny_base
-from dirigent.train.trainer import trainer_arguments
+from dirigent.train.trainer import REFERENCE_ADAPTER, measures_reference, trainer_arguments
 from dirigent.train.warmstart import prepare
 from dirigent.train.workers import ExactWorkers
 from dirigent.worker import Worker, WorkerInfo
@@ -165,6 +166,37 @@ def test_entropy_is_rewarded_only_where_a_recipe_sets_a_target(tiny_recipe: Reci
     unwanted = trainer_arguments(tiny_recipe, out=tmp_path, processes=1)
     assert not unwanted.use_adaptive_entropy
     assert unwanted.entropy_coef == 0.0
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
+def test_one_gradient_that_is_no_number_zeroes_them_all_and_the_largest_numbers_none(bad: float | None) -> None:
+    model = torch.nn.ModuleList([torch.nn.Linear(3, 4), torch.nn.Linear(5, 2), torch.nn.Linear(2, 2)])
+    for parameter in list(model.parameters())[:-1]:  # the last has none
+        parameter.grad = torch.full_like(parameter, torch.finfo(torch.float32).max)
+    if bad is not None:
+        model[1].weight.grad[1, 3] = bad
+    watch = SimpleNamespace(rollouts=SimpleNamespace(metrics={}))
+    Watch.check_gradients(watch, model)  # type: ignore[arg-type]
+    assert watch.rollouts.metrics["bad_gradients"] == float(bad is not None)
+    left = {float(p.grad.max()) for p in model.parameters() if p.grad is not None}
+    assert left == ({0.0} if bad is not None else {torch.finfo(torch.float32).max})
+
+
+def test_a_step_without_any_gradient_is_no_bad_one() -> None:
+    watch = SimpleNamespace(rollouts=SimpleNamespace(metrics={}))
+    Watch.check_gradients(watch, torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+    assert watch.rollouts.metrics == {"bad_gradients": 0.0}
+
+
+def test_only_passes_of_the_reference_that_teach_nothing_count_as_its_own() -> None:
+    model = with_adapter(small_llama(seed=1), "default", SftSettings(rank=4))
+    assert not measures_reference(model.get_base_model().model)
+    with torch.no_grad():
+        assert not measures_reference(model)
+        model = with_adapter(model, REFERENCE_ADAPTER, SftSettings(rank=4))
+        assert measures_reference(model)
+        assert not measures_reference(small_llama(seed=1))
+    assert not measures_reference(model)
 
 
 def test_the_tiny_run_learns_to_route_held_out_questions(tiny_run: Result) -> None:

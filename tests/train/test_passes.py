@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from tests.train.llamas import small_llama  # noqa: E402
 
-from dirigent.train.passes import merged_adapters, quick_passes  # noqa: E402
+from dirigent.train.passes import Sums, merged_adapters, quick_passes  # noqa: E402
 from dirigent.train.sft import SftSettings, with_adapter  # noqa: E402
 
 IDS = torch.tensor([[3, 9, 4, 4, 7, 21], [11, 5, 6, 20, 30, 41]])
@@ -95,3 +95,61 @@ def test_a_model_without_adapters_is_left_alone_but_for_its_norms() -> None:
         plain = model(input_ids=IDS).logits
         with quick_passes(model, on="cpu"):
             assert torch.allclose(model(input_ids=IDS).logits, plain, atol=1e-5)
+
+
+def test_a_model_that_gets_an_adapter_later_is_looked_through_again() -> None:
+    model = with_adapter(small_llama(seed=4), "narrow", SftSettings(rank=4, targets=("q_proj",)))
+    attention = model.get_base_model().model.layers[0].self_attn
+    with quick_passes(model, on="cpu"):
+        assert "forward" in vars(attention.q_proj)
+    model = with_adapter(model, "wide", SftSettings(rank=4, targets=("q_proj", "k_proj")))
+    with quick_passes(model, on="cpu"):
+        assert "forward" in vars(attention.q_proj)
+        assert "forward" in vars(attention.k_proj)
+    model.set_adapter("narrow")
+    with quick_passes(model, on="cpu"):
+        assert "forward" in vars(attention.q_proj)
+        assert "forward" not in vars(attention.k_proj)
+
+
+def test_checkpointing_that_is_switched_on_and_off_is_noticed_each_time(adapted: Any) -> None:
+    norm = adapted.get_base_model().model.norm
+    for switch in ("gradient_checkpointing_disable", "gradient_checkpointing_enable", "gradient_checkpointing_disable"):
+        getattr(adapted.get_base_model(), switch)()
+        with quick_passes(adapted, on="cpu"):
+            assert ("forward" in vars(norm)) == switch.endswith("disable")
+
+
+def test_sums_that_are_kept_say_to_the_bit_what_new_ones_say(adapted: Any) -> None:
+    sums = Sums()
+
+    def said(sums: Sums | None) -> Any:
+        with torch.no_grad(), quick_passes(adapted, on="cpu", sums=sums):
+            return adapted(input_ids=IDS).logits
+
+    first = said(sums)
+    kept = list(sums._totals)
+    assert torch.equal(said(sums), first)
+    assert torch.equal(said(None), first)
+    assert all(now is then for now, then in zip(sums._totals, kept, strict=True))
+
+
+@pytest.mark.parametrize("how", ["written over", "another adapter", "other memory"])
+def test_sums_are_made_again_where_what_they_are_made_of_has_changed(adapted: Any, how: str) -> None:
+    sums = Sums()
+    with torch.no_grad(), quick_passes(adapted, on="cpu", sums=sums):
+        before = adapted(input_ids=IDS).logits
+    up = adapted.get_base_model().model.layers[1].mlp.up_proj.lora_B["one"].weight
+    if how == "written over":
+        with torch.no_grad():
+            up.add_(0.3)
+    elif how == "another adapter":
+        adapted.set_adapter("two")
+    else:
+        up.data = up.data + 0.3
+    with torch.no_grad():
+        with quick_passes(adapted, on="cpu", sums=sums):
+            after = adapted(input_ids=IDS).logits
+        with quick_passes(adapted, on="cpu"):
+            assert torch.equal(after, adapted(input_ids=IDS).logits)
+    assert not torch.allclose(before, after, atol=1e-3)

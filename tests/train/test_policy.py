@@ -11,8 +11,11 @@ pytest.importorskip("peft")
 
 from tests.train.llamas import small_llama  # noqa: E402
 
-from dirigent.train.policy import ADAPTER, Halved, Merged, Policy  # noqa: E402
+from dirigent.train.base import encode  # noqa: E402
+from dirigent.train.policy import ADAPTER, Halved, Merged, Policy, token_ids, token_texts  # noqa: E402
+from dirigent.train.recipe import TinySettings  # noqa: E402
 from dirigent.train.sft import SftSettings, with_adapter  # noqa: E402
+from dirigent.train.tiny import tiny_base  # noqa: E402
 
 
 @pytest.fixture
@@ -78,3 +81,43 @@ def test_elsewhere_nothing_is_merged(adapted: Any) -> None:
 def test_a_recipe_may_keep_the_adapter_apart(adapted: Any) -> None:
     assert isinstance(Policy(adapted, None, max_completion_tokens=8, merge=True)._quicker, Merged)
     assert isinstance(Policy(adapted, None, max_completion_tokens=8, merge=False)._quicker, Halved)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_merged_weights_are_to_the_bit_what_peft_adds_up(adapted: Any, dtype: str) -> None:
+    layers = [module for module in adapted.modules() if hasattr(module, "get_delta_weight")]
+    for layer in layers:
+        layer.get_base_layer().to(getattr(torch, dtype))
+    with torch.no_grad():
+        want = [
+            (layer.get_base_layer().weight.float() + layer.get_delta_weight(ADAPTER).float()).to(getattr(torch, dtype))
+            for layer in layers
+        ]
+    with Merged(on="cpu").weights(adapted):
+        for layer, weight in zip(layers, want, strict=True):
+            assert torch.equal(layer.get_base_layer().weight, weight)
+
+
+TEXTS = ["one two, three .", "<|im_start|>user\nfour  five's 67<|im_end|>\n", "", "na\u00efve \u4e2d\u6587 don't"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return tiny_base(TEXTS * 3, settings=TinySettings(hidden=32, layers=1, heads=2, words=300), seed=5)[1]
+
+
+@pytest.mark.parametrize("padded_before", [False, True])
+def test_ids_are_those_of_the_tokenizers_own_call(tokenizer: Any, padded_before: bool) -> None:
+    if padded_before:
+        tokenizer(TEXTS, padding=True)  # which it remembers until it is called otherwise
+    assert token_ids(tokenizer, TEXTS) == encode(tokenizer, TEXTS)
+    assert token_ids(tokenizer, TEXTS) == encode(tokenizer, TEXTS)
+    assert token_ids(tokenizer, []) == []
+
+
+@pytest.mark.parametrize("clean_up", [False, True])
+def test_texts_are_those_of_the_tokenizers_own_call(tokenizer: Any, clean_up: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", clean_up)
+    ids = encode(tokenizer, TEXTS)
+    assert token_texts(tokenizer, ids) == tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert "<|im_start|>" not in token_texts(tokenizer, ids)[1]

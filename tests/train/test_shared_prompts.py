@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+import numpy as np  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 from trl.trainer.utils import add_fused_lm_head  # noqa: E402
 
@@ -15,6 +16,7 @@ from dirigent.train.shared_prompts import (  # noqa: E402
     Shared,
     like_lengths,
     log_probs_and_entropies,
+    pack,
     sequences,
 )
 
@@ -80,9 +82,9 @@ def test_gradients_are_those_of_the_plain_way(model: Any, of: int) -> None:
 def test_rows_with_one_prompt_become_one_sequence() -> None:
     ids, mask, most = batch()
     found = sequences(ids, mask, completion_tokens=most)
-    assert [one.prompt for one in found] == list(PROMPTS)
+    assert [one.prompt.tolist() for one in found] == list(PROMPTS)
     assert [branch.row for branch in found[1].branches] == [1, 4, 7, 10]
-    assert [branch.completion for branch in found[1].branches] == list(COMPLETIONS)
+    assert [branch.completion.tolist() for branch in found[1].branches] == list(COMPLETIONS)
 
 
 def test_an_empty_completion_takes_no_place(model: Any) -> None:
@@ -94,7 +96,40 @@ def test_an_empty_completion_takes_no_place(model: Any) -> None:
 
 def test_sequences_of_like_length_go_together_within_the_bound() -> None:
     def of(tokens: int) -> Shared:
-        return Shared([1], [Branch(0, [2] * tokens)])
+        return Shared(np.array([1]), [Branch(0, np.full(tokens, 2))])
 
     batches = list(like_lengths([of(9), of(2), of(3), of(50), of(3)], most_tokens=10))
     assert [[one.tokens for one in batch] for batch in batches] == [[2, 3, 3], [9], [50]]
+
+
+def token_by_token(batch: list[Shared]) -> tuple[list[list[list[int]]], list[list[int]]]:
+    """Ids, positions, labels and branches of every packed position, and where every completion token stands."""
+    rows, cells = [], []
+    for s, one in enumerate(batch):
+        prompt = one.prompt.tolist()
+        row = [(token, i, -100, 0) for i, token in enumerate(prompt[:-1])]
+        for number, branch in enumerate(one.branches, 1):
+            said = branch.completion.tolist()
+            for turn, (token, label) in enumerate(zip([prompt[-1], *said], said, strict=False)):
+                cells.append([branch.row, turn, s, len(row)])
+                row.append((token, len(prompt) - 1 + turn, label, number))
+        rows.append(row)
+    length = -(-max(map(len, rows)) // 8) * 8
+    padded = [row + [(0, 0, -100, -1)] * (length - len(row)) for row in rows]
+    return [[[cell[k] for cell in row] for row in padded] for k in range(4)], cells
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_packed_stands_where_it_would_token_by_token(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, shared = iter(rng.permutation(1000).tolist()), []
+    for _ in range(rng.integers(1, 7)):
+        said = [rng.integers(1, 50, size=rng.integers(0, 9)) for _ in range(rng.integers(1, 6))]
+        shared.append(Shared(rng.integers(1, 50, size=rng.integers(1, 20)), [Branch(next(rows), ids) for ids in said]))
+    (ids, positions, labels, branches), cells = token_by_token(shared)
+    packed = pack(shared, device="cpu")
+    assert [packed.ids_SL.tolist(), packed.positions_SL.tolist(), packed.labels_SL.tolist()] == [ids, positions, labels]
+    assert packed.index_4N.T.tolist() == cells
+    for s, of in enumerate(branches):
+        want = [[j <= i and of[j] in (0, of[i]) for j in range(len(of))] for i in range(len(of))]
+        assert packed.mask_S1LL[s, 0].tolist() == want

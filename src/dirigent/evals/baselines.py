@@ -341,9 +341,9 @@ def _counters(task: Task, pool: Pool) -> list[Worker]:
 
 
 def _same(grader: Grader) -> Same:
-    """How a vote compares: as the grader does. Programs and recorded scores cannot be compared so; there only the same
-    text is the same answer, and the first one stands."""
-    if grader not in ("code", "score"):
+    """How a vote compares: as the grader does, and programs by their syntax trees. Recorded scores cannot be compared;
+    there only the same text is the same answer, and the first one stands."""
+    if grader != "score":
         return partial(same_answer, grader=grader)
 
     async def same_text(first: str, second: str) -> bool:

@@ -53,12 +53,25 @@ GROUPS = (
 
 
 def group_table(rows: Mapping[str, Figures], field: str) -> Table | None:
-    """Accuracy of some of the questions; nothing where they fall into no such groups."""
+    """Accuracy of some of the questions; nothing where they fall into no such groups, or all into one."""
     names = sorted({name for row in rows.values() for name in getattr(row, field)})
-    if not names:
+    if len(names) < 2:
         return None
     cells = [(planner, *(_accuracy(getattr(row, field).get(name)) for name in names)) for planner, row in rows.items()]
     return ("planner", *names), cells
+
+
+def task_table(rows: Mapping[str, Figures], by_task: Mapping[str, Mapping[str, Figures]]) -> Table | None:
+    """Accuracy of each planner by task; nothing where there is but one."""
+    if len(by_task) < 2:
+        return None
+    found = {name: _by_task(name, by_task) for name in rows}
+    cells = [(name, *(_task_accuracy(of.get(task)) for task in by_task)) for name, of in found.items()]
+    return ("planner", *by_task), cells
+
+
+def _task_accuracy(row: Figures | None) -> str:
+    return _percent(row.accuracy if row and row.n else None)
 
 
 def steps_table(rows: Mapping[str, Figures]) -> Table | None:
@@ -115,6 +128,14 @@ def capacity_sentence(pool: Capacity) -> str:
         f"The best choice of one worker per question would reach {share_text(pool.oracle, pool.oracle_interval)}: "
         f"{pool.complementarity * 100:+.1f} points over {pool.best}. "
         f"On {pool.all_right:.1%} of the {pool.n:,} questions every worker is right."
+    )
+
+
+def pool_line(pool: Capacity) -> str:
+    """The same in short, for a terminal."""
+    return (
+        f"pool: best worker alone {pool.best} {pool.workers[pool.best].accuracy:.1%} · "
+        f"oracle per question {pool.oracle:.1%} · complementarity {pool.complementarity * 100:+.1f} points"
     )
 
 

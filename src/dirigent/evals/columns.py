@@ -1,8 +1,8 @@
 """Columns: a table laid out for a terminal of some width.
 
 Where it is too narrow for all columns, those that matter least are left out, and the table says which; never so the
-names and what stands first. What stands behind a name is told beside it where there is room, else below. Knows
-nothing of what the columns mean.
+names and what stands first. Where every column counts, they come in blocks below one another instead. What stands
+behind a name is told beside it where there is room, else below. Knows nothing of what the columns mean.
 """
 
 from __future__ import annotations
@@ -35,6 +35,25 @@ def laid_out(
         *([f"not shown, as {width} characters are too few: {', '.join(left_out)}"] if left_out else []),
         *(f"{name}: {note}" for name, note in (notes or {}).items() if name not in shown),
     ]
+
+
+def in_blocks(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> list[str]:
+    """The table's lines, with all its columns: as many blocks below one another as the width takes, each with the
+    names of the rows."""
+    name_width, *widths = _widths([header, *rows])
+    blocks: list[list[int]] = []
+    room = 0
+    for i, column in enumerate(widths, start=1):
+        if not blocks or room < column + GAP:
+            blocks.append([0])
+            room = width - name_width
+        blocks[-1].append(i)
+        room -= column + GAP
+    return [line for kept in blocks for line in laid_out([header[i] for i in kept], _only(rows, kept), width=width)]
+
+
+def _only(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> list[list[str]]:
+    return [[row[i] for i in kept] for row in rows]
 
 
 def _left_out(

@@ -74,6 +74,8 @@ class Figures(msgspec.Struct, frozen=True):
     """Paired, against the best single worker."""
     versus_equal_cost: Difference | None = None
     """Paired, against self-consistency of the best worker at equal cost."""
+    planned_again: int | msgspec.UnsetType = msgspec.UNSET
+    """Runs in which a later round made a plan of its own; left out where there is none."""
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
@@ -112,6 +114,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in _mark_names(outcomes)},
         worker_shares=_worker_shares(valid),
         steps_histogram=_steps_histogram(valid),
+        planned_again=sum(bool(o.asked_before) for o in outcomes) or msgspec.UNSET,
     )
 
 

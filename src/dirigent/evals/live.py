@@ -207,6 +207,7 @@ class _Live(msgspec.Struct):
             pool_for=self._pool_for,
             limits=self.limits,
             seed=self.seed,
+            task_of=lambda task: task.kind,
         )
         self.sizes = sized.sizes
         outcomes += sized.outcomes

@@ -6,14 +6,23 @@ page show the same ones. Knows no report, only the parts that a sentence is abou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dirigent.evals.sizing import EQUAL_WITHIN, Sizing
+import msgspec
+
+from dirigent.evals.baselines import TRAINED
+from dirigent.evals.figures import Figures
+from dirigent.evals.sizing import EQUAL_COST, EQUAL_WITHIN, Sizing, equal
 
 SHARED_CALLS = (
     "A greedy call that several planners make alike is made once, and counts for each of them with the seconds it took."
 )
+
+ONLY_EQUAL = 'A dash under "vs equal cost": only rows that cost as much as the vote are compared with it.'
+
+SAME_ROW = ("n", "accuracy", "valid", "steps", "steps_histogram", "worker_shares", "by_kind")
+"""What is alike in two rows whose plans and answers are."""
 
 
 def times_note(recipe: Mapping[str, Any]) -> str:
@@ -73,10 +82,36 @@ def planning_note(at_home: Collection[str]) -> str:
     )
 
 
+def standing_note(rows: Mapping[str, Figures]) -> str:
+    """Whose later rounds changed nothing: a row in two rounds that is the row in one, but for what asking took."""
+    return " ".join(_standing_words(name) for name, row in rows.items() if _let_stand(row, rows.get(_in_one(name))))
+
+
+def _in_one(name: str) -> str:
+    """The planner in one round, of one whose number counts rounds; else nobody."""
+    kind, _, rounds = name.partition(":")
+    return kind if kind in TRAINED and rounds.isdigit() and int(rounds) > 1 else ""
+
+
+def _let_stand(row: Figures, one: Figures | None) -> bool:
+    """Who was asked counts all rounds, so it tells of a plan that was made again even where nobody counted those."""
+    if one is None or not row.n or row.planned_again:
+        return False
+    return all(getattr(row, field) == getattr(one, field) for field in SAME_ROW)
+
+
+def _standing_words(name: str) -> str:
+    which = "second round" if name.endswith(":2") else "later rounds"
+    return (
+        f"{name}'s {which} left every answer standing: no question was planned again, and its row differs from "
+        f"{_in_one(name)}'s only by what asking again took."
+    )
+
+
 def sizes_note(sizes: Mapping[str, Sizing]) -> str:
     """What was to cost as much as another planner, and what it really cost; or why it could not be made to."""
-    said = [_sized_words(name, sizing) for name, sizing in sizes.items()]
-    if any(sizing.ratio is not None for sizing in sizes.values()):
+    said = [words for name, sizing in sizes.items() for words in _sized_words(name, sizing)]
+    if any(one.ratio is not None for sizing in sizes.values() for one in (sizing, *_by_task(sizing).values())):
         said.append(
             "The number of samples follows from what was spent on these very questions, never from a grade. "
             f"Costs are called equal, and compared so, where they are within {EQUAL_WITHIN:.0%}."
@@ -84,7 +119,19 @@ def sizes_note(sizes: Mapping[str, Sizing]) -> str:
     return " ".join(said)
 
 
-def _sized_words(name: str, sizing: Sizing) -> str:
+def _sized_words(name: str, sizing: Sizing) -> Iterator[str]:
+    """Of all tasks together, then of those that went otherwise: where cost did not come out equal, or nothing could be
+    sized. Where that is so of some tasks only, nothing can be said of all."""
+    by_task = _by_task(sizing)
+    mixed = sizing.ratio is None and any(one.ratio is not None for one in by_task.values())
+    if not mixed:
+        yield _words(name, sizing)
+    for task, one in by_task.items():
+        if mixed or (sizing.ratio is not None and not equal(one.cost_usd, one.target_usd)):
+            yield f"On {task}, {_words(name, one)}"
+
+
+def _words(name: str, sizing: Sizing) -> str:
     if sizing.ratio is None:
         return f"{name} was not sized by anybody's cost: {sizing.why_not}."
     said = f"{name} cost {sizing.ratio:.2f} x {sizing.measure}'s"
@@ -93,3 +140,15 @@ def _sized_words(name: str, sizing: Sizing) -> str:
     elif sizing.bound == "most":
         said += ", with the most samples that a plan has room for: equal cost is impossible"
     return f"{said}."
+
+
+def _by_task(sizing: Sizing) -> Mapping[str, Sizing]:
+    return {} if isinstance(sizing.by_task, msgspec.UnsetType) else sizing.by_task
+
+
+def equal_cost_note(tables: Iterable[Mapping[str, Figures]], sizes: Mapping[str, Sizing]) -> str:
+    """Why some rows are not compared with the vote; nothing where no vote was to cost as much, or all rows are."""
+    if EQUAL_COST not in sizes:
+        return ""
+    compared = [row.versus_equal_cost for rows in tables for name, row in rows.items() if name != EQUAL_COST and row.n]
+    return ONLY_EQUAL if None in compared else ""

@@ -20,6 +20,7 @@ from dirigent.evals.cells import (
     plan_table,
     price_rows,
     spent_rows,
+    task_table,
     tokens_sentence,
 )
 from dirigent.evals.examples import Example
@@ -91,16 +92,19 @@ def _cost(report: Report) -> Markup:
 def _by_task(report: Report) -> Markup | None:
     if not report.by_task:
         return None
-    tables = [
-        tag("details", tag("summary", task), table(("planner", *HEADER), cells_of(rows)))
-        for task, rows in report.by_task.items()
-    ]
-    header = ("planner", *report.by_task)
-    cells = [
-        (name, *(f"{rows[name].accuracy * 100:.1f}" if rows[name].n else "–" for rows in report.by_task.values()))
-        for name in report.planners
-    ]
-    return _section("By task", table(header, cells, caption="Accuracy, %"), *tables)
+    parts = [_task(task, rows) for task, rows in report.by_task.items()]
+    found = task_table(report.planners, report.by_task)
+    return _section("By task", table(*found, caption="Accuracy, %") if found else None, *parts)
+
+
+def _task(task: str, rows: Mapping[str, Figures]) -> Markup:
+    return tag(
+        "details",
+        tag("summary", task),
+        table(("planner", *HEADER), cells_of(rows)),
+        table(SPENT_HEADER, spent_rows(rows), caption="What a question takes"),
+        table(*plan_table(rows), caption="What the plans were like"),
+    )
 
 
 def _plans(report: Report) -> Markup:

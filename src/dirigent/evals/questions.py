@@ -1,8 +1,8 @@
 """The questions of an evaluation: those asked, and those that planners are fitted on.
 
 Benchmarks come by name, from a folder or from the hub. Of each, a seeded sample is asked. What planners are fitted on
-comes from the benchmark's training part; where it has none, from questions that are then held out of the test. What
-cannot be graded here is left out and counted, never guessed.
+comes from the benchmark's training part; where it has none, from questions that are then held out of the test, a third
+of it at most. What is held out or cannot be graded here is left out and counted, never guessed.
 """
 
 from __future__ import annotations
@@ -60,20 +60,27 @@ async def gather(
     fitted: list[Task] = []
     left_out: Counter[str] = Counter()
     for name in dict.fromkeys(names):
-        benchmark(name)
+        # A year of AIME trains for the other only where that one is not asked itself.
+        trains = fit and benchmark(name).train_from not in names
         bring = _Bringer(name, data, cache, addresses, progress)
-        asked, known = _sampled(
-            _gradable(await bring.part("test"), left_out),
-            _gradable(await bring.part("train"), left_out) if fit else [],
-            limit=limit,
-            fit=fit,
-            seed=seed,
-        )
-        if not asked:
-            raise ConfigError(f"no question of {name} is left to ask: {dict(left_out)}; take a smaller  --fit")
+        test = _gradable(await bring.part("test"), left_out)
+        train = _gradable(await bring.part("train"), left_out) if trains else []
+        if not test:
+            raise ConfigError(f"no question of {name} can be asked: {dict(left_out)}; leave it out of  --tasks")
+        if held := 0 if train else held_out(len(test), fit=fit):
+            left_out[_why_held(name, held, fit=fit)] += held
+        asked, known = _sampled(test, train, limit=limit, fit=fit, seed=seed)
         tasks += [_shown(task, name) for task in asked]
         fitted += [_shown(task, name, split="train") for task in known]
     return Questions(tuple(dict.fromkeys(names)), tasks, fitted, dict(left_out))
+
+
+def held_out(size: int, *, fit: int) -> int:
+    """How many of a set's questions are taken out of its test to fit on, where it has no training part.
+
+    A third at most: a small set is there to be asked. One question is always left to ask.
+    """
+    return min(fit, max(1, size // 3), size - 1)
 
 
 @asynccontextmanager
@@ -137,14 +144,25 @@ def _sampled(
         known = {task.question for task in test}
         fresh = [task for task in train if task.question not in known]
         return shuffled[:limit], random.Random(f"fit {seed}").sample(fresh, min(fit, len(fresh)))
-    return shuffled[fit:][:limit], shuffled[:fit]
+    held = held_out(len(test), fit=fit)
+    return shuffled[held:][:limit], shuffled[:held]
+
+
+def _why_held(name: str, held: int, *, fit: int) -> str:
+    most = f"; a third of it at most, so {held:,} in place of {fit:,}" if held < fit else ""
+    return f"{name}: held out of the test to fit on, as there is no training part{most}"
 
 
 def _shown(task: Task, name: str, *, split: str = "test") -> Task:
-    """The task as planners get it: under its benchmark's name, told how to close its answer."""
+    """The task as planners get it: under its benchmark's name, told how to close its answer.
+
+    Sets number the questions of each part from 0, and outcomes are known by their question's id, so those to fit on are
+    marked: else a worker's answer to one would be taken for its answer to the other.
+    """
+    id = task.id if task.id.startswith(name) else f"{name}:{task.id}"
     return msgspec.structs.replace(
         task,
-        id=task.id if task.id.startswith(name) else f"{name}:{task.id}",
+        id=f"{id}:fit" if split == "train" else id,
         kind=name,
         question=closing_form(task.question, task.grader),
         tags={**task.tags, "split": split, "task": name},

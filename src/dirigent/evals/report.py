@@ -7,6 +7,7 @@ with plots `page.py`'s, from the same struct.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,15 +27,25 @@ from dirigent.evals.cells import (
     group_table,
     mean_steps_table,
     plan_table,
+    pool_line,
     price_rows,
     spent_rows,
     steps_table,
+    task_table,
     tokens_sentence,
 )
-from dirigent.evals.columns import laid_out
+from dirigent.evals.columns import in_blocks, laid_out
 from dirigent.evals.examples import Example
 from dirigent.evals.figures import Figures, by_planner, figures, versus
-from dirigent.evals.notes import offered_note, planning_note, sizes_note, times_note, unpriced_note
+from dirigent.evals.notes import (
+    equal_cost_note,
+    offered_note,
+    planning_note,
+    sizes_note,
+    standing_note,
+    times_note,
+    unpriced_note,
+)
 from dirigent.evals.origins import Earlier, Weights, origins_note
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.sizing import Sizing, equal
@@ -116,7 +127,7 @@ def make_report(
         capacity={name: found for name, found in able.items() if found is not None},
         unpriced=tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.unpriced)),
         complete=complete,
-        verdict=verdict(rows, references=references),
+        verdict=verdict(rows, references=references, complete=complete),
         **msgspec.structs.asdict(facts),
     )
 
@@ -153,10 +164,22 @@ def as_table(report: Report, *, width: int = TABLE_WIDTH) -> str:
     header, rows = ("planner", *HEADER), cells_of(report.planners)
     notes = {name: report.notes[name] for name in report.planners if report.notes.get(name)}
     lines = [title_of(report), *laid_out(header, rows, width=width, expendable=EXPENDABLE, notes=notes)]
+    lines += _below_table(report, width=width)
     if not report.complete:
         lines.append("incomplete: some runs are missing, and figures are over different questions")
     lines += [said.replace("`", "") for said in notes_of(report)]
     return "\n".join([*lines, f"verdict: {report.verdict}"])
+
+
+def _below_table(report: Report, *, width: int) -> list[str]:
+    """Accuracy by task, where there are several; and what the pool could do, where each worker was asked alone."""
+    lines: list[str] = []
+    if found := task_table(report.planners, report.by_task):
+        lines += ["accuracy by task, %", *in_blocks(*found, width=width)]
+    if pool := report.capacity.get("all"):
+        lines += textwrap.wrap(pool_line(pool), width, break_long_words=False, break_on_hyphens=False)
+        lines.append(offered_note(report.recipe, report.planners, report.notes))
+    return [line for line in lines if line]
 
 
 def title_of(report: Report) -> str:
@@ -171,6 +194,8 @@ def notes_of(report: Report) -> list[str]:
     notes = (
         origins_note(report.planners, report.weights, report.earlier),
         sizes_note(report.sizes),
+        equal_cost_note((report.planners, *report.by_task.values()), report.sizes),
+        standing_note(report.planners),
         planning_note(report.weights),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
@@ -188,8 +213,7 @@ def as_markdown(report: Report) -> str:
         *_accuracy_parts(report),
         *_capacity_parts(report),
         *_plan_parts(report),
-        "## What a question takes",
-        _markdown_table(SPENT_HEADER, spent_rows(report.planners)),
+        *_spent_parts(report),
         times_note(report.recipe),
         tokens_sentence(report.planners),
     ]
@@ -219,14 +243,24 @@ def _capacity_parts(report: Report) -> Iterator[str]:
 
 def _plan_parts(report: Report) -> Iterator[str]:
     """What plans were like and how many steps they had, of all tasks and of each."""
-    for task, rows in {"": report.planners, **report.by_task}.items():
-        of = f": {task}" if task else ""
-        if not task or any(row.marks for row in rows.values()):
-            yield from (f"## Plans{of}", _markdown_table(*plan_table(rows)))
+    for of, rows in _each_task(report):
+        yield from (f"## Plans{of}", _markdown_table(*plan_table(rows)))
         if found := steps_table(rows):
             yield from (f"## Steps of the valid plans, %{of}", _markdown_table(*found))
     if found := mean_steps_table(report.planners, report.by_task):
         yield from (f"## Mean steps by {'task' if report.by_task else 'kind'}", _markdown_table(*found))
+
+
+def _spent_parts(report: Report) -> Iterator[str]:
+    for of, rows in _each_task(report):
+        yield from (f"## What a question takes{of}", _markdown_table(SPENT_HEADER, spent_rows(rows)))
+
+
+def _each_task(report: Report) -> Iterator[tuple[str, Mapping[str, Figures]]]:
+    """All questions, then each task's behind its name; a task that is all of them is not told twice."""
+    yield "", report.planners
+    if len(report.by_task) > 1:
+        yield from ((f": {task}", rows) for task, rows in report.by_task.items())
 
 
 def provenance(report: Report) -> str:

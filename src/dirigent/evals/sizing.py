@@ -1,8 +1,8 @@
 """Equal cost: how many samples of one worker cost what the planner to be beaten cost. The arithmetic; nobody is asked.
 
-The measure is whoever takes part first in `SIZED_BY`. The money is what it cost on the very questions evaluated: its
-costs are looked at, its grades never, so nothing of the test reaches a vote but an amount. Samples are whole numbers
-and a mean is not, so some questions, drawn by lot, get one sample more than the others.
+The measure is whoever takes part first in `SIZED_BY`. The money is what it cost on the very questions evaluated, task
+by task: its costs are looked at, its grades never, so nothing of the test reaches a vote but an amount. Samples are
+whole numbers and a mean is not, so some questions, drawn by lot, get one sample more than the others.
 
 What samples cost is a forecast: replies differ in length. So questions are asked in rounds, an eighth of them first,
 then half of what is left each time. After each round the forecast is corrected, and the others get the money that is
@@ -51,6 +51,8 @@ class Sizing(msgspec.Struct, frozen=True):
     """Every question had the least number of samples and the cost is still above the target, or the most and below."""
     why_not: str = ""
     """Why it was not sized; empty where it was."""
+    by_task: dict[str, Sizing] | msgspec.UnsetType = msgspec.UNSET
+    """The same of each task alone; left out where all questions are one."""
 
     @property
     def note(self) -> str:

@@ -1,7 +1,8 @@
 """Verdict: one sentence that says whether conducting paid, just as plainly when it did not.
 
 Made of the rows alone. A row wins that is better than the best single worker's by a paired difference that counts; one
-without such a difference, measured elsewhere or not compared, is not spoken of.
+without such a difference, measured elsewhere or not compared, is not spoken of. Where runs are missing nobody is said
+to have failed: what is left open may still be won.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from dirigent.evals.figures import Figures
 BEST = "best"
 """The best single worker, with whom everybody is compared."""
 
+OPEN = "open: some runs are missing"
 
-def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = ()) -> str:
-    """One sentence: who beats the best single worker, at what cost, or that nobody does."""
+
+def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = (), complete: bool = True) -> str:
+    """One sentence: who beats the best single worker, at what cost, or that nobody does; the latter only where no
+    run is missing."""
     best = rows.get(BEST)
     if best is None:
         return 'open: add "best" to the planners to compare with the best single worker'
@@ -27,9 +31,13 @@ def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = ()) -> s
         return f"open: no planner was tried; points over the best single worker: {', '.join(room) or 'none known'}"
     winners = [name for name, row in tried.items() if _wins(row)]
     losers = [name for name in tried if name not in winners]
+    if not winners and not complete:
+        return OPEN
     if not winners:
         return f"nothing beats the best single worker ({best.accuracy:.1%}): {_listed(tried)} {_verb(tried)} not"
     said = "; ".join(f"{name} beats the best single worker ({_how(tried[name], best)})" for name in winners)
+    if not complete:
+        return f"{said}; {OPEN}"
     return said + (f"; {_listed(losers)} {_verb(losers)} not" if losers else "")
 
 

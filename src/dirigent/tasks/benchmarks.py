@@ -51,6 +51,8 @@ class Benchmark(msgspec.Struct, frozen=True):
     train_files: tuple[str, ...] = ()
     """The same of questions that planners may be fitted on."""
     train_hub: HubSet | None = None
+    train_from: str = ""
+    """Another benchmark whose questions are its training part."""
     most_train: int | None = None
     """The first so many of those, where all are too many to hold."""
 
@@ -84,6 +86,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         ("questions_aime24", "aime24"),
         f"{HUB}HuggingFaceH4/aime_2024",
         hub=_one("HuggingFaceH4/aime_2024", "train"),
+        train_from="aime25",  # thirty questions are too few to hold any out, and the years share none
     ),
     "aime25": Benchmark(
         ("questions_aime25", "aime25"),
@@ -93,6 +96,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             configs=("AIME2025-I", "AIME2025-II"),
             files=("aime2025-I.jsonl", "aime2025-II.jsonl"),
         ),
+        train_from="aime24",
     ),
     "bbh": Benchmark(
         ("questions_bbh", "bbh"),
@@ -190,7 +194,11 @@ def load_benchmark(name: str, data: Path, *, limit: int | None = None, part: Par
     """The questions of a benchmark, from a folder or a file of them. A part it does not have has no questions."""
     wanted = benchmark(name)
     if part == "train":
-        files = _files(name, wanted.train_files, wanted.train_hub, data) if data.is_dir() else []
+        if not data.is_dir():
+            return []
+        if other := wanted.train_from:
+            return _tasks(_files(other, BENCHMARKS[other].files, BENCHMARKS[other].hub, data), benchmark=other)[:limit]
+        files = _files(name, wanted.train_files, wanted.train_hub, data)
         return _tasks(files, benchmark=name, most=wanted.most_train)[:limit]
     files = _files(name, wanted.files, wanted.hub, data)
     if not files:
@@ -212,6 +220,8 @@ async def fetch_benchmark(
 ) -> list[Task]:
     """The questions of a benchmark, from the hub or from what was fetched before."""
     wanted = benchmark(name)
+    if part == "train" and wanted.train_from:
+        return await fetch_benchmark(wanted.train_from, cache=cache, addresses=addresses, progress=progress)
     source = wanted.hub if part == "test" else wanted.train_hub
     if source is None:
         if part == "train":

@@ -10,22 +10,25 @@
     score         the reply is the score itself, for files that recorded no answers
 
 The gym's graders (`task.py`) want the bare value and are judged there. A vote compares answers with the same functions
-that grade them, so that "1/2" and "0.5" are one answer to both.
+that grade them, so that "1/2" and "0.5" are one answer to both. Programs are the exception, since no test is run for a
+vote: two are the same answer where their syntax trees are, comments, layout and the prose around them aside.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import textwrap
 import warnings
+from functools import lru_cache
 from typing import Any, get_args
 
 from dirigent.errors import GradeError
 from dirigent.tasks.answers import final_answer, final_letter, final_number, literals, number_in
-from dirigent.tasks.code import grade_code_task
+from dirigent.tasks.code import extract, grade_code_task
 from dirigent.tasks.mathematics import same_mathematics
 from dirigent.tasks.sandbox import Sandbox
-from dirigent.tasks.task import BareGrader, Grade, Grader, Task, grade, tidy
+from dirigent.tasks.task import BareGrader, Grade, Grader, Task, comparable, grade, tidy
 
 TOLERANCE = 1e-6
 SHORT_TOLERANCE = 1e-3
@@ -84,7 +87,9 @@ async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
             if not left_answer or not right_answer:
                 return False
             return await same_mathematics(left_answer, right_answer)
-        case "code" | "score":
+        case "code":
+            return bool(program := _program(first)) and program == _program(second)
+        case "score":
             raise GradeError(f"replies graded by {grader!r} cannot be compared with one another")
         case "short":
             left_answer, right_answer = final_answer(first), final_answer(second)
@@ -92,7 +97,8 @@ async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
         case "exact":
             return bool(answer := _folded(final_answer(first))) and answer == _folded(final_answer(second))
         case _:
-            return bool(bare := tidy(first)) and bare == tidy(second)
+            bare, other = tidy(first), tidy(second)
+            return bool(bare) and comparable(bare, grader=grader) == comparable(other, grader=grader)
 
 
 def _near(number: float | None, gold: float | None) -> bool:
@@ -147,6 +153,19 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
     return bool(left == right)
+
+
+@lru_cache(maxsize=128)  # a vote compares every reply with several others
+def _program(reply: str) -> str:
+    """The syntax tree of the code in a reply, as text; code that does not parse stands for itself."""
+    code = textwrap.dedent(extract(reply)).strip("\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+            return ast.dump(tree) if tree.body else ""
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return "\n".join(line.rstrip() for line in code.split("\n")).strip()
 
 
 def _score_grade(text: str) -> Grade:

@@ -90,7 +90,7 @@ def grade(task: Task, text: str) -> Grade:
             f"task {task.id!r} is graded by {task.grader!r}, which takes time: await graders.judge(task, text)"
         )
     got = tidy(text)
-    return Grade(_comparable(got, grader=task.grader) == _comparable(tidy(task.answer), grader=task.grader), got)
+    return Grade(comparable(got, grader=task.grader) == comparable(tidy(task.answer), grader=task.grader), got)
 
 
 def tidy(text: str) -> str:
@@ -102,7 +102,8 @@ def tidy(text: str) -> str:
     return text.removesuffix(".").casefold()
 
 
-def _comparable(text: str, *, grader: Grader) -> tuple[str, ...]:
+def comparable(text: str, *, grader: Grader) -> tuple[str, ...]:
+    """What is compared of a tidied bare value: a list by its parts, a number without zeros behind the point."""
     if grader == "list":
         return tuple(part.strip() for part in text.strip("[]").split(","))
     if grader == "number" and re.fullmatch(r"[+-]?\d+(\.0+)?", text):

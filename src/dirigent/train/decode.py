@@ -22,10 +22,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 import torch
 
 from dirigent.train.noise import seed_starts
 from dirigent.train.turns import Choosing, FixedTurns, GrowingTurns, Turns, read
+from dirigent.train.upload import upload
 
 if TYPE_CHECKING:
     from dirigent.train.graphs import Graphs
@@ -202,12 +204,21 @@ def _read_prompts(
     """Logits after each prompt, which of the padded tokens are its own, and the cache of what was read."""
     from transformers import DynamicCache
 
-    longest = max(len(prompt) for prompt in prompts)
-    ids_PT = torch.tensor([[pad] * (longest - len(p)) + list(p) for p in prompts], device=device)
-    mask_PT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+    ids_PT, mask_PT = upload(_padded(prompts, pad=pad), device).unbind(0)
     cache = DynamicCache(config=inner.config)
     positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
     return read(inner, ids_PT, mask_PT, positions_PT, cache), mask_PT, cache
+
+
+def _padded(prompts: Sequence[Sequence[int]], *, pad: int) -> np.ndarray[Any, Any]:
+    """Ids with padding before them, and which of them are a prompt's own."""
+    longest = max(len(prompt) for prompt in prompts)
+    table = np.zeros((2, len(prompts), longest), dtype=np.int64)
+    table[0].fill(pad)
+    for ids, own, prompt in zip(*table, prompts, strict=True):
+        ids[longest - len(prompt) :] = prompt
+        own[longest - len(prompt) :] = 1
+    return table
 
 
 def _narrowing(
@@ -250,7 +261,7 @@ def _rows_of(prompts: Sequence[int], shape: Shape) -> list[int]:
 
 
 def _rows_at(prompts: Sequence[int], group: int, device: Any) -> torch.Tensor:
-    return torch.tensor([k * group + g for k in prompts for g in range(group)], device=device)
+    return upload((np.array(prompts, dtype=np.int64)[:, None] * group + np.arange(group)).reshape(-1), device)
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -310,8 +321,10 @@ def _would_do_with_less(groups: int, shape: Shape) -> bool:
 
 def _cut(tokens_BT: torch.Tensor, logprobs_BT: torch.Tensor, *, end: int) -> list[Sample]:
     """Rows up to their end mark."""
-    samples = []
-    for ids, logprobs in zip(tokens_BT.tolist(), logprobs_BT.tolist(), strict=True):
-        length = ids.index(end) + 1 if end in ids else len(ids)
-        samples.append(Sample(ids[:length], logprobs[:length]))
-    return samples
+    tokens, logprobs = tokens_BT.cpu().numpy(), logprobs_BT.cpu().numpy()
+    ends = tokens == end
+    lengths = np.where(ends.any(1), ends.argmax(1) + 1, tokens.shape[1]).tolist()
+    return [
+        Sample(ids[:length].tolist(), of[:length].tolist())
+        for ids, of, length in zip(tokens, logprobs, lengths, strict=True)
+    ]

@@ -116,7 +116,9 @@ class Watch:
         import torch
 
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        bad = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        # The largest of each: asked for one by one, hundreds of answers would be waited for.
+        largest = torch._foreach_norm(gradients, float("inf")) if gradients else [torch.zeros(())]
+        bad = not bool(torch.stack(largest).isfinite().all())
         if bad:
             torch._foreach_zero_(gradients)
         self.rollouts.metrics["bad_gradients"] = float(bad)

@@ -13,7 +13,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from dirigent.train.upload import upload
 
 
 def uniforms(starts_B: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
@@ -63,10 +66,10 @@ def _falls_in(ends_BN: torch.Tensor, point_B: torch.Tensor) -> torch.Tensor:
 
 def seed_starts(seeds_B: Sequence[int | None], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the counter of each row begins, hashed so that near seeds are far apart, and which rows are sampled."""
-    digests = [hashlib.blake2b(str(seed).encode(), digest_size=8).digest() for seed in seeds_B]
-    starts = [int.from_bytes(digest, "big", signed=True) for digest in digests]
-    sampled = [seed is not None for seed in seeds_B]
-    return torch.tensor(starts, dtype=torch.int64, device=device), torch.tensor(sampled, device=device)
+    digests = b"".join([hashlib.blake2b(str(seed).encode(), digest_size=8).digest() for seed in seeds_B])
+    starts = np.frombuffer(digests, dtype=">i8").astype(np.int64)
+    sampled = np.array([seed is not None for seed in seeds_B], dtype=bool)
+    return upload(starts, device), upload(sampled, device)
 
 
 def group_seeds(seed: int | None, *, prompts: int, group: int) -> list[list[int | None]]:

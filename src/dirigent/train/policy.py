@@ -23,6 +23,7 @@ from dirigent.train.decode import CacheKind, DecodeSettings, Sample, decode
 from dirigent.train.graphs import Graphs
 from dirigent.train.metrics import step_metrics
 from dirigent.train.noise import group_seeds
+from dirigent.train.passes import computed_by
 from dirigent.train.recipe import BaseSettings, Recipe
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import SftSettings, plain_inputs, save_adapter
@@ -74,12 +75,28 @@ class Policy:
         return self.decoded(prompts, samples)
 
     def prompts(self, rows: Sequence[Row]) -> list[list[int]]:
-        return encode(self.tokenizer, prompt_texts(self.tokenizer, [row.messages for row in rows]))
+        return token_ids(self.tokenizer, prompt_texts(self.tokenizer, [row.messages for row in rows]))
 
     def decoded(self, prompts: list[list[int]], samples_PG: list[list[Sample]]) -> Written:
-        flat = self.tokenizer.batch_decode([s.ids for group in samples_PG for s in group], skip_special_tokens=True)
-        texts = iter(flat)
+        texts = iter(token_texts(self.tokenizer, [sample.ids for group in samples_PG for sample in group]))
         return Written(prompts, samples_PG, [[next(texts) for _ in group] for group in samples_PG])
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """What `encode` gives, from the tokenizer within: asked for ids alone, not also where each stood in the text."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is None or inner.padding or inner.truncation or inner.encode_special_tokens:
+        return encode(tokenizer, texts)
+    return [encoding.ids for encoding in inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def token_texts(tokenizer: Any, ids: Sequence[Sequence[int]]) -> list[str]:
+    """What `batch_decode` gives without special tokens, from one call instead of one for each text."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is None or tokenizer.clean_up_tokenization_spaces:
+        texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return texts
+    return list(inner.decode_batch(ids, skip_special_tokens=True))
 
 
 REFERENCE = ".ref."
@@ -141,17 +158,21 @@ class Merged:
             self._copies = [torch.empty_like(weight) for weight in adapted]
         with torch.no_grad(), torch.autocast(self._on, enabled=False):
             for layer, weight, copy in zip(layers, adapted, self._copies, strict=True):
-                copy.copy_(weight.float() + layer.get_delta_weight(ADAPTER).float())
+                _add_up(layer, weight, into=copy)
         originals = [weight.data for weight in adapted]
         _exchange(adapted, self._copies)
         try:
-            for layer in layers:
-                layer.enable_adapters(enabled=False)
-            yield
+            # The base layer in place of each: switching adapters off and on again walks through all they consist of.
+            with computed_by({layer: layer.get_base_layer().forward for layer in layers}):
+                yield
         finally:
-            for layer in layers:
-                layer.enable_adapters(enabled=True)
             _exchange(adapted, originals)
+
+
+def _add_up(layer: Any, weight: torch.Tensor, *, into: torch.Tensor) -> None:
+    """As PEFT adds, rounding for rounding, in fewer kernels."""
+    delta = layer.lora_B[ADAPTER].weight @ layer.lora_A[ADAPTER].weight
+    into.copy_(delta.mul_(layer.scaling[ADAPTER]).float().add_(weight))
 
 
 def _adapted_layers(model: Any) -> list[Any]:

@@ -8,7 +8,8 @@ are fewer by several times.
 
 Works on whatever batch TRL makes: rows whose prompts are equal share, others stand alone.
 
-Dimensions: B rows, T tokens of a padded row, C completion tokens, S sequences, L tokens of a packed sequence.
+Dimensions: B rows, T tokens of a padded row, C completion tokens, S sequences, L tokens of a packed sequence,
+K branches of a batch, N completion tokens of a batch.
 """
 
 # ruff: noqa: N803, N806, N815 -- suffixes name dimensions
@@ -19,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
-from dirigent.train.passes import quick_passes
+from dirigent.train.passes import Sums, quick_passes
+from dirigent.train.upload import upload
 
 NO_LABEL = -100
 PADDING = -1
@@ -29,19 +32,21 @@ MOST_TOKENS = 32_768
 """Of one pass through the model, padding counted: sequences of like length go together. More at once means fewer
 launches but longer padding, and what attention computes grows with the square of that: twice as many was slower."""
 
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+
 ALIGNED = 8
 """A mask whose rows are not a multiple of this long is copied to be, in every layer."""
 
 
 class Branch(msgspec.Struct, frozen=True):
     row: int
-    completion: list[int]
+    completion: Ids
 
 
 class Shared(msgspec.Struct, frozen=True):
     """A prompt and the completions that share it."""
 
-    prompt: list[int]
+    prompt: Ids
     branches: list[Branch]
 
     @property
@@ -57,18 +62,26 @@ class Packed(msgspec.Struct, frozen=True):
     labels_SL: torch.Tensor
     """What each position predicts: not the token beside it where a branch ends."""
     mask_S1LL: torch.Tensor
-    places: list[tuple[int, int, int, int]]
-    """Row, sequence, first position and length of every branch."""
+    index_4N: torch.Tensor
+    """Where every completion token stands: row and turn in the plain batch, sequence and position in this one."""
 
 
 def log_probs_and_entropies(
-    model: Any, input_ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, completion_tokens: int
+    model: Any,
+    input_ids_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    completion_tokens: int,
+    sums: Sums | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of every completion token, [B, C], zero where a completion is padded; by TRL's own head."""
+    """Of every completion token, [B, C], zero where a completion is padded; by TRL's own head.
+
+    `sums` are those of an adapter that is not learned from, kept from one call to the next.
+    """
     rows, device = len(input_ids_BT), input_ids_BT.device
     logps_BC = torch.zeros(rows, completion_tokens, device=device)
     entropies_BC = torch.zeros(rows, completion_tokens, device=device)
-    with quick_passes(model):
+    with quick_passes(model, sums=sums):
         for batch in like_lengths(sequences(input_ids_BT, mask_BT, completion_tokens=completion_tokens)):
             packed = pack(batch, device=device)
             outputs = model(
@@ -78,20 +91,23 @@ def log_probs_and_entropies(
                 shift_labels=packed.labels_SL,
                 fused_lm_head=True,
             )
-            index = _index(packed, completion_tokens=completion_tokens, device=device)
-            logps_BC = logps_BC.index_put(index[:2], outputs.log_probs[index[2:]].to(logps_BC.dtype))
-            entropies_BC = entropies_BC.index_put(index[:2], outputs.entropy[index[2:]].to(entropies_BC.dtype))
+            at, packed_at = packed.index_4N[:2].unbind(0), packed.index_4N[2:].unbind(0)
+            logps_BC = logps_BC.index_put(at, outputs.log_probs[packed_at].to(logps_BC.dtype))
+            entropies_BC = entropies_BC.index_put(at, outputs.entropy[packed_at].to(entropies_BC.dtype))
     return logps_BC, entropies_BC
 
 
 def sequences(input_ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, completion_tokens: int) -> list[Shared]:
     """Rows padded before their prompts and after their completions, as prompts with their completions."""
-    found: dict[tuple[int, ...], list[Branch]] = {}
     start = input_ids_BT.shape[1] - completion_tokens
-    sizes = zip(mask_BT[:, :start].sum(1).tolist(), mask_BT[:, start:].sum(1).tolist(), strict=True)
-    for row, (ids, (before, after)) in enumerate(zip(input_ids_BT.tolist(), sizes, strict=True)):
-        found.setdefault(tuple(ids[start - before : start]), []).append(Branch(row, ids[start : start + after]))
-    return [Shared(list(prompt), branches) for prompt, branches in found.items()]
+    before_B, after_B = torch.stack([mask_BT[:, :start].sum(1), mask_BT[:, start:].sum(1)]).tolist()
+    ids_BT = input_ids_BT.cpu().numpy()
+    found: dict[bytes, Shared] = {}
+    for row, (ids, before, after) in enumerate(zip(ids_BT, before_B, after_B, strict=True)):
+        prompt = ids[start - before : start]
+        shared = found.setdefault(prompt.tobytes(), Shared(prompt, []))
+        shared.branches.append(Branch(row, ids[start : start + after]))
+    return list(found.values())
 
 
 def like_lengths(all_sequences: Sequence[Shared], *, most_tokens: int = MOST_TOKENS) -> Iterator[list[Shared]]:
@@ -108,27 +124,27 @@ def like_lengths(all_sequences: Sequence[Shared], *, most_tokens: int = MOST_TOK
 
 def pack(batch: Sequence[Shared], *, device: Any) -> Packed:
     length = -(-max(sequence.tokens for sequence in batch) // ALIGNED) * ALIGNED
-    ids, positions, labels, branch_of, places = [], [], [], [], []
+    table = np.zeros((4, len(batch), length), dtype=np.int64)
+    ids_SL, positions_SL, labels_SL, branch_SL = table
+    labels_SL.fill(NO_LABEL)
+    branch_SL.fill(PADDING)
+    order_L = np.arange(length)
+    places = []
     for s, sequence in enumerate(batch):
-        *before, last = sequence.prompt
-        row_ids, row_positions = list(before), list(range(len(before)))
-        row_labels, row_branch = [NO_LABEL] * len(before), [0] * len(before)
+        end = before = len(sequence.prompt) - 1
+        ids_SL[s, :before] = sequence.prompt[:-1]
+        positions_SL[s, :before] = order_L[:before]
+        branch_SL[s, :before] = 0
         for number, branch in enumerate(sequence.branches, 1):
-            size = len(branch.completion)
-            places.append((branch.row, s, len(row_ids), size))
-            row_ids += [last, *branch.completion[:-1]][:size]
-            row_positions += range(len(before), len(before) + size)
-            row_labels += branch.completion
-            row_branch += [number] * size
-        gap = length - len(row_ids)
-        ids.append(row_ids + [0] * gap)
-        positions.append(row_positions + [0] * gap)
-        labels.append(row_labels + [NO_LABEL] * gap)
-        branch_of.append(row_branch + [PADDING] * gap)
-    ids_SL, positions_SL, labels_SL, branch_SL = (
-        torch.tensor(table, dtype=torch.long, device=device) for table in (ids, positions, labels, branch_of)
-    )
-    return Packed(ids_SL, positions_SL, labels_SL, _visible(branch_SL), places)
+            start, end = end, end + len(branch.completion)
+            places.append((branch.row, s, start, end - start))
+            ids_SL[s, start:end][:1] = sequence.prompt[-1]
+            ids_SL[s, start + 1 : end] = branch.completion[:-1]
+            positions_SL[s, start:end] = order_L[before : before + end - start]
+            labels_SL[s, start:end] = branch.completion
+            branch_SL[s, start:end] = number
+    ids, positions, labels, branch_of = upload(table, device).unbind(0)
+    return Packed(ids, positions, labels, _visible(branch_of), upload(_index(places), device))
 
 
 def _visible(branch_SL: torch.Tensor) -> torch.Tensor:
@@ -140,12 +156,10 @@ def _visible(branch_SL: torch.Tensor) -> torch.Tensor:
     return (earlier_LL & (of_prompt | same))[:, None]
 
 
-def _index(packed: Packed, *, completion_tokens: int, device: Any) -> tuple[torch.Tensor, ...]:
-    """Where every completion token stands: row and turn in the plain batch, sequence and position in the packed one."""
-    cells = [
-        (row, turn, s, start + turn)
-        for row, s, start, size in packed.places
-        for turn in range(min(size, completion_tokens))
-    ]
-    table = torch.tensor(cells, dtype=torch.long, device=device).reshape(-1, 4)
-    return tuple(table.unbind(1))
+def _index(places: Sequence[tuple[int, int, int, int]]) -> Ids:
+    """Row, turn, sequence and position of each completion token, given row, sequence, first position and length of
+    each branch."""
+    row_K, s_K, start_K, size_K = np.array(places, dtype=np.int64).reshape(-1, 4).T
+    turn_N = np.arange(size_K.sum()) - np.repeat(np.cumsum(size_K) - size_K, size_K)
+    row_N, s_N, start_N = (np.repeat(column_K, size_K) for column_K in (row_K, s_K, start_K))
+    return np.stack([row_N, turn_N, s_N, start_N + turn_N])

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dirigent.train.passes import Sums
 from dirigent.train.policy import ADAPTER, Policy
 from dirigent.train.recipe import GrpoSettings, Recipe, batching
 from dirigent.train.rollouts import Rollouts
@@ -89,7 +90,9 @@ def set_rate(schedule: Any, rate: float) -> None:
 
 
 def _sharing_prompts(kind: Any) -> Any:
-    """The same trainer, but that a group's prompt is read once."""
+    """The same trainer, but that a group's prompt is read once, and that the reference is merged once for a run."""
+
+    reference = Sums()
 
     class SharingPrompts(kind):  # type: ignore[misc]
         def _get_per_token_logps_and_entropies(
@@ -97,11 +100,26 @@ def _sharing_prompts(kind: Any) -> Any:
         ) -> tuple[Any, Any, Any]:
             with self.accelerator.autocast():
                 logps, entropies = log_probs_and_entropies(
-                    model, input_ids, attention_mask, completion_tokens=logits_to_keep
+                    model,
+                    input_ids,
+                    attention_mask,
+                    completion_tokens=logits_to_keep,
+                    sums=reference if measures_reference(self.accelerator.unwrap_model(model)) else None,
                 )
             return logps, entropies, None
 
     return SharingPrompts
+
+
+def measures_reference(model: Any) -> bool:
+    """Whether a pass is one of TRL's reference, which stays as it started and is never learned from."""
+    import torch
+
+    return (
+        not torch.is_grad_enabled()
+        and hasattr(model, "peft_config")
+        and bool(model.active_adapter == REFERENCE_ADAPTER)
+    )
 
 
 def _counting_rows(n: int) -> Any:
