@@ -23,6 +23,7 @@ import asyncio
 import hashlib
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,10 @@ def main() -> None:
         "--resume", action="store_true", help="go on with what this very run had finished when it was cut"
     )
     parser.add_argument("--keep", type=Path, default=None, help="a copy of the outcomes, for must.py --record")
+    parser.add_argument(
+        "--taken-over", nargs="*", default=[], metavar="PLANNER=COMMIT",
+        help="rows whose outcomes were put into the record from a run at another commit; the report names them",
+    )  # fmt: skip
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
@@ -77,7 +82,10 @@ def main() -> None:
             workers=args.workers or recipe.workers,
         )
         source = source_of(language=args.language)
-        print(as_table(evaluated(recipe, out, earlier, resume=args.resume, keep=args.keep, source=source)))
+        report = evaluated(
+            recipe, out, earlier, resume=args.resume, keep=args.keep, taken_over=named(args.taken_over), source=source
+        )
+        print(as_table(report))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     for name in TRAINED:
@@ -91,6 +99,13 @@ def source_of(*, language: bool) -> str:
     return f"benchmarks/gym.py --language ({recipe})" if language else recipe
 
 
+def named(pairs: Sequence[str]) -> dict[str, str]:
+    """`PLANNER=COMMIT` of each."""
+    if wrong := next((pair for pair in pairs if not all(pair.partition("="))), None):
+        raise ConfigError(f"--taken-over {wrong}: write PLANNER=COMMIT, e.g. conductor=1a2b3c4")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
 def evaluated(
     recipe: EvalRecipe,
     out: Path,
@@ -98,6 +113,7 @@ def evaluated(
     *,
     resume: bool,
     keep: Path | None = None,
+    taken_over: Mapping[str, str] | None = None,
     source: str = "recipes/eval-gym.toml",
 ) -> Report:
     """The report, once it is written; only then are the outcomes it was made of thrown away. `keep` gets a copy."""
@@ -106,6 +122,8 @@ def evaluated(
         say_if_anew(out, scratch)
     report = asyncio.run(carried_out(recipe, scratch, resume=resume, traces=False, source=source))
     report = with_earlier(report, earlier)
+    if taken_over:
+        report = msgspec.structs.replace(report, taken_over=dict(taken_over))
     out.write_bytes(as_json(report))
     write_pages(report, out)
     if keep:

@@ -263,7 +263,8 @@ def as_page(found: Must) -> str:
         f"training seed, `conductor.gguf` with sha256 `{found.conductor[:12]}`. Commit `{found.commit or 'unknown'}`, "
         f"{found.date}; made by `python benchmarks/must.py`.\n\n"
         f"**Missed:** {'; '.join(lost) or 'nothing'}. **Not measured:** {open_lines} lines; those that want training "
-        "runs or torch are measured by `benchmarks/claims.py`.\n"
+        "runs or torch are measured by `benchmarks/claims.py`. Greedy plans say nothing of sampled ones, so how "
+        "evenly the warm start chooses workers is not told here.\n"
     )
     return f"{head}\n{as_table(found.table)}{_latency_note(found.latency)}"
 

@@ -238,7 +238,18 @@ def estimated(
         questions={name: count.fit for name, count in counts.items()},
         max_output_tokens=recipe.max_output_tokens,
     )
-    return {**found, "fitting": sum(fitting.values(), Estimate(0.0, 0.0, 0.0))}
+    return {**sized(found), "fitting": sum(fitting.values(), Estimate(0.0, 0.0, 0.0))}
+
+
+def sized(found: dict[str, Estimate]) -> dict[str, Estimate]:
+    """With the planners that are sized to cost what the conductor does at its cost, not at that of the stub's sizes."""
+    measure = found.get("conductor")
+    if measure is None:
+        return found
+    return {
+        name: one.times(measure.usual_usd / one.usual_usd) if name in ("vote", "self-moa") and one.usual_usd else one
+        for name, one in found.items()
+    }
 
 
 def figures_of(report: Report, estimates: dict[str, Estimate], *, calls: int, seconds: float) -> dict[str, Any]:

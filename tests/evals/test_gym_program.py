@@ -146,3 +146,9 @@ def test_what_is_wrong_with_the_setup_is_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "argv", ["gym.py", "--out", str(tmp_path / "gym.json")])
     with pytest.raises(SystemExit, match="error: another evaluation is writing there"):
         program.main()
+
+
+def test_rows_of_another_commit_are_named_as_they_are_given() -> None:
+    assert program.named(["conductor=1a2b", "conductor:2=1a2b"]) == {"conductor": "1a2b", "conductor:2": "1a2b"}
+    with pytest.raises(ConfigError, match="write PLANNER=COMMIT"):
+        program.named(["conductor"])

@@ -95,7 +95,7 @@ async def test_a_year_that_is_asked_is_not_fitted_on(full: Path) -> None:
 async def test_without_a_training_part_a_third_at_most_is_held_out_and_said(full: Path) -> None:
     questions = await gather(["gpqa"], data=full, fit=100)
     assert (len(questions.tasks), len(questions.fit)) == (132, 66)
-    why = "gpqa: held out of the test to fit on, as there is no training part"
+    why = "gpqa: held out of the test to fit on, as it has no training part that is not asked"
     assert questions.left_out == {f"{why}; a third of it at most, so 66 in place of 100": 66}
     assert (await gather(["gpqa"], data=full, fit=20)).left_out == {why: 20}
     assert (await gather(["gpqa"], data=full)).left_out == {}

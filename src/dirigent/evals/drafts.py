@@ -172,7 +172,8 @@ def _read(path: Path) -> dict[str, Reply]:
 
 def _is_whole(reply: Reply, request: Request) -> bool:
     """Whether it wrote all that the request allowed: one cut short for want of money is nobody else's answer."""
-    return reply.finish != "length" or reply.usage.output_tokens >= (request.max_output_tokens or 0)
+    most = request.max_output_tokens
+    return reply.finish != "length" or (most is not None and reply.usage.output_tokens >= most)
 
 
 def _saved_s(round: Round) -> float:

@@ -22,9 +22,9 @@ CEILING = "ceiling"
 
 def pareto(rows: Mapping[str, Figures]) -> list[str]:
     """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. No reference is one,
-    and nobody whose cost is unknown."""
+    nobody whose cost is unknown, and nobody who is never right."""
     found: list[str] = []
-    best = -1.0
+    best = 0.0
     tried = [
         (row.cost_usd_per_question, -row.accuracy, name)
         for name, row in rows.items()

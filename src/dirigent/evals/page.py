@@ -67,7 +67,7 @@ def _verdict(report: Report) -> Markup:
 
 
 def _table(report: Report) -> Markup:
-    note = "An asterisk marks a paired bootstrap difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
+    note = "An asterisk marks a paired difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
     rows = table(("planner", *HEADER), cells_of(report.planners))
     notes = [note, *(said.replace("`", "") for said in notes_of(report))]
     return _section("All planners", rows, *map(_note, notes))

@@ -150,7 +150,7 @@ def _sampled(
 
 def _why_held(name: str, held: int, *, fit: int) -> str:
     most = f"; a third of it at most, so {held:,} in place of {fit:,}" if held < fit else ""
-    return f"{name}: held out of the test to fit on, as there is no training part{most}"
+    return f"{name}: held out of the test to fit on, as it has no training part that is not asked{most}"
 
 
 def _shown(task: Task, name: str, *, split: str = "test") -> Task:

@@ -83,6 +83,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The planners that were not asked this time: whence their rows come."""
     sandbox: str | msgspec.UnsetType = msgspec.UNSET
     """The walls that graded programs ran in, as the sandbox names them; left out where no code was graded."""
+    taken_over: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Planner -> the commit at which its outcomes were written, where that was another: a record that was kept."""
     examples: tuple[Example, ...] = ()
 
 
@@ -194,13 +196,25 @@ def notes_of(report: Report) -> list[str]:
     notes = (
         origins_note(report.planners, report.weights, report.earlier),
         sizes_note(report.sizes),
-        equal_cost_note((report.planners, *report.by_task.values()), report.sizes),
+        equal_cost_note(_asked_now(report), report.sizes),
         standing_note(report.planners),
-        planning_note(report.weights),
+        planning_note(_planning_at_home(report)),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
     )
     return [said for said in notes if said]
+
+
+def _asked_now(report: Report) -> list[Mapping[str, Figures]]:
+    """The tables without the rows of earlier reports, which are compared with nobody."""
+    tables = (report.planners, *report.by_task.values())
+    return [{name: row for name, row in rows.items() if name not in report.earlier} for rows in tables]
+
+
+def _planning_at_home(report: Report) -> set[str]:
+    """Whose plans a model on this machine writes: trained ones, and in the gym their base, untrained."""
+    untrained = {"language"} & set(report.planners) if report.workers in ("exact", "local") else set()
+    return {*report.weights, *untrained}
 
 
 def as_markdown(report: Report) -> str:
@@ -277,6 +291,9 @@ def provenance(report: Report) -> str:
             said += f" These questions are {fitted_on}."
     if report.sandbox:
         said += f" Code was graded in a sandbox: {report.sandbox}."
+    if report.taken_over:
+        rows = ", ".join(f"{name} (`{commit}`)" for name, commit in report.taken_over.items())
+        said += f" Outcomes kept from other commits, of the same questions and files: {rows}."
     if left := report.tasks.get("left_out"):
         said += " Left out: " + "; ".join(f"{why} ({count:,})" for why, count in left.items()) + "."
     return said

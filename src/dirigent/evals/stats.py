@@ -3,7 +3,8 @@
 Pure functions of plain numbers, the standard library only. Wilson's interval is used for shares because it stays
 inside 0 and 1 and is honest near them, where a conductor hopes to be. Differences are paired: both planners answered
 the same questions, so what the questions have in common cancels out. A bootstrap draws from the questions it has: where
-few of them tell the planners apart it claims too much, so no p is below that of an exact sign test over those few.
+few of them tell the planners apart it claims too much, so for answers that are right or wrong no p is below that of an
+exact sign test over those few. Graded scores have the bootstrap alone: how many gain says little there of how much.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Difference(msgspec.Struct, frozen=True):
     interval: tuple[float, float]
     """95%, from the resamples."""
     p: float
-    """Two-sided, the larger of two: twice the share of resamples that find no gain, or no loss, whichever is rarer; and
-    the exact sign test over the questions on which the two differ."""
+    """Two-sided: twice the share of resamples that find no gain, or no loss, whichever is rarer; for answers that are
+    right or wrong never below the exact sign test over the questions on which the two differ."""
     n: int
 
     @property
@@ -55,8 +56,8 @@ class Difference(msgspec.Struct, frozen=True):
 def paired_difference(
     first: Sequence[float], second: Sequence[float], *, seed: int, resamples: int = RESAMPLES
 ) -> Difference:
-    """Bootstrap over questions; both sequences are scores of the same questions in the same order. Its p is never below
-    that of `sign_test`."""
+    """Bootstrap over questions; both sequences are scores of the same questions in the same order. Where
+    all are 0 or 1, p is never below that of `sign_test`."""
     if len(first) != len(second):
         raise ConfigError(f"paired scores need the same questions: {len(first)} against {len(second)}")
     differences = [a - b for a, b in zip(first, second, strict=True)]
@@ -65,8 +66,13 @@ def paired_difference(
         return Difference(0.0, (0.0, 0.0), 1.0, 0)
     rng = random.Random(f"bootstrap {seed}")
     means = sorted(math.fsum(rng.choices(differences, k=n)) / n for _ in range(resamples))
-    p = max(_two_sided(means), sign_test(differences))
+    p = max(_two_sided(means), sign_test(differences)) if all_or_nothing(differences) else _two_sided(means)
     return Difference(math.fsum(differences) / n, (percentile(means, 0.025), percentile(means, 0.975)), p, n)
+
+
+def all_or_nothing(differences: Sequence[float]) -> bool:
+    """Whether these are differences of answers that are right or wrong, not of scores in between."""
+    return all(abs(difference - round(difference)) < TOLERANCE for difference in differences)
 
 
 def sign_test(differences: Sequence[float]) -> float:

@@ -139,7 +139,7 @@ def as_table(table: Sequence[Claim]) -> str:
     """The lines as Markdown."""
     lines = ["| | figure | 95% | n | must | goal | |", "|---|---|---|---|---|---|---|"]
     for claim in table:
-        figure = "–" if claim.value is None else _said(claim.value, claim.unit)
+        figure = "–" if claim.value is None else _figure(claim, claim.value)
         if claim.spread is not None and claim.value is not None:
             figure += f" ({_said(claim.spread[0], claim.unit)} to {_said(claim.spread[1], claim.unit)})"
         interval = "–" if claim.interval is None else " to ".join(_said(x, claim.unit) for x in claim.interval)
@@ -147,6 +147,13 @@ def as_table(table: Sequence[Claim]) -> str:
         n = f"{claim.n:,}" if claim.n else "–"
         lines.append(f"| {claim.name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
     return "\n".join(lines) + "\n"
+
+
+def _figure(claim: Claim, value: float) -> str:
+    """As all of them are written; a miss that would look like its bound, more exactly."""
+    said = _said(value, claim.unit)
+    close = claim.verdict == "MISSED" and claim.must is not None and said == _said(claim.must, claim.unit)
+    return f"{value * 100:.2f}%" if close and claim.unit == "share" else said
 
 
 def missed(table: Iterable[Claim]) -> list[str]:
