@@ -134,7 +134,7 @@ async def dry_run(*, rows: int, fit: int) -> DryRun:
     prices = {worker.name: card(worker).price or Price() for worker in real.config.worker}
     counts = counts_of(recipe)
     estimates = estimated(recipe, seen, prices, counts=counts, fit_of={task.id for task in questions.fit})
-    figures = figures_of(report, estimates, calls=calls, seconds=time.monotonic() - began)
+    figures = figures_of(report, estimates, max_cost_usd=recipe.max_cost, calls=calls, seconds=time.monotonic() - began)
     return DryRun(report, counts, estimates, figures)
 
 
@@ -252,7 +252,9 @@ def sized(found: dict[str, Estimate]) -> dict[str, Estimate]:
     }
 
 
-def figures_of(report: Report, estimates: dict[str, Estimate], *, calls: int, seconds: float) -> dict[str, Any]:
+def figures_of(
+    report: Report, estimates: dict[str, Estimate], *, max_cost_usd: float | None, calls: int, seconds: float
+) -> dict[str, Any]:
     total = sum(estimates.values(), Estimate(0.0, 0.0, 0.0))
     n = report.tasks["by_task"]
     short = {
@@ -272,6 +274,7 @@ def figures_of(report: Report, estimates: dict[str, Estimate], *, calls: int, se
         "seconds": round(seconds, 1),
         "estimate_usual_usd": round(total.usual_usd),
         "estimate_most_usd": round(total.most_usd),
+        "max_cost_usd": max_cost_usd,
         "estimate_calls": round(total.calls),
         "by_planner_usd": {name: round(found.usual_usd, 1) for name, found in estimates.items()},
         "commit": report.commit,
@@ -307,11 +310,24 @@ def as_page(found: DryRun) -> str:
         lines.append(f"| {name} | {cost.calls:,.0f} | {usd_text(cost.usual_usd)} | {usd_text(cost.most_usd)} |")
     total = sum(found.estimates.values(), Estimate(0.0, 0.0, 0.0))
     lines.append(f"| **all** | {total.calls:,.0f} | {usd_text(total.usual_usd)} | {usd_text(total.most_usd)} |")
+    if said := stopped(figures["max_cost_usd"], total):
+        lines += ["", said]
     unpriced = [name for name, price in found.report.prices.items() if price is None or not price.output]
     if unpriced:
         lines += ["", f"Taken as free, for want of a price: {', '.join(unpriced)}."]
     made = f"Commit `{figures['commit'] or 'unknown'}`, {figures['date']}, seed {figures['seed']}."
     return "\n".join([*lines, "", *priced(found), made, ""])
+
+
+def stopped(max_cost_usd: float | None, total: Estimate) -> str:
+    """That the recipe's own limit may end the run before all is asked; nothing where it cannot."""
+    if max_cost_usd is None or total.most_usd <= max_cost_usd:
+        return ""
+    return (
+        f"The recipe says `max_cost = {max_cost_usd:g}`, which is below the most: where replies are long, the run "
+        "stops there with rows unfinished. What was answered by then is kept; `--resume` with a higher `--max-cost` "
+        "goes on."
+    )
 
 
 def needed(found: DryRun) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -14,12 +15,20 @@ from dirigent.errors import ConfigError
 from dirigent.home import home
 from dirigent.workers.weights import fetch
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
+
 # An example that is slow on a busy machine is no failure; a test that hangs has a time limit of its own.
 hypothesis.settings.register_profile("dirigent", deadline=None)
 hypothesis.settings.load_profile("dirigent")
 
 WEIGHTS_CACHE = home() / "weights"
 """Taken before any test changes the environment: the file is fetched once for all runs, not once a run."""
+
+TRAIN = "/train/"
+"""In the path of every test of training."""
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +53,23 @@ def wait_until() -> Callable[..., Awaitable[None]]:
     return wait
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Where tests run side by side, a file stays in one process, and all of `train/`, which shares a trained model."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        train = "train" in item.path.relative_to(config.rootpath).parts
-        item.add_marker(pytest.mark.xdist_group("train" if train else str(item.path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return TRAIN if TRAIN in file else file
+
+        def _assign_work_unit(self, node: WorkerController) -> None:
+            """What takes longest begins first, so that nobody waits for it at the end."""
+            if TRAIN in self.workqueue:
+                self.workqueue.move_to_end(TRAIN, last=False)
+            super()._assign_work_unit(node)
+
+    return ByFile(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from dirigent.evals.questions import gather, held_out
 from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import Record
 from dirigent.pool import Pool
+from dirigent.tasks import hub
+from dirigent.tasks.benchmarks import BENCHMARKS
+from dirigent.tasks.hub import Addresses
 from dirigent.workers.scripted import Scripted
 from tests.published_rows import published
 
@@ -90,12 +94,55 @@ async def test_a_year_that_is_asked_is_not_fitted_on(full: Path) -> None:
     assert Counter(task.kind for task in questions.tasks) == {"aime24": 20, "aime25": 20}
     assert Counter(task.kind for task in questions.fit) == {"aime24": 10, "aime25": 10}
     assert not {task.question for task in questions.tasks} & {task.question for task in questions.fit}
+    assert questions.left_out == {
+        f"{name}: held out of the test to fit on, as {other}, its training part, is asked itself; a third of it at "
+        "most, so 10 in place of 60": 10
+        for name, other in (("aime24", "aime25"), ("aime25", "aime24"))
+    }
+
+
+async def test_a_year_of_aime_alone_has_questions_held_out_and_says_why(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "TRIES", 1)
+    source = BENCHMARKS["aime25"].hub
+    assert source is not None
+    shutil.copy(full / "aime25.jsonl", tmp_path / f"{source.name}.jsonl")  # as if it had been fetched before
+    nowhere = Addresses("http://127.0.0.1:1", "")
+    fetched = await gather(["aime25"], cache=tmp_path, addresses=nowhere, fit=5)
+    (why,) = fetched.left_out
+    said = "aime25: held out of the test to fit on, as aime24, its training part, cannot be had"
+    assert why.startswith(f"{said} (HuggingFaceH4/aime_2024 could not be fetched: ")
+    (tmp_path / "folder").mkdir()
+    shutil.copy(full / "aime25.jsonl", tmp_path / "folder")
+    lying = await gather(["aime25"], data=tmp_path / "folder", fit=5)
+    assert lying.left_out == {"aime25: held out of the test to fit on, as aime24, its training part, is not there": 5}
+    for questions in (fetched, lying):
+        assert (len(questions.tasks), len(questions.fit)) == (25, 5)
+        assert all("[aime25 #" in task.question for task in (*questions.tasks, *questions.fit))
+        assert not {task.question for task in questions.tasks} & {task.question for task in questions.fit}
+    report = await evaluate_live(fetched, ["best"], Pool([Scripted("7", name="seven")]))
+    assert report.tasks["left_out"] == {why: 5}
+
+
+async def test_a_training_part_of_its_own_that_cannot_be_fetched_is_an_error_and_so_is_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "TRIES", 1)
+    source = BENCHMARKS["gsm8k"].hub
+    assert source is not None
+    write(tmp_path, source.name, "gsm8k", 9)
+    nowhere = Addresses("http://127.0.0.1:1", "")
+    with pytest.raises(ConfigError, match="openai/gsm8k could not be fetched"):
+        await gather(["gsm8k"], cache=tmp_path, addresses=nowhere, fit=3)
+    with pytest.raises(ConfigError, match="opencompass/AIME2025 could not be fetched"):
+        await gather(["aime25"], cache=tmp_path, addresses=nowhere, fit=3)
 
 
 async def test_without_a_training_part_a_third_at_most_is_held_out_and_said(full: Path) -> None:
     questions = await gather(["gpqa"], data=full, fit=100)
     assert (len(questions.tasks), len(questions.fit)) == (132, 66)
-    why = "gpqa: held out of the test to fit on, as it has no training part that is not asked"
+    why = "gpqa: held out of the test to fit on, as no training part of it is there"
     assert questions.left_out == {f"{why}; a third of it at most, so 66 in place of 100": 66}
     assert (await gather(["gpqa"], data=full, fit=20)).left_out == {why: 20}
     assert (await gather(["gpqa"], data=full)).left_out == {}

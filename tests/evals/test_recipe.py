@@ -85,6 +85,11 @@ def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -
     [
         ({"tasks": ("gsm8k",)}, "gsm8k needs models that answer: add  --pool dirigent.toml"),
         ({"tasks": ("gym", "gsm8k"), "pool": "p.toml"}, "two reports"),
+        (
+            {"tasks": ("bigcodebench", "gsm8k", "bigcodebench_hard"), "pool": "p.toml"},
+            "bigcodebench_hard are among those of bigcodebench, .* leave bigcodebench_hard or bigcodebench out of",
+        ),
+        ({"tasks": ("bigcodebench_hard", "bigcodebench"), "pool": "recorded:p.jsonl"}, "or make two reports"),
         ({"tasks": ("gms8k",), "pool": "p.toml"}, 'did you mean "gsm8k"'),
         ({"pool": "p.toml"}, "the gym brings its own workers"),
         ({"split": "train"}, 'no split is called "train"'),
@@ -94,6 +99,11 @@ def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -
 def test_what_would_only_fail_later_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         changed(EvalRecipe(), **given)
+
+
+@pytest.mark.parametrize("name", ["bigcodebench", "bigcodebench_hard"])
+def test_a_set_or_its_hard_part_alone_is_asked(name: str) -> None:
+    assert changed(EvalRecipe(), tasks=(name, "gsm8k"), pool="p.toml").tasks == (name, "gsm8k")
 
 
 async def test_a_conductor_of_another_dialect_is_asked_by_the_prompt_of_that_dialect() -> None:

@@ -39,6 +39,9 @@ def ids(run: Run, **tags: str) -> set[str]:
     return {row.task.id for row in run.rows if all(row.task.tags.get(k) == v for k, v in tags.items())}
 
 
+CERTAIN = "(c) RL over rejection sampling, equal rollouts: interval above 0, p < 0.05"
+
+
 def find(table: list[Claim], name: str) -> Claim:
     return next(claim for claim in table if claim.name == name)
 
@@ -126,7 +129,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
             swapped=Followed(share([1] * 9 + [0]), share([0] * 9 + [1]), share([0] * 10), 0),
         )
     )
-    assert find(table, "(c) RL over rejection sampling, equal rollouts: interval above 0").verdict == "met"
+    assert find(table, CERTAIN).verdict == "met"
     assert find(table, "(d) format-only reward, gain").value == pytest.approx(0.0)
     assert find(table, "(d) shuffled reward, gain").verdict == "MISSED"
     assert find(table, "shipped files on CPU, 4-bit base, over torch").verdict == "met"
@@ -139,12 +142,31 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
 
 
 def test_a_gain_that_may_be_nothing_is_missed_and_a_distance_counts_both_ways() -> None:
-    gain = Claim("x", "points", 0.02, (-0.01, 0.05), must=0.0, certain=True)
+    gain = Claim("x", "points", 0.02, (-0.01, 0.05), must=0.0, certain=True, p=0.04)
     assert gain.verdict == "MISSED"
-    assert msgspec.structs.replace(gain, interval=(0.001, 0.05)).verdict == "met"
+    gain = msgspec.structs.replace(gain, interval=(0.001, 0.05))
+    assert gain.verdict == "met"
+    assert msgspec.structs.replace(gain, p=0.05).verdict == "MISSED"
+    assert msgspec.structs.replace(gain, p=None).verdict == "MISSED"
     near = Claim("x", "points", 0.03, must=0.02, within=True)
     assert near.verdict == "MISSED"
     assert msgspec.structs.replace(near, value=-0.02).verdict == "met"
+
+
+@pytest.mark.parametrize(("gains", "p", "verdict"), [(5, 0.0625, "MISSED"), (6, 0.03125, "met")])
+async def test_a_gain_on_few_questions_is_not_certain_though_its_interval_is_above_0(
+    ones: dict[str, float], gains: int, p: float, verdict: str
+) -> None:
+    """Five gains and no loss: every resample finds a gain or nothing, but so may one fair coin in sixteen."""
+    lost = set(sorted(ones)[:gains])
+    rejection = {task: float(task not in lost) for task in ones}
+    table = claims(Evidence(test=await run_right(ROWS), ceiling=ones, rejection=rejection))
+    line = find(table, CERTAIN)
+    assert line.interval is not None
+    assert line.interval[0] > 0
+    assert line.p == p
+    assert line.verdict == verdict
+    assert f", p {p:.2g} | {len(ones)} | > +0.0 |  | {verdict} |" in as_table(table)
 
 
 def test_seeds_are_put_together_as_mean_and_spread() -> None:
@@ -154,6 +176,10 @@ def test_seeds_are_put_together_as_mean_and_spread() -> None:
     assert line.spread == (0.7, 0.95)
     assert line.interval == pytest.approx((0.6, 1.05))
     assert "| a | 85.0% (70.0% to 95.0%) |" in as_table([line])
+    gains = [[Claim("c", "points", 0.02, (0.01, 0.03), must=0.0, certain=True, p=p)] for p in (0.01, 0.06)]
+    assert [line.verdict for line in over_seeds([gains[0], gains[0]])] == ["met"]
+    assert [(line.p, line.verdict) for line in over_seeds(gains)] == [(0.06, "MISSED")]
+    assert over_seeds([gains[0], [msgspec.structs.replace(gains[0][0], p=None)]])[0].verdict == "MISSED"
     assert over_seeds([[Claim("b")], [Claim("b")]]) == [Claim("b")]
     with pytest.raises(ConfigError, match="same lines in the same order"):
         over_seeds([[Claim("a")], [Claim("b")]])

@@ -16,9 +16,11 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -88,14 +90,18 @@ class Replies:
 class Shared:
     """A worker whose greedy replies are given again to whoever asks the same of the same weights.
 
-    The meter stands inside, so that a reply keeps the attempt that it was measured by. `weights` names exactly the file
-    that answers, so that a later evaluation with another one is not given its replies.
+    The meter stands inside, so that a reply keeps the attempt that it was measured by. `weights` names exactly the
+    files that answer, and `extra` is what the worker adds to every request unseen, so that a later evaluation with
+    others is not given these replies.
     """
 
-    def __init__(self, worker: Worker, replies: Replies, *, weights: str) -> None:
+    def __init__(
+        self, worker: Worker, replies: Replies, *, weights: str, extra: Mapping[str, Any] | None = None
+    ) -> None:
         self.worker = metered(worker)
         self._replies = replies
         self._weights = weights
+        self._extra = dict(extra or {})
 
     @property
     def info(self) -> WorkerInfo:
@@ -122,7 +128,7 @@ class Shared:
 
     def _key(self, request: Request) -> str:
         asked = {name: getattr(request, name) for name in request.__struct_fields__ if name not in NOT_ASKED}
-        text = msgspec.json.encode([self._weights, self.info.name, asked], order="deterministic")
+        text = msgspec.json.encode([self._weights, self._extra, self.info.name, asked], order="deterministic")
         return hashlib.blake2b(MARK.sub(rb"<\1mark\2>", text), digest_size=16).hexdigest()
 
     async def _given_again(self, reply: Reply, request: Request, observe: Observe) -> Reply:
@@ -141,7 +147,13 @@ def took_s(trace: Trace) -> float:
 
 
 def weights_digest(file: Path) -> str:
-    """A name for exactly this file, which may be larger than memory."""
+    """A name for exactly this file, which may be larger than memory and is read again only once it has changed."""
+    stat = file.stat()
+    return _digest(file.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest(file: Path, size_bytes: int, mtime_ns: int) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -7,10 +7,12 @@ named before anything runs. What models write greedily may be shared between pla
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from dirigent.build import local_worker, with_defaults
 from dirigent.errors import ConfigError
@@ -26,11 +28,12 @@ from dirigent.toml import nearest
 from dirigent.weights import FOLDER, packaged, read_cards
 from dirigent.worker import Worker
 from dirigent.workers.local import Local, LocalModel
+from dirigent.workers.weights import KNOWN
 
 WORKERS = ("exact", "local")
 
-Share = Callable[[Worker, str], Worker]
-"""A worker on the adapter of that name, its greedy replies shared if any are."""
+Share = Callable[[Worker, str, Mapping[str, Any]], Worker]
+"""A worker on the adapter of that name, with these extra settings, its greedy replies shared if any are."""
 
 TRAINED_PLANNERS = ("conductor", "warm-start")
 PROMPTED = "language"
@@ -69,13 +72,13 @@ async def gym_workers(
         yield exact_worker, {}
         return
     found = find_adapters(adapters or FOLDER, [*trained, *hands])
-    share = _sharing(replies, found, weights)
     async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
+        share = await asyncio.to_thread(_sharing, replies, found, weights)
         factories = {}
         for name in trained:
             merged = await stack.enter_async_context(LocalModel(weights, merged=found[name]))
-            factories[name] = _planner_for(share(Local(merged, name=name), name))
-        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
+            factories[name] = _planner_for(share(Local(merged, name=name), name, {}))
         if PROMPTED in kinds:
             factories[PROMPTED] = _prompted(model)
         yield (_worker_for(model, share) if workers == "local" else exact_worker), factories
@@ -118,14 +121,16 @@ def specialist_worker(model: LocalModel, specialist: Specialist, *, share: Share
     wrappers are left out, so nothing is retried; sharing stands where they would."""
     config = specialist_config(specialist)
     bare = local_worker(config, model)
-    return with_defaults(share(bare, specialist.name) if share else bare, config)
+    return with_defaults(share(bare, specialist.name, config.extra) if share else bare, config)
 
 
 def _sharing(replies: Replies | None, adapters: Mapping[str, Path], weights: str | Path) -> Share:
     if replies is None:
-        return lambda worker, adapter: worker
-    digests = {name: f"{weights} {weights_digest(file)}" for name, file in adapters.items()}
-    return lambda worker, adapter: Shared(worker, replies, weights=digests[adapter])
+        return lambda worker, adapter, extra: worker
+    known = KNOWN.get(str(weights))
+    base = known.sha256 if known else weights_digest(Path(weights).expanduser())
+    digests = {name: f"{base} {weights_digest(file)}" for name, file in adapters.items()}
+    return lambda worker, adapter, extra: Shared(worker, replies, weights=digests[adapter], extra=extra)
 
 
 def _worker_for(model: LocalModel, share: Share) -> WorkerFor:

@@ -1,8 +1,9 @@
 """The questions of an evaluation: those asked, and those that planners are fitted on.
 
 Benchmarks come by name, from a folder or from the hub. Of each, a seeded sample is asked. What planners are fitted on
-comes from the benchmark's training part; where it has none, from questions that are then held out of the test, a third
-of it at most. What is held out or cannot be graded here is left out and counted, never guessed.
+comes from the benchmark's training part; where it has none, or that is another benchmark which cannot be had, from
+questions that are then held out of the test, a third of it at most. What is held out or cannot be graded here is left
+out and counted, never guessed.
 """
 
 from __future__ import annotations
@@ -60,15 +61,14 @@ async def gather(
     fitted: list[Task] = []
     left_out: Counter[str] = Counter()
     for name in dict.fromkeys(names):
-        # A year of AIME trains for the other only where that one is not asked itself.
-        trains = fit and benchmark(name).train_from not in names
         bring = _Bringer(name, data, cache, addresses, progress)
         test = _gradable(await bring.part("test"), left_out)
-        train = _gradable(await bring.part("train"), left_out) if trains else []
+        train, why_none = await bring.training(names) if fit else ([], "")
+        train = _gradable(train, left_out)
         if not test:
             raise ConfigError(f"no question of {name} can be asked: {dict(left_out)}; leave it out of  --tasks")
         if held := 0 if train else held_out(len(test), fit=fit):
-            left_out[_why_held(name, held, fit=fit)] += held
+            left_out[_why_held(name, held, fit=fit, why=why_none)] += held
         asked, known = _sampled(test, train, limit=limit, fit=fit, seed=seed)
         tasks += [_shown(task, name) for task in asked]
         fitted += [_shown(task, name, split="train") for task in known]
@@ -104,6 +104,20 @@ class _Bringer(msgspec.Struct, frozen=True):
     cache: Path | None
     addresses: Addresses | None
     progress: Progress
+
+    async def training(self, asked: Sequence[str]) -> tuple[list[Task], str]:
+        """Questions to fit on, or why there are none. A year of AIME trains for the other only where that one is not
+        asked itself; one that cannot be fetched is no reason to ask nothing."""
+        other = benchmark(self.name).train_from
+        if other in asked:
+            return [], f"{other}, its training part, is asked itself"
+        try:
+            found = await self.part("train")
+        except ConfigError as error:
+            if not other or self.data is not None:
+                raise
+            return [], f"{other}, its training part, cannot be had ({str(error).partition(';')[0]})"
+        return found, f"{other}, its training part, is not there" if other else "no training part of it is there"
 
     async def part(self, part: Part) -> list[Task]:
         if self.data is not None:
@@ -148,9 +162,9 @@ def _sampled(
     return shuffled[held:][:limit], shuffled[:held]
 
 
-def _why_held(name: str, held: int, *, fit: int) -> str:
+def _why_held(name: str, held: int, *, fit: int, why: str) -> str:
     most = f"; a third of it at most, so {held:,} in place of {fit:,}" if held < fit else ""
-    return f"{name}: held out of the test to fit on, as it has no training part that is not asked{most}"
+    return f"{name}: held out of the test to fit on, as {why}{most}"
 
 
 def _shown(task: Task, name: str, *, split: str = "test") -> Task:

@@ -27,6 +27,9 @@ from dirigent.toml import nearest
 GYM, GYM_SET = "gym", "gym:"
 RECORDED = "recorded:"
 
+PARTS = {"bigcodebench_hard": "bigcodebench"}
+"""Benchmarks whose questions are another's too."""
+
 
 class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
@@ -116,6 +119,12 @@ def checked(recipe: EvalRecipe) -> EvalRecipe:
             raise ConfigError(f"the gym brings its own workers; leave out  --pool {recipe.pool}, or name a benchmark")
         check_sets(recipe.gym_sets)
         return recipe
+    for part, whole in PARTS.items():
+        if part in recipe.tasks and whole in recipe.tasks:
+            raise ConfigError(
+                f"the questions of {part} are among those of {whole}, and would be asked twice or fitted on; "
+                f"leave {part} or {whole} out of  --tasks, or make two reports"
+            )
     if recipe.kind == "live":
         for name in recipe.tasks:
             if name.partition(":")[0] == GYM:

@@ -22,6 +22,9 @@ Z_95 = 1.959964
 
 RESAMPLES = 2000
 
+P_BELOW = 0.05
+"""Below it a difference is called significant."""
+
 TOLERANCE = 1e-12
 """Below it a difference is none: sums of fifths are not exact."""
 
@@ -50,7 +53,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def significant(self) -> bool:
-        return self.p < 0.05
+        return self.p < P_BELOW
 
 
 def paired_difference(

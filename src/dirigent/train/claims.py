@@ -3,7 +3,8 @@
 `claims` is arithmetic over what was measured (`Evidence`); nothing here runs a model. What was not measured is a line
 too, and says so: a table that leaves out its gaps is no evidence. Ratios get their interval from a bootstrap over
 questions, paired where both sides answered the same ones; plain shares get Wilson's. A verdict goes by the figure; the
-interval stands beside it for the reader to judge. `over_seeds` puts the tables of several training seeds into one.
+interval stands beside it for the reader to judge. Only a gain that must be certain is judged by its interval and its p
+too. `over_seeds` puts the tables of several training seeds into one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.stats import paired_difference, percentile
+from dirigent.evals.stats import P_BELOW, paired_difference, percentile
 from dirigent.tasks.gym.compare import compare
 from dirigent.train.controls import Followed, PlanShares, Share, pairs_right, share, unevenness
 from dirigent.train.dataset import Row
@@ -91,9 +92,11 @@ class Claim(msgspec.Struct, frozen=True):
     within: bool = False
     """Whether must and goal bound the distance from nothing, either way."""
     certain: bool = False
-    """Whether the interval, and not the figure alone, must lie beyond."""
+    """Whether the interval, and not the figure alone, must lie beyond, and p be below 0.05."""
     spread: tuple[float, float] | None = None
     """Over training seeds: the least and the most."""
+    p: float | None = None
+    """Of a paired difference, as reports have it; over training seeds the largest."""
 
     @property
     def verdict(self) -> Verdict:
@@ -105,10 +108,15 @@ class Claim(msgspec.Struct, frozen=True):
             return "reported"
         return "met" if self._reaches(self.value, self.must) else "MISSED"
 
+    @property
+    def _significant(self) -> bool:
+        """As in reports. The interval alone would claim too much where few questions differ."""
+        return self.p is not None and self.p < P_BELOW
+
     def _reaches(self, value: float, bound: float) -> bool:
         slack = 1e-9  # sums of fifths are not exact
         if self.certain:
-            return self.interval is not None and self.interval[0] > bound
+            return self.interval is not None and self.interval[0] > bound and self._significant
         if self.within:
             return abs(value) <= bound + slack
         return value <= bound + slack if self.at_most else value >= bound - slack
@@ -143,6 +151,8 @@ def as_table(table: Sequence[Claim]) -> str:
         if claim.spread is not None and claim.value is not None:
             figure += f" ({_said(claim.spread[0], claim.unit)} to {_said(claim.spread[1], claim.unit)})"
         interval = "–" if claim.interval is None else " to ".join(_said(x, claim.unit) for x in claim.interval)
+        if claim.certain and claim.p is not None:
+            interval += f", p {claim.p:.2g}"
         bounds = [_bound(claim, bound) for bound in (claim.must, claim.goal)]
         n = f"{claim.n:,}" if claim.n else "–"
         lines.append(f"| {claim.name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
@@ -279,7 +289,12 @@ def _control_claims(evidence: Evidence, seed: int) -> list[Claim]:
         gain(Claim("(a) conductor over one adapter, question to answer", "points"), ours, evidence.direct),
         gain(Claim("(b) conductor over SFT on the right plans", "points"), ours, evidence.right_plans),
         gain(
-            Claim("(c) RL over rejection sampling, equal rollouts: interval above 0", "points", must=0.0, certain=True),
+            Claim(
+                "(c) RL over rejection sampling, equal rollouts: interval above 0, p < 0.05",
+                "points",
+                must=0.0,
+                certain=True,
+            ),
             ours,
             evidence.rejection,
         ),
@@ -361,7 +376,7 @@ def _difference(claim: Claim, first: Scores | None, second: Scores | None, seed:
     if first is None or second is None or not both:
         return claim
     found = paired_difference([first[task] for task in both], [second[task] for task in both], seed=seed)
-    return msgspec.structs.replace(claim, value=found.mean, interval=found.interval, n=found.n)
+    return msgspec.structs.replace(claim, value=found.mean, interval=found.interval, n=found.n, p=found.p)
 
 
 def _joined(lines: Sequence[Claim]) -> Claim:
@@ -369,6 +384,7 @@ def _joined(lines: Sequence[Claim]) -> Claim:
     if not values:
         return lines[0]
     intervals = [line.interval for line in lines if line.interval is not None]
+    known = [line.p for line in lines if line.p is not None]
     whole = (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else None
     return msgspec.structs.replace(
         lines[0],
@@ -376,6 +392,7 @@ def _joined(lines: Sequence[Claim]) -> Claim:
         interval=whole,
         n=max(line.n for line in lines),
         spread=(min(values), max(values)),
+        p=max(known) if len(known) == len(values) else None,
     )
 
 
