@@ -9,11 +9,12 @@ import pytest
 
 from dirigent.limits import Limits
 from dirigent.plan import Plan, Step, parse_plan
+from dirigent.train.lessons import draw_lessons
 from dirigent.train.recipe import Recipe, TaskSettings, WarmStartSettings
 from dirigent.train.reward import Scored
 from dirigent.train.rows import skill_row, skill_tasks
 from dirigent.train.run import Result
-from dirigent.train.warmstart import WarmStart, measure_start, pairs_for, prepare, unevenness
+from dirigent.train.warmstart import WarmStart, measure_start, prepare, unevenness
 
 SKILLS = ("roman", "code")
 
@@ -21,7 +22,7 @@ SKILLS = ("roman", "code")
 @pytest.mark.parametrize("lessons", ["warm_start", "gym_decompositions", "right_plans"])
 def test_every_lesson_is_a_valid_plan_for_the_pool_its_prompt_shows(lessons: str) -> None:
     recipe = Recipe("x", warm_start=WarmStartSettings(lessons=lessons, n=80))  # type: ignore[arg-type]
-    pairs = pairs_for(recipe, seed=3)
+    pairs = draw_lessons(recipe, seed=3)
     assert len(pairs) == 80
     assert any(len(pair.messages) > 2 for pair in pairs) == (lessons != "right_plans")
     for pair in pairs:
@@ -38,13 +39,13 @@ def test_every_lesson_is_a_valid_plan_for_the_pool_its_prompt_shows(lessons: str
 
 def test_lessons_follow_the_seed() -> None:
     recipe = Recipe("x", tasks=TaskSettings(skills=SKILLS), warm_start=WarmStartSettings(n=20))
-    assert pairs_for(recipe, seed=1) == pairs_for(recipe, seed=1)
-    assert pairs_for(recipe, seed=1) != pairs_for(recipe, seed=2)
+    assert draw_lessons(recipe, seed=1) == draw_lessons(recipe, seed=1)
+    assert draw_lessons(recipe, seed=1) != draw_lessons(recipe, seed=2)
 
 
 def test_lessons_over_a_few_skills_choose_workers_and_access_at_random() -> None:
     recipe = Recipe("x", tasks=TaskSettings(skills=SKILLS), warm_start=WarmStartSettings(n=400))
-    plans = [parse_plan(pair.completion, SKILLS, dialect="lines") for pair in pairs_for(recipe, seed=1)]
+    plans = [parse_plan(pair.completion, SKILLS, dialect="lines") for pair in draw_lessons(recipe, seed=1)]
     steps = [step for plan in plans for step in plan.steps]
     assert 0.42 < sum(step.worker == "roman" for step in steps) / len(steps) < 0.58
     seconds = [plan.steps[1] for plan in plans if len(plan.steps) == 2]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dirigent.cli.output import FAILED, JsonOption, carry_out, print_json, print_text
+from dirigent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dirigent.train.recipe import AnyRecipe
 
 
 def train(
@@ -22,6 +26,14 @@ def train(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/NAME of the recipe.")] = None,
     seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
+    draw_lessons: Annotated[
+        bool,
+        typer.Option(
+            "--draw-lessons",
+            help="Only draw the warm start's lessons into the run's folder, which takes minutes and no GPU; train with "
+            "the same recipe and folder afterwards.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train what a recipe describes: a conductor, the gym's specialists, or a control. Needs the extra `train`.
@@ -35,6 +47,8 @@ def train(
 
         loaded = load_recipe(recipe)
         folder = out or Path("runs") / loaded.name
+        if draw_lessons:
+            return _keep_lessons(loaded, folder, as_json=as_json)
         # Nothing else waits for this loop: training may block it.
         result = carry_out_recipe(loaded, out=folder, resume=resume, seconds=seconds, quiet=as_json)
         if as_json:
@@ -44,3 +58,17 @@ def train(
         return 0 if result.finished else FAILED
 
     carry_out(work, as_json=as_json)
+
+
+def _keep_lessons(recipe: AnyRecipe, folder: Path, *, as_json: bool) -> int:
+    from dirigent.train.lessons import keep_lessons
+    from dirigent.train.recipe import Recipe
+
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(f"{recipe.name} trains no conductor, and has no lessons to draw; leave --draw-lessons out")
+    file = keep_lessons(recipe, folder)
+    if as_json:
+        print_json({"lessons": str(file), "n": recipe.warm_start.n})
+    else:
+        print_text(f"{recipe.warm_start.n:,} lessons: {file}")
+    return 0

@@ -2,7 +2,7 @@
 
 A start that may be called one writes valid plans (98% or more, greedy and sampled) and chooses workers evenly (within
 2 points), so that whatever routing a trained conductor shows came from RL. What the lessons hold is the gym's business
-(`tasks/gym/warmstart.py`); three of them are offered, and only the first teaches nothing about gym questions.
+(`tasks/gym/warmstart.py`, drawn by `lessons.py`); of its three kinds only the first says nothing of gym questions.
 
 Done once a run: the finished start is sealed like a checkpoint, and a resumed run takes it from the disk. It is also
 what a policy is held near to, so a start that was damaged is not quietly fitted anew under a policy that left it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,15 @@ import msgspec
 import torch
 
 from dirigent.errors import ConfigError
-from dirigent.limits import Limits
-from dirigent.messages import conversation
-from dirigent.plan import Dialect, format_plan
-from dirigent.prompt import next_round_messages, trained_planner_messages
-from dirigent.tasks.gym.warmstart import Lesson, gym_decompositions, right_plans, warm_start
 from dirigent.train.checkpoint import damage, seal, sealed_step, write_durably
-from dirigent.train.dataset import SECRET, Row
+from dirigent.train.dataset import Row
+from dirigent.train.lessons import draw_lessons, lessons_for
 from dirigent.train.memory import within_memory
 from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter
 from dirigent.train.recipe import Recipe, TinySettings
 from dirigent.train.reward import Scored
-from dirigent.train.rows import skill_lesson, skill_row, skill_tasks
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import (
-    Pair,
     Report,
     SftSettings,
     collate,
@@ -53,12 +47,6 @@ LEAST_VALID = 0.98
 MOST_UNEVEN = 0.02
 SAMPLES = 4
 """Plans sampled for each row that a start is measured on."""
-
-LESSONS: dict[str, Callable[..., list[Lesson]]] = {
-    "warm_start": warm_start,
-    "gym_decompositions": gym_decompositions,
-    "right_plans": right_plans,
-}
 
 
 class WarmStart(msgspec.Struct, frozen=True):
@@ -158,36 +146,9 @@ def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
     return max((abs(chosen[key] - share) / total for key, share in even.items()), default=0.0)
 
 
-def pairs_for(recipe: Recipe, *, seed: int) -> list[Pair]:
-    """The lessons as conversations and the plans to imitate."""
-    n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
-    dialect = recipe.tasks.dialect
-    if skills := recipe.tasks.skills:
-        rng = random.Random(f"skill lessons {seed}")
-        pairs = []
-        for task in skill_tasks("train", n, skills=skills, seed=seed):
-            row = skill_row(task, skills, max_steps=limits.max_steps)
-            plan = skill_lesson(task, rng, names=row.names)
-            pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect=dialect)))
-        return pairs
-    return [
-        _pair(lesson, limits=limits, dialect=dialect) for lesson in LESSONS[recipe.warm_start.lessons](n, seed=seed)
-    ]
-
-
-def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
-    names = [card.name for card in lesson.cards]
-    messages = trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits)
-    if lesson.earlier is not None:
-        plan, answer = lesson.earlier
-        draft = format_plan(plan, names, dialect=dialect)
-        messages = (*messages, *next_round_messages(draft, answer, dialect=dialect, secret=SECRET))
-    return Pair(messages, format_plan(lesson.plan, names, dialect=dialect))
-
-
 def make_tiny(recipe: Recipe, settings: TinySettings, *, report: Report) -> tuple[Any, Any]:
     """A tiny base, all of its weights fitted to the lessons: what pretraining is to a real one."""
-    pairs = pairs_for(recipe, seed=recipe.seed)
+    pairs = draw_lessons(recipe, seed=recipe.seed)
     texts = [text for pair in pairs for text in (*(message.text for message in pair.messages), pair.completion)]
     model, tokenizer = tiny_base(texts, settings=settings, seed=recipe.seed)
     fit = SftSettings(learning_rate=settings.learning_rate, steps=settings.steps, batch=recipe.warm_start.batch)
@@ -216,18 +177,18 @@ def _fit(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path, *, report: 
         base[0].save_pretrained(folder / "base")
         base[1].save_pretrained(folder / "base")
     if recipe.policy.rank:
-        policy = _fitted(recipe, base, report=report)
+        policy = _fitted(recipe, base, out=folder.parent, report=report)
         export(policy, folder / "policy")
         base = (policy.model.unload(), base[1])
     seal(folder, step=recipe.warm_start.steps)
     return base
 
 
-def _fitted(recipe: Recipe, base: tuple[Any, Any], *, report: Report) -> Policy:
+def _fitted(recipe: Recipe, base: tuple[Any, Any], *, out: Path, report: Report) -> Policy:
     model, tokenizer = base
     settings = adapter_settings(recipe)
     if recipe.warm_start.lessons != "none" and settings.steps:
-        pairs = pairs_for(recipe, seed=recipe.seed)
+        pairs = lessons_for(recipe, out)
         model = fit_adapter(model, tokenizer, pairs, name=ADAPTER, settings=settings, report=report)
     else:
         torch.manual_seed(recipe.seed)

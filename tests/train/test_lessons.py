@@ -1,0 +1,77 @@
+"""Lessons drawn ahead: the same ones, kept in the run's folder, and never those of another recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from dirigent.cli import app
+from dirigent.errors import ConfigError
+from dirigent.train import lessons
+from dirigent.train.lessons import FILE, draw_lessons, keep_lessons, lessons_for
+from dirigent.train.recipe import Recipe, load_conductor
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    whole = load_conductor(ROOT / "recipes/gym-gpu.toml")
+    return msgspec.structs.replace(whole, warm_start=msgspec.structs.replace(whole.warm_start, n=40))
+
+
+def test_kept_lessons_are_those_that_would_be_drawn(recipe: Recipe, tmp_path: Path) -> None:
+    drawn = draw_lessons(recipe, seed=recipe.seed)
+    assert lessons_for(recipe, tmp_path) == drawn
+    keep_lessons(recipe, tmp_path / "run")
+    assert lessons_for(recipe, tmp_path / "run") == drawn
+
+
+def test_what_is_kept_is_read_and_not_drawn(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_lessons(recipe, tmp_path)
+    monkeypatch.setattr(lessons, "draw_lessons", lambda *_, **__: pytest.fail("drawn although they are kept"))
+    assert len(lessons_for(recipe, tmp_path)) == 40
+
+
+def test_those_of_another_seed_are_refused(recipe: Recipe, tmp_path: Path) -> None:
+    keep_lessons(recipe, tmp_path)
+    with pytest.raises(ConfigError, match=r"are of another recipe .* delete the file"):
+        lessons_for(msgspec.structs.replace(recipe, seed=2), tmp_path)
+
+
+def test_those_of_another_generator_are_refused(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_lessons(recipe, tmp_path / "run")
+    (tmp_path / "wordings.toml").write_text("")
+    monkeypatch.setattr(lessons, "GENERATOR", tmp_path)
+    with pytest.raises(ConfigError, match="another generator of questions"):
+        lessons_for(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize("content", [b"", b"no lessons", b"\xfd7zXZ\x00cut"])
+def test_a_file_that_is_none_of_ours_is_named(recipe: Recipe, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{FILE} cannot be read as lessons"):
+        lessons_for(recipe, tmp_path)
+
+
+def test_the_command_draws_them_and_ends(recipe: Recipe, tmp_path: Path) -> None:
+    text = (ROOT / "recipes/gym-gpu.toml").read_text(encoding="utf-8").replace("n = 60_000", "n = 40")
+    file, out = tmp_path / "small.toml", tmp_path / "run"
+    file.write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(app, ["train", str(file), "--out", str(out), "--draw-lessons", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["n"] == 40
+    assert [path.name for path in out.iterdir()] == [FILE]
+    assert lessons_for(recipe, out) == draw_lessons(recipe, seed=1)
+
+
+def test_a_recipe_without_lessons_says_so() -> None:
+    result = CliRunner().invoke(app, ["train", str(ROOT / "recipes/specialists.toml"), "--draw-lessons"])
+    assert result.exit_code != 0
+    assert "has no lessons to draw" in result.output
