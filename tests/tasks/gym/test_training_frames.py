@@ -185,4 +185,4 @@ def test_noun_phrases_may_come_later_where_the_frame_makes_sentences_of_them(
     told = [task.question for task in generate("train", 60, seed=3, shapes=("chain",), depths=(2,))]
     later = [question.partition("Next, find ")[2] for question in told if "Next, find " in question]
     assert len(later) > 10
-    assert all(re.match("[a-z]", text) and text.endswith(".") for text in later)
+    assert all(re.match("[a-z0-9]", text) and text.endswith(".") for text in later)
