@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from dirigent.evals.examples import MOST_CHARS, MOST_EXAMPLES, examples
 from dirigent.evals.page import as_html
 from dirigent.evals.report import Facts, make_report
@@ -45,8 +47,9 @@ def test_a_planner_that_never_differs_from_the_best_worker_shows_its_longest_pla
     assert (shown.planner, shown.question, len(shown.steps)) == ("knn", "question 2", 2)
 
 
-def test_whoever_wrote_no_plan_or_was_asked_only_what_is_withheld_shows_none() -> None:
-    secret = [Task("s", "of gpqa", "A", kind="gpqa")]
+@pytest.mark.parametrize("kind", ["gpqa", "bbh", "bbh_navigate", "GPQA-Diamond"])
+def test_whoever_wrote_no_plan_or_was_asked_only_what_is_withheld_shows_none(kind: str) -> None:
+    secret = [Task("s", "of a set that is withheld", "A", kind=kind)]
     found = [outcome("moa", "s"), outcome("language", "0", plan=None)]
     assert examples(found, [*TASKS, *secret], ["moa", "language", "late"]) == ()
 

@@ -18,6 +18,7 @@ from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import Written
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.evals.report import Report
+from dirigent.limits import Budget
 from dirigent.messages import Event
 from dirigent.plan import format_plan
 from dirigent.planner import Planner
@@ -275,3 +276,25 @@ async def test_where_nothing_is_fitted_no_training_question_is_asked() -> None:
     report = await evaluate_gym(Gym(GymSettings(limit=3), exact_worker), ["random", "right"], record=record)
     assert report.fit == {}
     assert record.count == 6
+
+
+@pytest.mark.parametrize(
+    ("planner", "left", "before"),
+    [
+        ("knn", 0.5, "the workers were ranked; raise --max-cost and --resume$"),
+        ("masrouter", 1.1, "masrouter was fitted; raise --max-cost and --resume, or leave `masrouter` out$"),
+        ("ceiling", 1.1, "the ceiling's plans were tried; raise --max-cost and --resume, or leave `ceiling` out$"),
+    ],
+)
+async def test_nothing_is_chosen_by_a_part_of_what_was_to_be_tried(planner: str, left: float, before: str) -> None:
+    settings = GymSettings(limit=6, calibration=20, noise_seeds=2)
+    ranking = await evaluate_gym(Gym(settings, exact_worker), ["best"])
+    budget = Budget(max_cost_usd=ranking.fit["cost_usd"] * left)
+    record = Record()
+    with pytest.raises(ConfigError, match=f"the cost cap was reached before {before}"):
+        await evaluate_gym(Gym(settings, exact_worker), ["best", planner], budget=budget, record=record)
+    assert all(
+        record.finished(name, task.id) is None
+        for name in ("best", planner)
+        for task in Gym(settings, exact_worker).tasks
+    )

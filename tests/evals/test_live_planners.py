@@ -191,6 +191,31 @@ async def test_a_ceiling_that_the_cap_cannot_pay_for_is_refused_before_its_plans
     assert len(stub.calls) - before == 4 * 3
 
 
+async def test_a_router_is_not_fitted_on_the_plans_that_a_cap_happened_to_pay_for(
+    wanted: EvalRecipe, tmp_path: Path
+) -> None:
+    named = EvalRecipe(**{**_fields(wanted), "planners": ("best", "masrouter")})  # type: ignore[arg-type]
+    whole = await carried_out(named, tmp_path / "r.json", resume=False, traces=False)
+    capped = EvalRecipe(**{**_fields(named), "max_cost": whole.fit["cost_usd"] * 0.7})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="before masrouter was fitted; raise --max-cost and --resume, or leave"):
+        await carried_out(capped, tmp_path / "c.json", resume=False, traces=False)
+    assert not {"best", "masrouter"} & {outcome.planner for outcome in read_outcomes(tmp_path / "c.jsonl")}
+    finished = await carried_out(named, tmp_path / "c.json", resume=True, traces=False)
+    assert finished.planners.keys() == whole.planners.keys()
+    assert finished.complete
+
+
+async def test_who_plans_by_name_needs_no_questions_to_be_chosen_on(
+    stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
+) -> None:
+    named = EvalRecipe(**{**_fields(wanted), "planners": ("language:strong", "random")})  # type: ignore[arg-type]
+    report = await carried_out(named, tmp_path / "r.json", resume=False, traces=False)
+    assert report.complete
+    assert report.fit == {}
+    assert report.tasks["left_out"] == {}
+    assert len(stub.calls) == 4 * (1 + 2 + 1)
+
+
 def _fields(recipe: EvalRecipe) -> dict[str, object]:
     return {name: getattr(recipe, name) for name in recipe.__struct_fields__}
 
@@ -267,6 +292,20 @@ def test_local_weights_are_named_by_what_their_files_hold(tmp_path: Path) -> Non
     adapter.unlink()
     with pytest.raises(ConfigError, match=r"mine\.gguf cannot be read: No such file .*; mend the path"):
         planners_behind(loaded, ["conductor"])
+
+
+async def test_going_on_with_a_worker_at_another_temperature_is_refused(
+    stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
+) -> None:
+    named = EvalRecipe(**{**_fields(wanted), "planners": ("single:strong",)})  # type: ignore[arg-type]
+    await carried_out(named, tmp_path / "r.json", resume=False, traces=False)
+    pool = tmp_path / "dirigent.toml"
+    pool.write_text(pool.read_text().replace('model = "strong"', 'model = "strong"\nretries = 1'))
+    await carried_out(named, tmp_path / "r.json", resume=True, traces=False)
+    assert len(stub.calls) == 4
+    pool.write_text(pool.read_text().replace("retries = 1", "temperature = 0.7"))
+    with pytest.raises(ConfigError, match=r"begun with pool = .*not 'strong=strong \(temperature: [0-9a-f]{8}\), midd"):
+        await carried_out(named, tmp_path / "r.json", resume=True, traces=False)
 
 
 async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:

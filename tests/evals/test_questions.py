@@ -169,3 +169,20 @@ async def test_an_answer_to_a_training_question_is_not_taken_for_one_to_the_test
     with Record.open(tmp_path / "outcomes.jsonl", {}, resume=False) as record:
         report = await evaluate_live(questions, ["each", "best"], pool, record=record)
     assert report.planners["single:four"].accuracy == 0.0
+
+
+async def test_what_one_set_asks_is_not_fitted_on_for_another(tmp_path: Path) -> None:
+    def row(i: int) -> str:
+        return json.dumps({"id": str(i), "question": f"What is {i} + 1?", "answer": str(i + 1), "grader": "math"})
+
+    (tmp_path / "math500.jsonl").write_text("\n".join(row(i) for i in range(20)))
+    (tmp_path / "math_l5.jsonl").write_text("\n".join(row(i) for i in range(10, 40)))
+    (tmp_path / "math_train.jsonl").write_text("\n".join(row(i) for i in range(100, 120)))
+    found = await gather(["math500", "math_l5"], data=tmp_path, fit=10)
+    asked, fitted = ({task.question for task in of} for of in (found.tasks, found.fit))
+    assert not asked & fitted
+    shared = [count for why, count in found.left_out.items() if "another of these sets asks it" in why]
+    assert shared == [20 - len(found.fit)]
+    assert 0 < shared[0] < 10
+    alone = await gather(["math_l5"], data=tmp_path, fit=10)
+    assert len(alone.fit) == 10

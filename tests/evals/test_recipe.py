@@ -61,12 +61,22 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
         ("limit = 0", r"limit must be 1 or more, not 0.*line 1"),
         ("seed = 'x'", r'"seed".*must be a whole number'),
         ("fit = -1", "fit must be 0 or more"),
+        ("max_steps = 99", r"max_steps must be 1 to 32, not 99.*line 1"),
+        ("deadline_s = -3", r"deadline_s must be above 0, not -3.*line 1"),
+        ("max_cost = -1", r"max_cost must be 0 or more, not -1.*line 1"),
+        ("max_cost = nan", "max_cost must be 0 or more, not nan"),
         ("tasks = []", "tasks names nothing to ask"),
     ],
 )
 def test_a_fault_in_a_recipe_names_its_place(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
+        load_recipe(tmp_path / "bad.toml")
+
+
+def test_a_recipe_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"bad\.toml cannot be read: .*utf-8"):
         load_recipe(tmp_path / "bad.toml")
 
 

@@ -72,6 +72,16 @@ def test_going_on_with_another_seed_is_refused(tmp_path: Path) -> None:
     assert [o.task for o in read_outcomes(path)] == ["a"]
 
 
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("content", [b'{"id": "1", "question": "?"}', b'{"id": "1"}\n{"id": "2"}\n'])
+def test_a_file_that_is_no_record_is_left_alone(tmp_path: Path, content: bytes, resume: bool) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="holds something else"), Record.open(path, ABOUT, resume=resume):
+        pass
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [content]
+
+
 def test_a_new_run_keeps_the_old_record_beside_it(tmp_path: Path) -> None:
     path = filled(tmp_path / "o.jsonl", "a")
     filled(path)  # a run that failed at once

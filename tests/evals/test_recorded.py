@@ -17,6 +17,7 @@ from dirigent.evals.figures import figures
 from dirigent.evals.folds import folds_of
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import read_outcomes
 from dirigent.evals.recorded import (
     PLANNERS,
     RecordedSettings,
@@ -27,7 +28,7 @@ from dirigent.evals.recorded import (
     of_benchmarks,
 )
 from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
-from dirigent.evals.report import Report
+from dirigent.evals.report import Report, as_markdown
 from dirigent.tasks import Task
 from dirigent.worker import Price
 
@@ -105,6 +106,7 @@ async def test_a_vote_of_three_is_right_where_two_are(tmp_path: Path) -> None:
     expected = sum(sum(e) <= 1 or (sum(e) == 2 and not e[0]) for e in errs) / 40
     assert report.planners["vote"].accuracy == pytest.approx(expected)
     assert report.planners["vote"].calls == 3
+    assert report.notes["vote"] == "the 3 best workers, one answer each"
     assert report.planners["weighted-vote"].calls == 4
 
 
@@ -262,12 +264,15 @@ def test_a_juror_no_better_than_a_coin_hardly_counts() -> None:
     assert log_odds(1.0) == log_odds(0.999)
 
 
-def test_questions_that_cannot_be_graded_here_are_left_out_and_counted(tmp_path: Path) -> None:
+async def test_questions_that_cannot_be_graded_here_are_left_out_and_counted(tmp_path: Path) -> None:
     found = rows(10)
     found[0]["grader"] = "code"
     del found[1]["outputs"][WEAK]
-    questions = load_recorded(write(tmp_path, found))
+    file = write(tmp_path, found)
+    questions = load_recorded(file)
     assert (len(questions.tasks), questions.left_out) == (8, 2)
+    said = "Left out: not answered by every model, or graded by running code (2)."
+    assert said in as_markdown(await report_of(file, "best"))
 
 
 def test_a_limit_draws_as_many_of_each_task_and_hides_nothing_that_was_left_out(tmp_path: Path) -> None:
@@ -321,7 +326,8 @@ def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("recorded · 40 questions · 4 recorded models, 5-fold · seed 1")
-    assert "of runs with 8 questions at a time" in result.stdout
+    assert "are of the replay, 8 questions at a time: they say nothing of the models" in result.stdout
+    assert "Tokens that the file does not count are estimated" in result.stdout
     report = json.loads(out.read_text())
     assert report["planners"]["best"]["accuracy"] == 0.9
     assert (report["recipe"]["pool"], report["recipe"]["limit"]) == (f"recorded:{file}", 200)
@@ -336,6 +342,28 @@ def test_the_command_takes_a_benchmark_from_the_data_folder(tmp_path: Path) -> N
     result = CliRunner().invoke(app, [*arguments, "--planners", "best", "--out", str(tmp_path / "r.json")])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["planners"]["best"]["n"] == 10
+
+
+def test_answers_are_not_written_over_by_the_outcomes_of_a_report_of_their_name(tmp_path: Path) -> None:
+    file = write(tmp_path, rows(), name="mine.jsonl")
+    before = file.read_bytes()
+    result = CliRunner().invoke(app, ["eval", "--pool", f"recorded:{file}", "--out", str(tmp_path / "mine.json")])
+    assert result.exit_code == 2, result.output
+    assert "holds something else; give another --out" in result.stderr
+    assert file.read_bytes() == before
+
+
+def test_nothing_is_chosen_by_a_part_of_the_workers_where_the_money_ends(tmp_path: Path) -> None:
+    file = write(tmp_path, rows())
+    arguments = ["eval", "--pool", f"recorded:{file}", "--planners", "best,vote", "--out", str(tmp_path / "r.json")]
+    whole = CliRunner().invoke(app, [*arguments, "--json"])
+    result = CliRunner().invoke(app, [*arguments, "--max-cost", "0.01"])
+    assert result.exit_code == 2, result.output
+    assert "the cost cap was reached before every worker had answered; raise --max-cost and --resume" in result.stderr
+    assert "best" not in {outcome.planner for outcome in read_outcomes(tmp_path / "r.jsonl")}
+    result = CliRunner().invoke(app, [*arguments, "--max-cost", "10", "--resume", "--json"])
+    rows_of = [json.loads(run.stdout)["planners"] for run in (whole, result)]
+    assert [row["accuracy"] for row in rows_of[0].values()] == [row["accuracy"] for row in rows_of[1].values()]
 
 
 @pytest.mark.parametrize(

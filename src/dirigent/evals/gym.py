@@ -33,9 +33,11 @@ from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
     NAMES,
     by_limits,
+    cap_reached,
     entry_of,
     examples_of,
     fit_baselines,
+    require_whole,
     rollout_by,
     unknown_planner,
 )
@@ -124,17 +126,28 @@ async def fit_gym(
     if not any(name.partition(":")[0] not in (RANDOM, *TRAINED) for name in names):
         return await fit_baselines(names, fitting, trained=factories), {}
     tasks = gym.calibration("train")
-    cost_usd = 0.0
+    cost_usd, out_of_money = 0.0, False
 
-    async def tried(entries: Sequence[Entry], asked: Sequence[Task], *, limits: Limits = limits) -> list[Outcome]:
+    async def tried(entries: Sequence[Entry], asked: Sequence[Task]) -> list[Outcome]:
         nonlocal cost_usd
         outcomes = await ask(entries, asked, pool_for=gym.pool_for, limits=limits)
         cost_usd += sum(outcome.cost_usd for outcome in outcomes)
         return outcomes
 
-    alone = await tried([_single(specialist, gym) for specialist in gym.roster], tasks)
+    async def rolled_out(entries: Sequence[Entry], asked: Sequence[Task]) -> list[Outcome]:
+        """Once a plan could not be paid for, no further one is tried."""
+        nonlocal out_of_money
+        outcomes = [] if out_of_money else await tried(entries, asked)
+        out_of_money = out_of_money or not outcomes
+        return outcomes
+
+    singles = [_single(specialist, gym) for specialist in gym.roster]
+    alone = await tried(singles, tasks)
+    require_whole(alone, singles, tasks, before="the workers were ranked")
     known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone))
-    fitted = await fit_baselines(names, known, rollout=rollout_by(tried, tasks), trained=factories)
+    fitted = await fit_baselines(names, known, rollout=rollout_by(rolled_out, tasks), trained=factories)
+    if out_of_money:
+        raise cap_reached("masrouter was fitted", leave_out="masrouter")
     return fitted, {"n": len(tasks), "cost_usd": cost_usd, "ranking": list(known.ranking)}
 
 
@@ -162,8 +175,9 @@ async def find_ways(gym: Gym, ask: Ask, *, limits: Limits) -> dict[Kind, Way]:
         )
         for way in WAYS
     ]
-    outcomes = by_planner(await ask(entries, tasks, pool_for=gym.pool_for))
-    tried = {name: _by_task(found) for name, found in outcomes.items()}
+    outcomes = await ask(entries, tasks, pool_for=gym.pool_for)
+    require_whole(outcomes, entries, tasks, before="the ceiling's plans were tried", leave_out=CEILING)
+    tried = {name: _by_task(found) for name, found in by_planner(outcomes).items()}
 
     def of(task: Task, way: Way) -> list[Outcome]:
         """Where ways share a plan, its outcomes belong to each of them."""

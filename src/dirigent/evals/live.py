@@ -26,7 +26,16 @@ from dirigent.evals.hindsight import CEILING
 from dirigent.evals.live_ceiling import MAX_STEPS, Listed, ceiling_of, chosen, search, sought
 from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import by_limits, check_names, entry_of, examples_of, fit_baselines, rollout_by
+from dirigent.evals.planners import (
+    by_limits,
+    cap_reached,
+    check_names,
+    entry_of,
+    examples_of,
+    fit_baselines,
+    require_whole,
+    rollout_by,
+)
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, digest
 from dirigent.evals.report import Facts, Report, make_report
@@ -44,6 +53,8 @@ from dirigent.version import __version__
 
 EACH = "each"
 UNFITTED = ("single", "random", "conductor", "warm-start", ORACLE)
+PLANNED_BY = "language:"
+"""With a name behind it, who plans is settled; without one it is the best worker."""
 SAME_AS_ALONE = (BEST, "cheapest")
 
 
@@ -120,7 +131,7 @@ def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, Plann
 
 def needs_fitting(planners: Sequence[str]) -> bool:
     """Whether anything is chosen on the training split; then questions for it must be gathered."""
-    return any(name.partition(":")[0] not in (*UNFITTED, EACH) for name in planners)
+    return any(name.partition(":")[0] not in (*UNFITTED, EACH) and not name.startswith(PLANNED_BY) for name in planners)
 
 
 class _Live(msgspec.Struct):
@@ -142,6 +153,8 @@ class _Live(msgspec.Struct):
     """None: unknown."""
     sizes: dict[str, Sizing] = {}
     """How those came to their samples that were to cost as much as another."""
+    out_of_money: bool = False
+    """A plan that was to be learnt from could not be paid for; no further one is begun."""
 
     async def fitted(self) -> list[Baseline]:
         """The planners, fitted on what each worker does alone with the questions for it."""
@@ -149,14 +162,17 @@ class _Live(msgspec.Struct):
             return await fit_baselines(self.names, Fitting((), self.pool, self.seed), trained=self.trained)
         if not self.questions.fit:
             raise ConfigError("no questions to choose the best worker on: give  --fit 60  or data with a training part")
-        alone = await self._tried([_single(worker) for worker in self.pool], self.questions.fit)
-        if len(alone) < len(self.pool) * len(self.questions.fit):
-            raise ConfigError("the cost cap was reached before the workers were ranked; raise --max-cost and --resume")
+        singles = [_single(worker) for worker in self.pool]
+        alone = await self._tried(singles, self.questions.fit)
+        require_whole(alone, singles, self.questions.fit, before="the workers were ranked")
         known = examples_of(self.questions.fit, alone)
         fitting = Fitting(known, self.pool, self.seed)
-        rollout = rollout_by(partial(self._tried, limits=self.limits), self.questions.fit)
+        rollout = rollout_by(self._rolled_out, self.questions.fit)
         ceiling = [await self._ceiling(alone)] if CEILING in self.names else []
-        return [*await fit_baselines(self.names, fitting, rollout=rollout, trained=self.trained), *ceiling]
+        baselines = await fit_baselines(self.names, fitting, rollout=rollout, trained=self.trained)
+        if self.out_of_money:
+            raise cap_reached("masrouter was fitted", leave_out="masrouter")
+        return [*baselines, *ceiling]
 
     async def _ceiling(self, alone: Sequence[Outcome]) -> Baseline:
         """The best of the plans listed, each tried on the questions for fitting; what that costs is told before."""
@@ -173,10 +189,7 @@ class _Live(msgspec.Struct):
         limits = msgspec.structs.replace(self.limits, max_steps=max(self.limits.max_steps, MAX_STEPS))
         outcomes = await self._tried(found.entries, found.tasks, limits=limits)
         if len(outcomes) < len(found.runs):
-            raise ConfigError(
-                "the cost cap was reached before the ceiling's plans were tried; raise --max-cost and --resume, or "
-                "leave `ceiling` out"
-            )
+            raise cap_reached("the ceiling's plans were tried", leave_out=CEILING)
         self.best_plans = chosen(found, outcomes)
         return ceiling_of(self.best_plans)
 
@@ -228,6 +241,12 @@ class _Live(msgspec.Struct):
         outcomes = await self.ask(entries, tasks, limits=limits or self.limits)
         costs_usd = [self.fit_cost_usd, *(outcome.known_cost_usd for outcome in outcomes)]
         self.fit_cost_usd = sum_or_none(costs_usd)
+        return outcomes
+
+    async def _rolled_out(self, entries: Sequence[Entry], tasks: Sequence[Task]) -> list[Outcome]:
+        """A plan to learn from; once one could not be paid for, no further one is tried."""
+        outcomes = [] if self.out_of_money else await self._tried(entries, tasks)
+        self.out_of_money = self.out_of_money or not outcomes
         return outcomes
 
     def _pool_for(self, task: Task, repeat: int) -> Pool:

@@ -6,11 +6,13 @@ start of a conductor of one's own. Without it, it is the start of ours, which sh
 as a local worker and a profile of that name, so it is opened, prompted and held to a grammar as the conductor is.
 
 A name does not say which weights stand behind it: a conductor that was trained on has the same name. So what an
-evaluation keeps names the files of local models by digest.
+evaluation keeps names the files of local models by digest, and so it does what else of a worker's settings changes its
+answers.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +35,9 @@ from dirigent.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 from dirigent.workers.weights import KNOWN
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"
+
+SETTLING = ("temperature", "effort", "system", "extra", "subtask_only", "path", "replies")
+"""What changes a worker's answers beside its model; where it is reached and how often it is tried do not."""
 
 
 def with_warm_start(loaded: Loaded, planners: Sequence[str]) -> Loaded:
@@ -100,6 +105,16 @@ def _worker_of(kind: str, config: Config) -> WorkerConfig:
 
 
 def _behind(worker: WorkerConfig, folder: Path) -> str:
+    """What answers under a worker's name: its model, and a digest of the settings that are not the usual ones."""
+    usual = WorkerConfig()
+    said = {name: getattr(worker, name) for name in SETTLING if getattr(worker, name) != getattr(usual, name)}
+    if not said:
+        return _model(worker, folder)
+    digest = hashlib.blake2b(msgspec.json.encode(said, order="sorted"), digest_size=4).hexdigest()
+    return f"{_model(worker, folder)} ({', '.join(said)}: {digest})"
+
+
+def _model(worker: WorkerConfig, folder: Path) -> str:
     """A model's id at its endpoint; of a local one the base and its adapter, files by digest."""
     if worker.kind != "local":
         return worker.model

@@ -29,6 +29,9 @@ def times_note(recipe: Mapping[str, Any]) -> str:
     """How many questions ran at a time: times under load are not what one request takes. And whose times they are,
     where planners share calls."""
     at_a_time = recipe.get("concurrency")
+    if is_replay(recipe):
+        many = f", {at_a_time} questions at a time" if at_a_time else ""
+        return f"Times (p50, p95, mean) are of the replay{many}: they say nothing of the models."
     shared = f" {SHARED_CALLS}" if recipe.get("shared") else ""
     if at_a_time == 1:
         return f"Times are of runs one at a time.{shared}"
@@ -38,6 +41,21 @@ def times_note(recipe: Mapping[str, Any]) -> str:
     return (
         f"Times (p50, p95, mean) are of runs with {how_many}, which share the machine and its workers: "
         f"they are not the latency of one request.{shared}"
+    )
+
+
+def is_replay(recipe: Mapping[str, Any]) -> bool:
+    """Whether answers came from a file: only there are questions dealt into folds."""
+    return "folds" in recipe
+
+
+def replay_note(recipe: Mapping[str, Any]) -> str:
+    """What recorded answers cannot tell."""
+    if not is_replay(recipe):
+        return ""
+    return (
+        "Answers are recorded ones. Tokens that the file does not count are estimated, four characters each, and costs "
+        "with them. Each model answered once, so nothing is compared with self-consistency at equal cost."
     )
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "entry_of",
     "examples_of",
     "fit_baselines",
+    "require_whole",
     "rollout_by",
     "takes",
     "unknown_planner",
@@ -112,6 +113,21 @@ def examples_of(tasks: Sequence[Task], alone: Sequence[Outcome]) -> tuple[Exampl
         if outcome.task in by_task and outcome.planner.startswith("single:") and not outcome.failed:
             by_task[outcome.task].append(outcome)
     return tuple(_example(task, by_task[task.id]) for task in tasks if by_task[task.id])
+
+
+def require_whole(
+    outcomes: Sequence[Outcome], entries: Sequence[Entry], tasks: Sequence[Task], *, before: str, leave_out: str = ""
+) -> None:
+    """Refuse to choose by a part of what was to be tried: the money ran out, and what is chosen so would answer under
+    the same name as what a resumed evaluation chooses."""
+    if len(outcomes) < sum(entry.repeats for entry in entries for task in tasks if entry.wants(task)):
+        raise cap_reached(before, leave_out=leave_out)
+
+
+def cap_reached(before: str, *, leave_out: str = "") -> ConfigError:
+    """What to raise where the money ended before something could be chosen or fitted."""
+    otherwise = f", or leave `{leave_out}` out" if leave_out else ""
+    return ConfigError(f"the cost cap was reached before {before}; raise --max-cost and --resume{otherwise}")
 
 
 def entry_of(baseline: Baseline, pool_for: PoolFor) -> Entry:

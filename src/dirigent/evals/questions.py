@@ -2,8 +2,8 @@
 
 Benchmarks come by name, from a folder or from the hub. Of each, a seeded sample is asked. What planners are fitted on
 comes from the benchmark's training part; where it has none, or that is another benchmark which cannot be had, from
-questions that are then held out of the test, a third of it at most. What is held out or cannot be graded here is left
-out and counted, never guessed.
+questions that are then held out of the test, a third of it at most. Sets share questions: what one of them asks is not
+fitted on for another. What is held out or cannot be graded here is left out and counted, never guessed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ async def gather(
         if number is not None and number < (1 if name == "limit" else 0):
             raise ConfigError(f"{name} must be {1 if name == 'limit' else 0} or more, not {number}")
     tasks: list[Task] = []
-    fitted: list[Task] = []
+    fitted: list[tuple[str, Task]] = []
+    texts: set[str] = set()
     left_out: Counter[str] = Counter()
     for name in dict.fromkeys(names):
         bring = _Bringer(name, data, cache, addresses, progress)
@@ -71,8 +72,15 @@ async def gather(
             left_out[_why_held(name, held, fit=fit, why=why_none)] += held
         asked, known = _sampled(test, train, limit=limit, fit=fit, seed=seed)
         tasks += [_shown(task, name) for task in asked]
-        fitted += [_shown(task, name, split="train") for task in known]
-    return Questions(tuple(dict.fromkeys(names)), tasks, fitted, dict(left_out))
+        texts |= {task.question.strip() for task in asked}
+        fitted += [(name, task) for task in known]
+    fit_on: list[Task] = []
+    for name, task in fitted:
+        if task.question.strip() in texts:
+            left_out[f"{name}: not fitted on, as another of these sets asks it"] += 1
+        else:
+            fit_on.append(_shown(task, name, split="train"))
+    return Questions(tuple(dict.fromkeys(names)), tasks, fit_on, dict(left_out))
 
 
 def held_out(size: int, *, fit: int) -> int:

@@ -20,6 +20,7 @@ import msgspec
 from dirigent import toml
 from dirigent.errors import ConfigError
 from dirigent.evals.gym_pools import check_sets
+from dirigent.limits import HARD_MAX_STEPS
 from dirigent.tasks.benchmarks import BENCHMARKS
 from dirigent.tasks.gym.pools import Cards
 from dirigent.toml import nearest
@@ -66,12 +67,18 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
     """Questions of the gym that choose the best worker and the ceiling."""
 
     def __post_init__(self) -> None:
-        for name in ("limit", "concurrency", "calibration", "max_steps", "max_output_tokens"):
+        for name in ("limit", "concurrency", "calibration", "max_output_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be 1 or more, not {value}")
+        if not 1 <= self.max_steps <= HARD_MAX_STEPS:
+            raise ValueError(f"max_steps must be 1 to {HARD_MAX_STEPS}, not {self.max_steps}")
         if self.fit < 0:
             raise ValueError(f"fit must be 0 or more, not {self.fit}")
+        if not self.deadline_s > 0:
+            raise ValueError(f"deadline_s must be above 0, not {self.deadline_s:g}")
+        if self.max_cost is not None and not self.max_cost >= 0:
+            raise ValueError(f"max_cost must be 0 or more, not {self.max_cost:g}")
         if not self.tasks:
             raise ValueError("tasks names nothing to ask")
 
@@ -91,7 +98,7 @@ def load_recipe(path: Path) -> EvalRecipe:
     """A recipe from its file."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error}") from None
     recipe = toml.decode(text, EvalRecipe, file=str(path))
     return msgspec.structs.replace(

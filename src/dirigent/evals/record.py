@@ -28,6 +28,9 @@ from dirigent.tasks.task import Task
 BATCH = 32
 """Outcomes between two fsyncs."""
 
+BEGINS = b'{"about":'
+"""How a record begins."""
+
 JOINED = b'{"weights":'
 """How a line begins that is no outcome."""
 
@@ -56,6 +59,7 @@ class Record:
         follows its colon.
         """
         with _opened(path) as file:
+            _refuse_what_is_none(file, path)
             if not resume:
                 _set_aside(file, path)
             record = cls(file, _read(file, path, dict(about), dict(weights or {})))
@@ -155,6 +159,14 @@ def _set_aside(file: BinaryIO, path: Path) -> None:
         file.truncate(0)
     except OSError as error:
         raise _unkept(path, error) from None
+
+
+def _refuse_what_is_none(file: BinaryIO, path: Path) -> None:
+    """Leave a file alone that is no record: somebody's own, such as the recorded answers under evaluation."""
+    file.seek(0)
+    begins = file.read(len(BEGINS))
+    if not BEGINS.startswith(begins):
+        raise ConfigError(f"{path} is where the outcomes go, and it holds something else; give another --out")
 
 
 def _unkept(path: Path, error: OSError) -> ConfigError:

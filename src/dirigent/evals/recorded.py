@@ -37,7 +37,15 @@ from dirigent.evals.figures import ORACLE, by_planner, oracle
 from dirigent.evals.folds import best_by_draw, folds_of
 from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import NAMES, Alone, check_names, examples_of, fit_baselines, unknown_planner
+from dirigent.evals.planners import (
+    NAMES,
+    Alone,
+    check_names,
+    examples_of,
+    fit_baselines,
+    require_whole,
+    unknown_planner,
+)
 from dirigent.evals.record import Record
 from dirigent.evals.recorded_prices import recorded_price
 from dirigent.evals.report import Facts, Report, make_report
@@ -62,6 +70,8 @@ REFERENCES = (ORACLE, CEILING)
 PLANNERS = (EACH, *DEFAULT, PANEL)
 
 REFERENCE_NOTES = {ORACLE: "one worker per question", CEILING: "best planner per kind, with hindsight"}
+
+LEFT_OUT = "not answered by every model, or graded by running code"
 
 MOST_TASKS = 20
 """A file of more tasks has too few questions of each for rows of their own; `by_kind` tells its accuracies."""
@@ -126,7 +136,9 @@ async def evaluate_recorded(
         keep=keep,
         observe=observe,
     )
-    singles = await ask([_single(name) for name in questions.workers])
+    alone = [_single(name) for name in questions.workers]
+    singles = await ask(alone)
+    require_whole(singles, alone, questions.tasks, before="every worker had answered")
     fold_of = folds_of(questions.tasks, folds=settings.folds, seed=settings.seed)
     folds = [await fit_fold(planners, questions, singles, fold_of, fold, settings) for fold in range(settings.folds)]
     entries = _entries(folds, questions, fold_of)
@@ -354,6 +366,7 @@ def _facts(found: _Found, outcomes: Sequence[Outcome], *, commit: str, date: str
             "name": questions.name,
             "n": len(questions.tasks),
             "pool": f"{len(questions.workers)} recorded models, {settings.folds}-fold",
+            **({"left_out": {LEFT_OUT: questions.left_out}} if questions.left_out else {}),
         },
         workers="",
         prices={name: worker.info.price for name, worker in questions.workers.items()},
@@ -390,4 +403,7 @@ def _notes(found: _Found) -> dict[str, str]:
         for name in (BEST, "cheapest")
         if name in found.planners
     }
+    if VOTE in found.planners:
+        voters = min(found.settings.panel, len(found.questions.workers))
+        notes[VOTE] = f"the {voters} best workers, one answer each"
     return notes | {name: said for name, said in REFERENCE_NOTES.items() if name in found.planners}

@@ -41,6 +41,7 @@ from dirigent.evals.notes import (
     equal_cost_note,
     offered_note,
     planning_note,
+    replay_note,
     sizes_note,
     standing_note,
     times_note,
@@ -199,6 +200,7 @@ def notes_of(report: Report) -> list[str]:
         equal_cost_note(_asked_now(report), report.sizes),
         standing_note(report.planners),
         planning_note(_planning_at_home(report)),
+        replay_note(report.recipe),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
     )
