@@ -12,7 +12,14 @@ peft = pytest.importorskip("peft", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
 
 from dirigent.errors import ConfigError  # noqa: E402
-from dirigent.train.adapters import PACKAGED, find_adapters, load_adapter, load_adapters  # noqa: E402
+from dirigent.train.adapters import (  # noqa: E402
+    PACKAGED,
+    adapter_named,
+    find_adapters,
+    load_adapter,
+    load_adapters,
+    put_adapter,
+)
 from dirigent.train.export import Base, export_adapter, interleaved  # noqa: E402
 from dirigent.train.stacked import stack  # noqa: E402
 from dirigent.weights import FOLDER, packaged, read_cards  # noqa: E402
@@ -129,3 +136,38 @@ def test_the_first_folder_that_has_an_adapter_counts(tmp_path: Path) -> None:
 def test_those_that_nobody_has_are_named_with_where_they_come_from(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no adapter for facts, roman in: .*recipes/specialists\.toml"):
         find_adapters([str(tmp_path)], ["facts", "roman"])
+
+
+def adapted(*, rank: int = 3, alpha: int = 6, targets: Any = "all-linear") -> Any:
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, target_modules=targets)
+    return peft.get_peft_model(model(), config)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["peft", "gguf"])
+def test_a_model_takes_up_either_at_a_scale_of_its_own(both: tuple[Path, Path], which: int) -> None:
+    ids = torch.tensor([[3, 14, 15, 9, 26]])
+    wanted = peft.PeftModel.from_pretrained(model(), str(both[0])).eval()(input_ids=ids).logits
+    fresh = adapted().eval()
+    assert not torch.allclose(fresh(input_ids=ids).logits, wanted, atol=1e-2)
+    put_adapter(fresh, "default", load_adapter(both[which], config=fresh.config))
+    assert torch.allclose(fresh(input_ids=ids).logits, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": 4}, r"has rank 3 for .*, where rank 4 is wanted; policy\.rank"),
+        ({"targets": ["q_proj", "lm_head"]}, r"has nothing for .*lm_head"),
+        ({"targets": ["q_proj"]}, r"also has model\.layers\.0\..*, which policy\.targets leaves out"),
+    ],
+)
+def test_one_that_does_not_fit_is_refused(both: tuple[Path, Path], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        put_adapter(adapted(**settings), "default", load_adapter(both[0]))
+
+
+def test_an_adapter_is_found_by_its_path_or_by_the_name_that_it_ships_under(both: tuple[Path, Path]) -> None:
+    assert adapter_named(str(both[1])) == both[1]
+    assert adapter_named("conductor") == packaged()["conductor"]
+    with pytest.raises(ConfigError, match="no adapter for conductr"):
+        adapter_named("conductr")

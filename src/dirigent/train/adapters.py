@@ -61,6 +61,31 @@ def load_adapter(path: Path, *, config: Any = None) -> Adapter:
     return _from_gguf(path, config=config) if path.suffix == ".gguf" else _from_peft(path)
 
 
+def adapter_named(name: str) -> Path:
+    """An adapter by its path, or by the name of one that ships."""
+    return Path(name) if Path(name).exists() else find_adapters((PACKAGED,), (name,))[0]
+
+
+def put_adapter(model: Any, name: str, adapter: Adapter) -> None:
+    """Give a PEFT model's adapter of that name these matrices: the same layers, the same rank, its own scale."""
+    left = dict(adapter.pairs)
+    for module_name, module in model.named_modules():
+        if name in getattr(module, "lora_A", ()):
+            own = module.lora_A[name].weight, module.lora_B[name].weight
+            given = left.pop(module_name.removeprefix("base_model.model."), None)
+            if given is None or any(one.shape != two.shape for one, two in zip(own, given, strict=True)):
+                found = "nothing" if given is None else f"rank {len(given[0])}"
+                raise ConfigError(
+                    f"the adapter {adapter.name} has {found} for {module_name}, where rank {len(own[0])} is wanted; "
+                    "policy.rank and policy.targets must be those it was trained with"
+                )
+            with torch.no_grad():
+                own[0].copy_(given[0])
+                own[1].copy_(given[1] / module.scaling[name])
+    if left:
+        raise ConfigError(f"the adapter {adapter.name} also has {next(iter(left))}, which policy.targets leaves out")
+
+
 def _from_peft(folder: Path) -> Adapter:
     from safetensors.torch import load_file
 

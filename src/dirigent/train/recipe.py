@@ -112,6 +112,9 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Fitting the adapter to the language of plans, before RL."""
 
     lessons: Lessons = "warm_start"
+    adapter: str = ""
+    """Start from this adapter and fit nothing (lessons "none"): a PEFT folder, a GGUF file, or the name of one that
+    ships."""
     n: int = 40_000
     steps: int = 560
     batch: int = 128
@@ -237,6 +240,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.base.tiny is not None and self.warm_start.lessons == "none":
             raise ValueError("a tiny base knows nothing; warm_start.lessons must teach it to write")
+        if self.warm_start.adapter and (self.warm_start.lessons != "none" or not self.policy.rank):
+            raise ValueError('warm_start.adapter is a start of its own: set lessons = "none" and policy.rank')
         if self.policy.rank == 0 and self.workers.kind == "adapters":
             raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
         if self.algorithm == "rft" and self.grpo.sampler == "vllm":

@@ -21,6 +21,8 @@ import msgspec
 import torch
 
 from dirigent.errors import ConfigError
+from dirigent.train.adapters import adapter_named, put_adapter
+from dirigent.train.adapters import load_adapter as read_adapter
 from dirigent.train.checkpoint import damage, seal, sealed_step, write_durably
 from dirigent.train.dataset import Row
 from dirigent.train.lessons import draw_lessons, lessons_for
@@ -193,6 +195,8 @@ def _fitted(recipe: Recipe, base: tuple[Any, Any], *, out: Path, report: Report)
     else:
         torch.manual_seed(recipe.seed)
         model = with_adapter(model, ADAPTER, settings)
+        if recipe.warm_start.adapter:
+            put_adapter(model, ADAPTER, read_adapter(adapter_named(recipe.warm_start.adapter), config=model.config))
     return _policy(recipe, model, tokenizer)
 
 
