@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from dirigent.cli import app
+from dirigent.cli.eval import PlannersOption
+from dirigent.cli.evaluating import GYM_PLANNERS, LIVE_PLANNERS
+from dirigent.evals.recorded import DEFAULT as RECORDED_PLANNERS
 
 RECIPE = 'tasks = ["gym"]\nplanners = ["best", "moa:3", "vote:3", "oracle"]\nlimit = 12\ncalibration = 12\nseed = 5\n'
 
@@ -68,3 +72,62 @@ def test_a_recipe_with_a_misspelt_key_names_its_line(tmp_path: Path) -> None:
     _, said = run(str(recipe), code=2)
     assert 'did you mean "max_cost"?' in said
     assert "line 6" in said
+
+
+@pytest.mark.parametrize("out", ["", " "])
+def test_an_empty_out_is_refused(out: str) -> None:
+    _, said = run("--planners", "random", "--limit", "2", "--out", out, code=2)
+    assert "--out names no file; write  --out reports/mine.json" in said
+
+
+@pytest.mark.parametrize("out", ["there", "there/", "not-yet/", "."])
+def test_a_folder_is_refused_before_anything_is_asked(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    _, said = run("--planners", "random", "--limit", "2", "--out", out, code=2)
+    assert f"--out {Path(out)} is a folder; name a file in it, such as  --out {Path(out) / 'report.json'}" in said
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_a_folder_where_a_page_goes_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "r.html").mkdir()
+    _, said = run("--planners", "random", "--limit", "2", "--out", str(tmp_path / "r.json"), code=2)
+    assert "r.html goes beside the report, and a folder is there; give another --out" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_the_help_names_who_takes_part_by_default() -> None:
+    said = PlannersOption.__metadata__[0].help
+    assert f"Default: {','.join(GYM_PLANNERS)};" in said
+    assert f"with a pool of yours {','.join(LIVE_PLANNERS)};" in said
+    named = said.partition(" by commas")[0].replace(";", ",").split(", ")
+    assert set(RECORDED_PLANNERS).isdisjoint({"each", "panel"})
+    assert set(RECORDED_PLANNERS) <= set(named)
+
+
+@pytest.mark.parametrize(("then", "now"), [("", "max_steps = 8"), ("max_steps = 8", ""), ("", "deadline_s = 60")])
+def test_outcomes_of_other_limits_are_not_gone_on_with(then: str, now: str, tmp_path: Path) -> None:
+    recipe, out = tmp_path / "mine.toml", str(tmp_path / "r.json")
+    recipe.write_text(RECIPE + then)
+    run(str(recipe), "--planners", "random", "--out", out)
+    kept = (tmp_path / "r.jsonl").read_bytes()
+    recipe.write_text(RECIPE + now)
+    _, said = run(str(recipe), "--planners", "random", "--resume", "--out", out, code=2)
+    assert f"was begun with {(then or now).partition(' ')[0]} = " in said
+    assert (tmp_path / "r.jsonl").read_bytes() == kept
+    recipe.write_text(RECIPE + then)
+    _, said = run(str(recipe), "--planners", "random", "--resume", "--out", out)
+    assert "12 outcomes from before are kept" in said
+
+
+def test_a_record_without_limits_is_gone_on_with_under_the_usual_ones(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "mine.toml", str(tmp_path / "r.json")
+    recipe.write_text(RECIPE + "max_steps = 5\ndeadline_s = 900\n")
+    run(str(recipe), "--planners", "random", "--out", out)
+    about = json.loads((tmp_path / "r.jsonl").read_text().partition("\n")[0])["about"]
+    assert about.keys().isdisjoint({"max_steps", "deadline_s"})
+    recipe.write_text(RECIPE)
+    _, said = run(str(recipe), "--planners", "random", "--resume", "--out", out)
+    assert "12 outcomes from before are kept" in said

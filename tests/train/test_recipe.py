@@ -62,15 +62,6 @@ def test_gym_gpu_longer_is_gym_gpu_with_more_steps_and_another_rate() -> None:
     assert msgspec.structs.replace(ours, name=theirs.name, about=theirs.about, grpo=grpo) == theirs
 
 
-def test_gym_gpu_more_is_gym_gpu_from_another_start_at_the_end_of_its_curriculum() -> None:
-    ours, theirs = load_conductor(FOLDER / "gym-gpu-more.toml"), load_conductor(FOLDER / "gym-gpu.toml")
-    different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)}
-    assert different == {"name", "about", "warm_start", "grpo", "rows", "cost", "second_round"}
-    assert (ours.warm_start.lessons, ours.rows.first_stage) == ("none", 2)
-    grpo = {name for name in GrpoSettings.__struct_fields__ if getattr(ours.grpo, name) != getattr(theirs.grpo, name)}
-    assert grpo == {"steps", "minibatch_rows", "warmup"}
-
-
 def test_paper_7b_has_the_papers_settings() -> None:
     recipe = load_conductor(FOLDER / "paper-7b.toml")
     grpo = recipe.grpo

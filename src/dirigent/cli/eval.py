@@ -40,13 +40,19 @@ PlannersOption = Annotated[
         help="each, best, single:NAME, random, cheapest, vote, self-moa, moa, reflect, knn, routerdc, masrouter, "
         "smoothie, language, pipeline, escalate, weighted-vote, panel, warm-start, conductor, oracle, ceiling; on the "
         "gym also right; by commas. "
-        "Default: best,oracle,ceiling; with a pool all that need no training of ours.",
+        "Default: best,oracle,ceiling; with a pool of yours "
+        "best,cheapest,random,vote,self-moa,moa,reflect,knn,escalate,pipeline,language,oracle; "
+        "with a recorded one all it can replay but each, single:NAME and panel.",
         show_default=False,
     ),
 ]
 PoolOption = Annotated[
     str | None,
     typer.Option(help="A dirigent.toml whose workers answer, or recorded:FILE to replay.", show_default=False),
+]
+OutOption = Annotated[
+    str | None,
+    typer.Option(metavar="<path>", help="The report, as JSON. Default: reports/NAME.json", show_default=False),
 ]
 LimitOption = Annotated[int | None, typer.Option(help="Questions of each task. Default: 200.", show_default=False)]
 DataOption = Annotated[
@@ -68,7 +74,7 @@ def evaluate(
     pool: PoolOption = None,
     limit: LimitOption = None,
     seed: Annotated[int | None, typer.Option(help="Of questions, pools and noise. Default: 1.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The report, as JSON. Default: reports/NAME.json")] = None,
+    out: OutOption = None,
     data: DataOption = None,
     fit: FitOption = None,
     workers: Annotated[str | None, typer.Option(help="Of the gym: exact (default), or local adapters.")] = None,
@@ -89,8 +95,11 @@ def evaluate(
 
     async def work() -> int:
         from dirigent.cli.evaluating import carried_out
+        from dirigent.errors import ConfigError
         from dirigent.evals.recipe import EvalRecipe, changed, load_recipe
 
+        if out is not None and not out.strip():
+            raise ConfigError("--out names no file; write  --out reports/mine.json, or leave it out")
         wanted = changed(
             load_recipe(recipe) if recipe else EvalRecipe(limit=200),
             tasks=_names(tasks),
@@ -98,7 +107,7 @@ def evaluate(
             pool=pool,
             limit=limit,
             seed=seed,
-            out=str(out) if out else None,
+            out=out,
             data=str(data) if data else None,
             fit=fit,
             workers=workers,
@@ -131,8 +140,13 @@ def _report_file(recipe: EvalRecipe) -> Path:
         "live": f"{'-'.join(recipe.tasks)}-{recipe.seed}"[:100],
     }
     file = Path(recipe.out or Path("reports") / f"{recipe.name or named[recipe.kind]}.json")
+    if file.is_dir() or recipe.out.endswith("/"):
+        raise ConfigError(f"--out {file} is a folder; name a file in it, such as  --out {file / 'report.json'}")
     if file.suffix in ENDINGS:
         raise ConfigError(f"--out {file} is where the {file.suffix} beside the report goes; end it in .json")
+    for page in (file.with_suffix(ending) for ending in ENDINGS):
+        if page.is_dir():
+            raise ConfigError(f"{page} goes beside the report, and a folder is there; give another --out")
     return file
 
 

@@ -116,6 +116,7 @@ async def _gym(made: _Making) -> Report:
             "questions": digest(gym.tasks),
             "workers": recipe.workers,
             "adapters": adapters_digest(adapters or FOLDER),
+            **_bounds(recipe),
         }
         async with made.running(about, planners) as running:
             with shared.kept_beside(made.outcomes, resume=made.resume):
@@ -170,6 +171,7 @@ async def _live(made: _Making) -> Report:
                 "seed": str(recipe.seed),
                 "pool": await asyncio.to_thread(workers_behind, runtime.loaded, pool),
                 "max_output_tokens": str(recipe.max_output_tokens),
+                **_bounds(recipe),
             }
             weights = await asyncio.to_thread(planners_behind, runtime.loaded, trained)
             async with made.running(about, names, weights=weights) as running:
@@ -189,6 +191,15 @@ async def _live(made: _Making) -> Report:
 
 def limits_of(recipe: EvalRecipe) -> Limits:
     return Limits(max_steps=recipe.max_steps, max_output_tokens=recipe.max_output_tokens, deadline_s=recipe.deadline_s)
+
+
+UNSAID = {"max_steps": 5, "deadline_s": 900.0}
+"""What a record that does not name them was begun with: they were not written down at first."""
+
+
+def _bounds(recipe: EvalRecipe) -> dict[str, str]:
+    """What a question may take, as a record names it."""
+    return {name: str(value) for name, usual in UNSAID.items() if (value := getattr(recipe, name)) != usual}
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 FIELD = re.compile(r'["\']answer["\']\s*:\s*')
 SAID = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*:?\s*(.+)", re.IGNORECASE)
@@ -16,6 +17,16 @@ HASHES = re.compile(r"####\s*(.+)")
 LETTER_SAID = re.compile(r"answer is:?\s*\**(?:\(([A-Za-z])\)|([A-Z])\b(?!['’]))")
 LETTER_LABEL = re.compile(r"answer:\s*\**\(?([A-Z])\b(?!['’])", re.IGNORECASE)
 LETTER_ALONE = re.compile(r"\W*([A-Za-z])\W*(?:\s.*)?", re.DOTALL)
+SAYS = re.compile(r"answer\s*(?:is|:|=)\s*:?\s*", re.IGNORECASE)
+OPTION = re.compile(
+    r"\**(?:[Oo]ption|[Cc]hoice)\s+\**(?:\(([A-Za-z])\)|([A-Z])\b\)?)"
+    r"(?=\**(?:\s*$|[.;:](?!\w)|\s+\((?!or\b|and\b)|,?\s+(?:because|since)\b))",
+    re.MULTILINE,
+)
+"""Such as "option B", where nothing behind it says that it is one of several."""
+DOUBTED = re.compile(
+    r"(?:\b(?:if|whether|not\s+\w+)|n['’]t\s+\w+)\s+(?:that\s+)?(?:the\s+)?(?:\w+\s+)?\Z", re.IGNORECASE
+)
 NUMBER = re.compile(r"(?<![\w.])[-+−]?\s?\$?\s?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?")
 
 
@@ -33,7 +44,8 @@ def final_answer(text: str) -> str:
 
 
 def final_letter(text: str) -> str:
-    """The letter of the option chosen: the first "answer is (X)", else the last "Answer: X", else the answer itself.
+    """The letter of the option chosen: the first "answer is (X)", else the last "Answer: X", else the answer itself,
+    else the "option X" that it is said to be.
 
     The first, since models that run on invent further questions and answer those too.
     """
@@ -45,11 +57,20 @@ def final_letter(text: str) -> str:
     answer = final_answer(text)
     answer = re.sub(r"\\text\w*\{(.*)\}", r"\1", answer)
     alone = LETTER_ALONE.fullmatch(answer)
-    if not alone:
-        return ""
     bare = len(re.sub(r"\W", "", answer)) == 1
     marked = re.match(r"\W*[A-Za-z]\s*[).:]", answer) is not None
-    return alone[1].upper() if bare or marked else ""
+    return alone[1].upper() if alone and (bare or marked) else _option_said(text)
+
+
+def _option_said(text: str) -> str:
+    """The letter where the last answer said is "option X", no other option was said to be it and nothing is boxed."""
+    if _json_field(text.strip()) is not None or _boxed(text) is not None or HASHES.search(text):
+        return ""
+    said = [
+        None if DOUBTED.search(before[-80:]) else OPTION.match(after) for before, after in pairwise(SAYS.split(text))
+    ]
+    letters = {(option[1] or option[2]).upper() for option in said if option}
+    return letters.pop() if len(letters) == 1 and said[-1] else ""
 
 
 def final_number(text: str) -> float | None:

@@ -125,11 +125,14 @@ class Wordings(msgspec.Struct, frozen=True):
     """And those that training never shows."""
     new_share: float = 0.0
     """How often one of these is reached for."""
+    plain_share: float | None = None
+    """Of the known ones, how often one that is at home everywhere; None: each as often as any other."""
 
 
 PLAIN_WORDINGS = Wordings(frozenset({"everywhere"}))
-TRAINING_WORDINGS = Wordings(frozenset({"everywhere", "train"}))
-DEV_WORDINGS = Wordings(frozenset({"everywhere", "train"}), new="dev", new_share=0.5)
+# Drawn alike, the few plain wordings would drown in the many others, and plain ones are what people use and tests ask.
+TRAINING_WORDINGS = Wordings(frozenset({"everywhere", "train"}), plain_share=0.5)
+DEV_WORDINGS = Wordings(frozenset({"everywhere", "train"}), new="dev", new_share=0.5, plain_share=0.5)
 TEST_WORDINGS = Wordings(frozenset({"everywhere"}), new="test", new_share=0.5)
 
 
@@ -143,11 +146,18 @@ class Writer:
 
     def pick(self, options: Sequence[T]) -> T:
         new = [option for option in options if option.home == self.wordings.new]
-        known = [option for option in options if option.home in self.wordings.known]
+        known = self._known(options)
         wanted = self.rng.random() < self.wordings.new_share
         chosen = self.rng.choice((new if wanted else known) or new or known)
         self.used_new |= chosen.home == self.wordings.new
         return chosen
+
+    def _known(self, options: Sequence[T]) -> list[T]:
+        known = [option for option in options if option.home in self.wordings.known]
+        if self.wordings.plain_share is None:
+            return known
+        plain = self.rng.random() < self.wordings.plain_share
+        return [option for option in known if (option.home == "everywhere") == plain] or known
 
     def template(self, link: Link, *, mood: Mood, nests: bool = False) -> Template:
         options = [t for t in templates(link.operation) if t.mood == mood and (t.nests or not nests)]
