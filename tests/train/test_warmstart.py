@@ -92,5 +92,5 @@ def test_a_finished_warm_start_is_taken_from_the_disk(tiny_recipe: Recipe, warm_
     rows = [skill_row(task, SKILLS, max_steps=5) for task in skill_tasks("dev", 8, skills=SKILLS, seed=1)]
     once, again = (policy.write(rows, group=1, seed=None).texts_PG for _ in range(2))
     assert once == again
-    known = measure_start(policy, None, rows, seed=1, out=warm_folder.parent, known=True)  # type: ignore[arg-type]
+    known = measure_start(policy, None, rows, seed=1, out=warm_folder.parent)  # type: ignore[arg-type]
     assert known.valid_greedy >= 0.97

@@ -232,7 +232,7 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
     dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
     tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
     with within_memory("while the start was measured", advice=f"lower warm_start.measure, which is {len(tried)}"):
-        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own, known=resume_from is not None)
+        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own)
     part.progress.say(f"warm start: {start.summary}")
     most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
     watch = Watch(

@@ -100,15 +100,13 @@ def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: 
     return _loaded(recipe, base, folder)
 
 
-def measure_start(
-    policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int, out: Path, known: bool = False
-) -> WarmStart:
-    """Validity, evenness and accuracy on these rows, greedy and sampled.
+def measure_start(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int, out: Path) -> WarmStart:
+    """Validity, evenness and accuracy on these rows, greedy and sampled: as measured before, if the folder says so.
 
-    `known`: read what was measured before; where that was lost, the policy must be the start still, and is measured.
+    Where it does not, the policy must be the start still, and is measured.
     """
     file = out / FOLDER / "start.json"
-    if known and (before := _measured(file)) is not None:
+    if (before := _measured(file)) is not None:
         return before
     greedy = _score(policy, scorer, rows, seed=None)
     # Several plans a row: evenness within two points cannot be told from a few hundred choices.
