@@ -144,6 +144,17 @@ def test_groups_that_have_not_ended_move_to_ever_smaller_batches_and_say_the_sam
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
+@pytest.mark.parametrize("group", [6, 7, 16])
+def test_a_batch_that_could_not_be_smaller_stays_also_where_groups_do_not_divide_its_size(group: int) -> None:
+    from dirigent.train.decode import Shape, _places, _would_do_with_less
+
+    for rows in (512, 1024, 2048):
+        places = _places(rows // group, group)
+        shape = Shape(prompts=places, group=group, length=128, choosing="drawn")
+        assert not _would_do_with_less(rows // group, shape)
+        assert _would_do_with_less(1, shape)
+
+
 def test_turns_read_no_more_columns_than_they_need_and_say_the_same(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,9 +258,9 @@ def test_only_so_many_shapes_are_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dirigent.train.decode.LENGTH_STEP", 1)
     graphs = Graphs(most=2)
     graphs.fault = "not tried"
-    for tokens in (4, 5, 6):
+    for tokens in (6, 5, 4):
         drawn(tiny, seed=None, max_new_tokens=tokens, graphs=graphs)
-    assert len(graphs._turns) == 2
+    assert [len(memory.turns) for memory in graphs._memories] == [2, 0]
 
 
 def test_graphs_are_for_gpus_and_static_caches_for_an_attention_that_takes_their_mask(tiny: Tiny) -> None:

@@ -8,7 +8,7 @@ The cache grows with the text and has the prompt in every row (`dynamic`); or it
 the first turn, each prompt once for all of its group (`static`, see `turns.py`), so that every turn has the same shapes
 and can be captured once as a CUDA graph and replayed (`graphs`, see `graphs.py`). `auto` takes graphs on a GPU and the
 growing cache elsewhere. Short plans do not wait for long ones there: when enough groups have ended, the others move to
-a smaller batch. Knows nothing of plans, workers or adapters.
+a smaller batch, whose cache lies over that of the batch before last. Knows nothing of plans, workers or adapters.
 
 Dimensions: P prompts, G rollouts of a group, B rows of a batch, T tokens, L length of a cache, V vocabulary.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 
 from dirigent.train.noise import seed_starts
-from dirigent.train.turns import Choosing, FixedTurns, GrowingTurns, Turns, read
+from dirigent.train.turns import Allocate, Choosing, FixedTurns, GrowingTurns, Turns, read
 from dirigent.train.upload import upload
 
 if TYPE_CHECKING:
@@ -184,13 +185,13 @@ def _decode_chunk(
     length = -(-mask_PT.shape[1] // LENGTH_STEP) * LENGTH_STEP
     shape = Shape(prompts=_places(len(prompts), group), group=group, length=length, choosing=choosing)
 
-    def turns_for(shape: Shape, prompts: Sequence[int]) -> FixedTurns:
+    def turns_for(shape: Shape, prompts: Sequence[int], narrowed: int) -> FixedTurns:
         return _fixed_turns(
-            inner, settings, shape, first=first, graphs=graphs if kind == "graphs" else None,
+            inner, settings, shape, first=first, graphs=graphs if kind == "graphs" else None, narrowed=narrowed,
             surroundings=around(_rows_of(prompts, shape)),
         )  # fmt: skip
 
-    turns = turns_for(shape, range(len(prompts)))
+    turns = turns_for(shape, range(len(prompts)), 0)
     turns.begin(logits_PV, mask_PT, first, starts_B=starts_B, sampled_B=sampled_B)
     tokens_BT, logprobs_BT = _narrowing(
         turns, shape, len(prompts), turns_for=turns_for, around=around, look_every=look_every
@@ -226,7 +227,7 @@ def _narrowing(
     shape: Shape,
     prompts: int,
     *,
-    turns_for: Callable[[Shape, Sequence[int]], FixedTurns],
+    turns_for: Callable[[Shape, Sequence[int], int], FixedTurns],
     around: Around,
     look_every: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,19 +236,20 @@ def _narrowing(
     """The prompt that stands at each place of the batch; places beyond have none."""
     tokens_BT = turns.tokens_BT.new_empty(prompts * shape.group, turns.tokens_BT.shape[1])
     logprobs_BT = turns.logprobs_BT.new_empty(tokens_BT.shape)
-    while True:
+    for narrowed in count(1):
         with around(_rows_of(there, shape)):
             places = _take_turns(turns, turns.settings.max_new_tokens, look_every=look_every, shape=shape)
         rows = _rows_at(there, shape.group, turns.tokens_BT.device)
         tokens_BT[rows] = turns.tokens_BT[: len(rows)]
         logprobs_BT[rows] = turns.logprobs_BT[: len(rows)]
         if not places:
-            return tokens_BT, logprobs_BT
+            break
         there = [there[place] for place in places]
         shape = msgspec.structs.replace(shape, prompts=_places(len(places), shape.group))
-        smaller = turns_for(shape, there)
+        smaller = turns_for(shape, there, narrowed)
         smaller.take_over(turns, places, group=shape.group)
         turns = smaller
+    return tokens_BT, logprobs_BT
 
 
 def _places(prompts: int, group: int) -> int:
@@ -281,17 +283,18 @@ def _fixed_turns(
     *,
     first: Any,
     graphs: Graphs | None,
+    narrowed: int,
     surroundings: AbstractContextManager[None],
 ) -> FixedTurns:
     """Turns over a static cache: captured before or now where there is somewhere to keep them, else plain."""
 
-    def build() -> FixedTurns:
-        return FixedTurns(inner, settings, **msgspec.structs.asdict(shape), like=first)
+    def build(allocate: Allocate | None = None) -> FixedTurns:
+        return FixedTurns(inner, settings, **msgspec.structs.asdict(shape), like=first, allocate=allocate)
 
     if graphs is None:
         return build()
     with surroundings:
-        return graphs.turns(inner, settings, shape, build=build)
+        return graphs.turns(inner, settings, shape, narrowed=narrowed, build=build)
 
 
 def _take_turns(turns: Turns, max_new_tokens: int, *, look_every: int, shape: Shape | None = None) -> list[int]:
@@ -315,8 +318,8 @@ def _unended(done_B: torch.Tensor, shape: Shape | None) -> list[int]:
 
 
 def _would_do_with_less(groups: int, shape: Shape) -> bool:
-    rows = shape.prompts * shape.group
-    return rows > NARROW_ABOVE_ROWS and row_bucket(groups * shape.group) < rows
+    # Places are compared, not rows: where groups do not divide a batch's size it has a few rows more than that.
+    return shape.prompts * shape.group > NARROW_ABOVE_ROWS and _places(groups, shape.group) < shape.prompts
 
 
 def _cut(tokens_BT: torch.Tensor, logprobs_BT: torch.Tensor, *, end: int) -> list[Sample]:

@@ -240,12 +240,15 @@ class FixedTurns(Turns):
         length: int,
         choosing: Choosing,
         like: Any,
+        allocate: Allocate | None = None,
     ) -> None:
         super().__init__(inner, settings, rows=prompts * group, choosing=choosing)
         self.replays: dict[int, Callable[[], None]] = {}
         """Captured turns, where there are any, by how many columns of what rows said they read."""
         self.rooms = rooms(settings.max_new_tokens)
-        self._cache = FixedCache(like, prompts=prompts, group=group, length=length, room=settings.max_new_tokens)
+        self._cache = FixedCache(
+            like, prompts=prompts, group=group, length=length, room=settings.max_new_tokens, allocate=allocate or zeros
+        )
 
     def take(self) -> None:
         # After so many turns there is one column less than that, and this turn adds one.
@@ -292,16 +295,35 @@ class FixedTurns(Turns):
         return self._cache.next_column(), self._cache
 
 
+class Space(NamedTuple):
+    """A tensor that is wanted."""
+
+    shape: tuple[int, ...]
+    like: torch.Tensor
+    """One of the type it is to have, where it is to lie."""
+
+
+Allocate = Callable[[Sequence[Space]], list[torch.Tensor]]
+"""Gives a tensor for each. Any finite numbers may stand in them."""
+
+
+def zeros(spaces: Sequence[Space]) -> list[torch.Tensor]:
+    return [space.like.new_zeros(space.shape) for space in spaces]
+
+
 class FixedCache:
     """Keys and values of every layer: of prompts, once each, and of what rows say after them, a column a turn.
 
     Has of transformers' caches only what a Llama asks of one. Written here because theirs has changed its arguments
     from release to release, and a GPU image rarely has the newest.
+
+    Keys and values may lie where another cache's lay. What is not yet written is read all the same, with a bias of -inf
+    and so a weight of 0: whatever finite number stands there comes to nothing.
     """
 
     is_compileable = False
 
-    def __init__(self, like: Any, *, prompts: int, group: int, length: int, room: int) -> None:
+    def __init__(self, like: Any, *, prompts: int, group: int, length: int, room: int, allocate: Allocate) -> None:
         keys = like.layers[0].keys
         self.columns = room
         """How many columns of what rows said are read: those that are empty need not be."""
@@ -310,15 +332,15 @@ class FixedCache:
         self._column = torch.zeros(1, dtype=torch.long, device=keys.device)
         self._bias_PS = keys.new_full((prompts, length + room), float("-inf"))
         self._bias_PS[:, 0] = 0.0  # a row that may read nothing at all would divide by zero
-        self._layers = [
-            Layer(
-                layer.keys.new_zeros(prompts, layer.keys.shape[1], length, layer.keys.shape[3]),
-                layer.values.new_zeros(prompts, layer.values.shape[1], length, layer.values.shape[3]),
-                layer.keys.new_zeros(prompts * group, layer.keys.shape[1], room, layer.keys.shape[3]),
-                layer.values.new_zeros(prompts * group, layer.values.shape[1], room, layer.values.shape[3]),
-                self._bias_PS,
-            )
+        spaces = [
+            Space((rows, of.shape[1], tokens, of.shape[3]), of)
             for layer in like.layers
+            for rows, tokens in ((prompts, length), (prompts * group, room))
+            for of in (layer.keys, layer.values)
+        ]
+        tensors = iter(allocate(spaces))
+        self._layers = [
+            Layer(next(tensors), next(tensors), next(tensors), next(tensors), self._bias_PS) for _ in like.layers
         ]
 
     def fill(self, first: Any, mask_PT: torch.Tensor) -> None:
