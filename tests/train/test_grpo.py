@@ -30,7 +30,7 @@ from dirigent.train.run import Result, train
 from dirigent.train.scorer import Scorer, open_scorer
 from dirigent.train.sft import SftSettings, save_adapter, with_adapter
 from dirigent.train.tiny import tiny_base
-from dirigent.train.trainer import REFERENCE_ADAPTER, measures_reference, trainer_arguments
+from dirigent.train.trainer import REFERENCE_ADAPTER, measures_reference, shuffled_groups, trainer_arguments
 from dirigent.train.warmstart import prepare
 from dirigent.train.workers import ExactWorkers
 from dirigent.worker import Worker, WorkerInfo
@@ -55,7 +55,7 @@ def scorer(tiny_recipe: Recipe) -> Iterator[Scorer]:
 def drawn(recipe: Recipe, policy: Policy, scorer: Scorer, *, step: int = 0) -> tuple[Rollouts, dict[str, Any]]:
     rows = SkillRows(recipe.tasks.skills, seed=1, settings=recipe.rows)
     rollouts = Rollouts(recipe, policy, scorer, rows=rows)
-    trainer = SimpleNamespace(state=SimpleNamespace(global_step=step))
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=step * recipe.grpo.updates))
     return rollouts, rollouts.sample([""] * (recipe.grpo.prompts * recipe.grpo.rollouts), trainer)
 
 
@@ -113,6 +113,8 @@ def test_a_step_drawn_again_is_the_same_and_another_step_is_not(
     batches = [drawn(recipe, start, scorer, step=step)[1] for step in (5, 5, 6)]
     assert batches[0] == batches[1]
     assert batches[0]["completion_ids"] != batches[2]["completion_ids"]
+    twice = msgspec.structs.replace(recipe, grpo=msgspec.structs.replace(grpo, updates=2))
+    assert drawn(twice, start, scorer, step=5)[1] == batches[0]
 
 
 class Broken:
@@ -152,6 +154,51 @@ def test_every_draw_of_a_run_has_a_seed_of_its_own() -> None:
         for process in range(4)
     }
     assert len(seeds) == 2 * 50 * 3 * 4
+
+
+# --- several updates for each draw ---
+
+
+def test_the_trainer_counts_updates_where_a_recipe_counts_draws(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    grpo = msgspec.structs.replace(
+        tiny_recipe.grpo, steps=50, prompts=16, rollouts=8, minibatch_rows=16, save_every_steps=5, warmup=0.1
+    )
+
+    def arguments(updates: int) -> Any:
+        settings = msgspec.structs.replace(grpo, updates=updates)
+        return trainer_arguments(msgspec.structs.replace(tiny_recipe, grpo=settings), out=tmp_path, processes=1)
+
+    one, four = arguments(1), arguments(4)
+    assert (one.gradient_accumulation_steps, four.gradient_accumulation_steps) == (8, 2)
+    assert one.steps_per_generation == four.steps_per_generation == 8
+    assert one.generation_batch_size == four.generation_batch_size == 128
+    for name, draws in (("max_steps", 50), ("warmup_steps", 5), ("save_steps", 5), ("logging_steps", 1)):
+        assert (getattr(one, name), getattr(four, name)) == (draws, 4 * draws), name
+
+
+def test_a_draw_is_shuffled_by_groups() -> None:
+    columns = {
+        "prompt_ids": torch.arange(24).repeat(2, 1).T,
+        "advantages": torch.arange(24.0),
+        "tokens": torch.tensor(7),
+    }
+    torch.manual_seed(1)
+    shuffled = shuffled_groups(columns, size=4)
+    order = shuffled["advantages"].tolist()
+    groups = [order[i : i + 4] for i in range(0, 24, 4)]
+    assert all(group == list(range(int(group[0]), int(group[0]) + 4)) for group in groups)
+    assert sorted(order) == list(range(24)) != order
+    assert shuffled["prompt_ids"].tolist() == [[row, row] for row in order]
+    assert shuffled["tokens"] == 7
+
+
+def test_a_gradient_that_was_no_number_is_told_after_the_draws_last_update() -> None:
+    watch = SimpleNamespace(rollouts=SimpleNamespace(metrics={}))
+    model = torch.nn.Linear(2, 2)
+    for gradient in (math.nan, 1.0):
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        Watch.check_gradients(watch, model)  # type: ignore[arg-type]
+    assert watch.rollouts.metrics == {"bad_gradients": 1.0}
 
 
 # --- whole runs ---

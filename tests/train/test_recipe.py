@@ -102,6 +102,8 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ("[reward]\nwrong = 2.0", "rewards must rise"),
         ('[reward]\ncontrol = "shufled"', "shuffled"),
         ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "samples with torch"),
+        ("[grpo]\nupdates = 0", "updates must be 1 or more, not 0"),
+        ("[grpo]\nprompts = 64\nupdates = 3", "updates must divide prompts, so that groups stay whole: 64 / 3"),
         ("[second_round]\nshare = 1.0", "from 0 up to 1, not 1"),
         ("[second_round]\nshare = 0.5\nevery_steps = 0", "every_steps must be 1 or more"),
         ('[second_round]\nshare = 0.5\n[tasks]\ndialect = "lists"', "in the lines dialect"),
@@ -127,6 +129,18 @@ def test_groups_never_straddle_processes() -> None:
         batching(settings, processes=4)
     with pytest.raises(ConfigError, match="48 rows a process do not divide into minibatches of 36"):
         batching(GrpoSettings(prompts=3, rollouts=16, minibatch_rows=36), processes=1)
+
+
+def test_groups_never_straddle_updates() -> None:
+    settings = GrpoSettings(prompts=8, rollouts=16, updates=2, minibatch_rows=1024)
+    assert batching(settings, processes=1) == Batching(rows=128, minibatch=64, accumulation=1)
+    assert batching(settings, processes=2) == Batching(rows=64, minibatch=32, accumulation=1)
+    smaller = msgspec.structs.replace(settings, minibatch_rows=16)
+    assert batching(smaller, processes=1) == Batching(rows=128, minibatch=16, accumulation=4)
+    with pytest.raises(ConfigError, match=r"1 prompts a process do not divide into 2 updates; .* a multiple of 16"):
+        batching(settings, processes=8)
+    with pytest.raises(ConfigError, match="64 rows a process and update do not divide into minibatches of 48"):
+        batching(msgspec.structs.replace(settings, minibatch_rows=48), processes=1)
 
 
 def test_a_specialist_has_the_common_settings_but_for_what_the_recipe_changes() -> None:

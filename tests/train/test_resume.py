@@ -13,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from dirigent.errors import ConfigError  # noqa: E402
+from dirigent.train.checkpoint import latest  # noqa: E402
+from dirigent.train.grpo import Watch  # noqa: E402
 from dirigent.train.memory import OutOfMemory, within_memory  # noqa: E402
 from dirigent.train.policy import Policy  # noqa: E402
 from dirigent.train.recipe import GrpoSettings, Recipe  # noqa: E402
@@ -119,6 +121,113 @@ def test_a_finished_run_is_made_longer_at_another_rate_in_smaller_passes(
     # Down a line over 8 updates, 4 of which are taken, whatever rate the checkpoint remembered.
     assert [rows[step]["learning_rate"] for step in rows] == pytest.approx([2e-3 * left / 8 for left in (4, 3, 2, 1)])
     assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-7", "checkpoint-8"]
+
+
+# --- several updates for each draw ---
+
+
+@pytest.fixture(scope="module")
+def twice(recipe: Recipe) -> Recipe:
+    return changed(recipe, updates=2, minibatch_rows=8, schedule="linear", save_every_steps=3)
+
+
+@pytest.fixture(scope="module")
+def whole_twice(twice: Recipe, whole: Result, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Two updates for each of four draws, in two passes each, without a break."""
+    return train(twice, out=with_start(whole, tmp_path_factory.mktemp("twice")), quiet=True)
+
+
+def with_start(whole: Result, out: Path) -> Path:
+    shutil.copytree(Path(whole.out) / "warm-start", out / "warm-start")
+    return out
+
+
+def test_draws_are_what_is_counted(whole_twice: Result) -> None:
+    out = Path(whole_twice.out)
+    assert (whole_twice.step, whole_twice.finished) == (4, True)
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["kind"], row["step"]) for row in rows if row["kind"] != "warm start"] == [
+        ("train", 1), ("dev", 2), ("train", 2), ("train", 3), ("dev", 4), ("train", 4)
+    ]  # fmt: skip
+    # Down a line over 8 updates; of each draw the last is told.
+    rates = [row["learning_rate"] for row in train_rows(out).values()]
+    assert rates == pytest.approx([5e-3 * left / 8 for left in (7, 5, 3, 1)])
+
+
+def test_an_interrupt_between_the_updates_of_a_draw_waits_for_the_last_and_resumes_as_if_unbroken(
+    twice: Recipe, whole: Result, whole_twice: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, taken, check = with_start(whole, tmp_path), [], Watch.check_gradients
+
+    def interrupted(watch: Watch, model: Any) -> None:
+        check(watch, model)
+        taken.append(model)
+        if len(taken) == 3:
+            watch.stop.reason = "stopped: interrupted"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "check_gradients", interrupted)
+        cut_short = train(twice, out=out, quiet=True)
+    assert (cut_short.step, cut_short.stopped, len(taken)) == (2, "stopped: interrupted", 4)
+    # What a kill leaves: half a checkpoint under a name that draw 3 will have, and one not yet called by its draw.
+    for name in ("checkpoint-3", "checkpoint-6"):
+        (out / name).mkdir()
+        (out / name / "half.bin").write_text("half")
+    assert train(twice, out=out, resume=True, quiet=True).finished
+
+    before, after = train_rows(whole_twice.out), train_rows(out)
+    for step in (1, 2, 3, 4):
+        for name in ("loss", "grad_norm", "reward", "kl", "learning_rate", "clip_ratio/region_mean"):
+            assert after[step][name] == pytest.approx(before[step][name], rel=1e-4, abs=1e-6), (step, name)
+    ours, theirs = weights(out / "adapter"), weights(Path(whole_twice.out) / "adapter")
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
+    assert latest(out) == (out / "checkpoint-4", 4)
+
+
+def test_a_run_that_is_out_of_time_ends_after_a_whole_draw(twice: Recipe, whole: Result, tmp_path: Path) -> None:
+    result = train(twice, out=with_start(whole, tmp_path), seconds=0.0, quiet=True)
+    assert (result.step, result.stopped) == (1, "stopped: out of time. Go on with --resume")
+
+
+def test_each_update_has_whole_groups_and_is_compared_with_the_policy_that_drew_them(
+    twice: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trl import GRPOTrainer
+
+    parts: list[dict[str, Any]] = []
+    moved: list[float] = []
+    compute, size = GRPOTrainer._compute_loss, twice.grpo.rollouts
+
+    def spy(trainer: Any, model: Any, inputs: dict[str, Any]) -> Any:
+        parts.append(inputs)
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        with torch.no_grad():
+            now, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].shape[1])
+        away = (now - inputs["old_per_token_logps"]) * inputs["completion_mask"]
+        moved.append(float(away.abs().max()))
+        return compute(trainer, model, inputs)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
+    train(changed(twice, steps=1), out=with_start(whole, tmp_path), quiet=True)
+    assert len(parts) == 4
+    for part in parts:
+        assert len(part["prompt_ids"]) == size
+        assert (part["prompt_ids"] == part["prompt_ids"][0]).all()
+        old, sampled = (
+            part[name] * part["completion_mask"] for name in ("old_per_token_logps", "sampling_per_token_logps")
+        )
+        assert torch.allclose(old, sampled, atol=1e-3)
+    assert max(moved[:2]) < 1e-4 < 1e-3 < min(moved[2:])
+
+
+def test_another_number_of_updates_is_another_run(twice: Recipe, whole_twice: Result) -> None:
+    with pytest.raises(ConfigError, match=r"grpo\.updates 2 -> 4"):
+        train(changed(twice, updates=4, steps=8), out=Path(whole_twice.out), resume=True, quiet=True)
+
+
+# --- the rate ---
 
 
 @pytest.mark.parametrize("schedule", ["constant_with_warmup", "cosine", "linear"])

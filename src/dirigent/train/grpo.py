@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dirigent.train.checkpoint import prune, seal, write_durably
+from dirigent.train.checkpoint import PREFIX, prune, seal, write_durably
 from dirigent.train.dataset import Row, RowState
 from dirigent.train.memory import within_memory
 from dirigent.train.metrics import Collapse, CollapseState
@@ -112,7 +112,7 @@ class Watch:
         self._step_began = time.monotonic()
 
     def check_gradients(self, model: Any) -> None:
-        """Keep one gradient that is no number from turning every weight into none: such a step changes nothing."""
+        """Keep one gradient that is no number from turning every weight into none: such an update changes nothing."""
         import torch
 
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -121,7 +121,8 @@ class Watch:
         bad = not bool(torch.stack(largest).isfinite().all())
         if bad:
             torch._foreach_zero_(gradients)
-        self.rollouts.metrics["bad_gradients"] = float(bad)
+        metrics = self.rollouts.metrics  # new with every draw
+        metrics["bad_gradients"] = max(metrics.get("bad_gradients", 0.0), float(bad))
 
     def end_step(self, step: int) -> None:
         """Look at the step that was just taken; `stop` says afterwards whether it was the last."""
@@ -166,10 +167,10 @@ class Watch:
         prune(folder.parent, keep=self.recipe.grpo.keep_checkpoints)
 
     def callback(self) -> Any:
-        """This watch as transformers wants it."""
+        """This watch as transformers wants it, which counts updates: nothing ends between those of one draw."""
         from transformers import TrainerCallback
 
-        watch = self
+        watch, updates = self, self.recipe.grpo.updates
 
         class Following(TrainerCallback):  # type: ignore[misc]
             def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -177,13 +178,16 @@ class Watch:
                 state.compute_steps(args, state.max_steps)
 
             def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                watch.begin_step()
+                if state.global_step % updates == 0:
+                    watch.begin_step()
 
             def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
                 watch.check_gradients(model)
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-                watch.end_step(state.global_step)
+                if state.global_step % updates:
+                    return control
+                watch.end_step(state.global_step // updates)
                 if watch.stop.reason or state.global_step >= state.max_steps:
                     control.should_training_stop = True
                     control.should_save = True
@@ -191,11 +195,12 @@ class Watch:
 
             def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
                 if "loss" in logs and state.is_world_process_zero:
-                    watch.log(state.global_step, logs)
+                    watch.log(state.global_step // updates, logs)
 
             def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 if state.is_world_process_zero:
-                    watch.save(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
+                    step = state.global_step // updates
+                    watch.save(Path(args.output_dir) / f"{PREFIX}{step}", step)
 
         return Following()
 

@@ -129,10 +129,14 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Questions a step, over all processes."""
     rollouts: int = 16
     """Plans sampled for each question: a group."""
+    updates: int = 1
+    """Optimiser steps for each draw of rollouts, each over its share of the groups; several are held near the policy
+    that drew them by the clipped ratio (`epsilon`). A step, wherever steps are counted, is one draw with all of its
+    updates; only the rate moves with each of them. `rft` takes one whatever this says."""
     minibatch_rows: int = 1024
-    """Rows of one forward and backward pass on one process; gradients add up over a whole step."""
+    """Rows of one forward and backward pass on one process; gradients add up over a whole update."""
     share_prompts: bool = True
-    """Read a prompt once for all rows of a pass that have it; whole groups want `minibatch_rows` of a whole step."""
+    """Read a prompt once for all rows of a pass that have it; whole groups want `minibatch_rows` of whole groups."""
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     warmup: float = 0.02
@@ -173,11 +177,13 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("steps", "prompts", "minibatch_rows", "max_completion_tokens", "save_every_steps"):
+        for name in ("steps", "prompts", "updates", "minibatch_rows", "max_completion_tokens", "save_every_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
         if self.rollouts < 2:
             raise ValueError(f"rollouts must be 2 or more, not {self.rollouts}: a group is compared with itself")
+        if self.prompts % self.updates:
+            raise ValueError(f"updates must divide prompts, so that groups stay whole: {self.prompts} / {self.updates}")
         if self.keep_checkpoints < 2:
             raise ValueError(
                 f"keep_checkpoints must be 2 or more, not {self.keep_checkpoints}: one may be half written"
@@ -371,18 +377,25 @@ class Batching(msgspec.Struct, frozen=True):
     """Of one process."""
     minibatch: int
     accumulation: int
+    """Passes of one update."""
 
 
 def batching(settings: GrpoSettings, *, processes: int) -> Batching:
-    """How a step is divided. Groups must not straddle processes: each grades and ranks only its own rows."""
+    """How a step is divided. Groups must not straddle processes: each grades and ranks only its own rows. Nor do they
+    straddle updates: each reads its prompts once."""
     if settings.prompts % processes:
         raise ConfigError(
             f"{settings.prompts} prompts do not divide over {processes} processes; make grpo.prompts a multiple of it"
         )
-    rows = settings.prompts // processes * settings.rollouts
+    groups = settings.prompts // processes
+    if groups % settings.updates:
+        raise ConfigError(
+            f"{groups} prompts a process do not divide into {settings.updates} updates; make grpo.prompts a multiple "
+            f"of {processes * settings.updates}"
+        )
+    rows = groups // settings.updates * settings.rollouts
     minibatch = min(settings.minibatch_rows, rows)
     if rows % minibatch:
-        raise ConfigError(
-            f"{rows} rows a process do not divide into minibatches of {minibatch}; change grpo.minibatch_rows"
-        )
-    return Batching(rows, minibatch, rows // minibatch)
+        of = "a process" if settings.updates == 1 else "a process and update"
+        raise ConfigError(f"{rows} rows {of} do not divide into minibatches of {minibatch}; change grpo.minibatch_rows")
+    return Batching(groups * settings.rollouts, minibatch, rows // minibatch)

@@ -48,7 +48,7 @@ class Rollouts:
 
     def sample(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`: as many rows as it asks for, and their rewards as one more column."""
-        step = int(trainer.state.global_step)
+        step = int(trainer.state.global_step) // self.recipe.grpo.updates
         chosen = self.groups(len(prompts) // self.recipe.grpo.rollouts, step=step, trainer=trainer)
         scale = scale_at(self.recipe.grpo.scale, self.lambda_(step))
         return {

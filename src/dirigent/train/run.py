@@ -246,7 +246,7 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
 
 
 def _smaller_passes(settings: GrpoSettings) -> str:
-    rows = min(settings.minibatch_rows, settings.prompts * settings.rollouts)
+    rows = min(settings.minibatch_rows, settings.prompts * settings.rollouts // settings.updates)
     half = f"; {rows // 2} takes about half" if rows % 2 == 0 else ""
     return f"lower grpo.minibatch_rows, which is {rows}{half}"
 

@@ -1,10 +1,14 @@
-"""TRL's trainer, set to a recipe: one optimiser step for each batch of rollouts, and resumed as the recipe has it now.
+"""TRL's trainer, set to a recipe: so many updates for each draw of rollouts, and resumed as the recipe has it now.
 
 The dataset TRL is given only counts: `rollouts.py` draws the real rows, because what to draw follows what was learned
 and because groups without variance are replaced before TRL ever sees them.
 
 What is changed of TRL, in subclasses made on call because importing it takes seconds: which adapter a checkpoint holds,
-whose rate counts after one was read, and that a group's prompt is read once. Knows nothing of rewards or curricula.
+what it is called, whose rate counts after one was read, that groups stay whole where a draw is divided, and that a
+group's prompt is read once. Knows nothing of rewards or curricula.
+
+TRL and transformers count updates. Everybody else counts draws, and nothing is saved or ended but after a whole one, so
+TRL's own place within a draw, which no checkpoint has, is always its beginning.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dirigent.train.checkpoint import PREFIX
 from dirigent.train.passes import Sums
 from dirigent.train.policy import ADAPTER, Policy
 from dirigent.train.recipe import GrpoSettings, Recipe, batching
@@ -30,13 +35,16 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
     """The trainer of a policy whose rows these rollouts draw."""
     from transformers import PrinterCallback
 
-    kind = _resuming_trainer(policy, rate=recipe.grpo.learning_rate)
+    args = trainer_arguments(recipe, out=out)
+    kind = _resuming_trainer(policy, rate=recipe.grpo.learning_rate, updates=recipe.grpo.updates)
+    if args.steps_per_generation > 1:
+        kind = _keeping_groups_whole(kind)
     if recipe.grpo.share_prompts and policy.model.config._attn_implementation == "sdpa":
         kind = _sharing_prompts(kind)
     trainer = kind(
         model=policy.model,
         reward_funcs=[rollouts.plan_reward],
-        args=trainer_arguments(recipe, out=out),
+        args=args,
         train_dataset=_counting_rows(recipe.grpo.prompts),
         processing_class=policy.tokenizer,
         rollout_func=rollouts.sample,
@@ -46,8 +54,9 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
     return trainer
 
 
-def _resuming_trainer(policy: Policy, *, rate: float) -> Any:
-    """TRL's trainer, but that a checkpoint holds the policy alone and the recipe's rate counts after it was read.
+def _resuming_trainer(policy: Policy, *, rate: float, updates: int) -> Any:
+    """TRL's trainer, but that a checkpoint holds the policy alone, is called by its draw, and the recipe's rate counts
+    after it was read.
 
     Of a checkpoint with adapters in folders transformers loads those alone. TRL's reference is one, so the policy
     itself would begin again from its warm start. The reference is that start, which lies in the run's folder already
@@ -59,6 +68,13 @@ def _resuming_trainer(policy: Policy, *, rate: float) -> Any:
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
             super()._save(output_dir, state_dict)
             shutil.rmtree(Path(output_dir or self.args.output_dir) / REFERENCE_ADAPTER, ignore_errors=True)
+
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:
+            super()._save_checkpoint(model, trial)
+            if updates > 1:
+                self.accelerator.wait_for_everyone()  # each process writes a part
+                if self.args.should_save:
+                    name_by_draw(Path(self.args.output_dir), update=self.state.global_step, updates=updates)
 
         def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
             if hasattr(policy.model, "peft_config"):
@@ -74,6 +90,14 @@ def _resuming_trainer(policy: Policy, *, rate: float) -> Any:
     return Resuming
 
 
+def name_by_draw(out: Path, *, update: int, updates: int) -> None:
+    """Call the checkpoint that was just written by its draw. Whatever has that name was cut: none of it counts, or the
+    run would have gone on from there."""
+    folder = out / f"{PREFIX}{update // updates}"
+    shutil.rmtree(folder, ignore_errors=True)
+    (out / f"{PREFIX}{update}").rename(folder)
+
+
 def set_rate(schedule: Any, rate: float) -> None:
     """Put a schedule, and the optimiser it leads, where it would be now had this been its rate from the first step.
 
@@ -87,6 +111,37 @@ def set_rate(schedule: Any, rate: float) -> None:
     schedule._last_lr = [rate * factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
     for group, now in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
         group["initial_lr"], group["lr"] = rate, now
+
+
+def _keeping_groups_whole(kind: Any) -> Any:
+    """The same trainer, but that a draw is shuffled by groups before it is divided into updates and passes.
+
+    TRL shuffles rows, so that most prompts would be read again in every part.
+    """
+    from trl.trainer.utils import split_tensor_dict
+
+    class WholeGroups(kind):  # type: ignore[misc]
+        def _prepare_inputs(self, generation_batch: Any) -> Any:
+            parts = self.args.steps_per_generation
+            part = self._step % parts
+            if part == 0:
+                drawn = self._generate_and_score_completions(generation_batch)
+                self._buffered_inputs = split_tensor_dict(shuffled_groups(drawn, size=self.num_generations), parts)
+            return self._buffered_inputs[part]
+
+    return WholeGroups
+
+
+def shuffled_groups(columns: dict[str, Any], *, size: int) -> dict[str, Any]:
+    """Tensors of a draw's rows, a group being so many in a row, with the groups in another order; single figures stay.
+
+    In the order they were drawn, those that teach nothing would all fall to the last update.
+    """
+    import torch
+
+    by_group = torch.arange(len(columns["advantages"])).view(-1, size)
+    order = by_group[torch.randperm(len(by_group))].flatten()
+    return {name: column[order] if column.ndim else column for name, column in columns.items()}
 
 
 def _sharing_prompts(kind: Any) -> Any:
@@ -123,7 +178,7 @@ def measures_reference(model: Any) -> bool:
 
 
 def _counting_rows(n: int) -> Any:
-    """Rows that only count: one epoch is one step, and `Rollouts` draws what is really asked."""
+    """Rows that only count: one epoch is one draw, and `Rollouts` draws what is really asked."""
     from datasets import Dataset
 
     return Dataset.from_dict({"prompt": [""] * n})
@@ -141,11 +196,11 @@ def trainer_arguments(recipe: Recipe, *, out: Path, processes: int | None = None
         bf16=cuda,
         use_cpu=not cuda,
         dataloader_pin_memory=False,
-        logging_steps=1,
+        logging_steps=recipe.grpo.updates,
         report_to="none",
         disable_tqdm=True,
         save_strategy="steps",
-        save_steps=recipe.grpo.save_every_steps,
+        save_steps=recipe.grpo.save_every_steps * recipe.grpo.updates,
         save_total_limit=None,  # ours go when a newer one is sealed, not when it is written
         **_sampling(recipe.grpo, processes=processes or int(os.environ.get("WORLD_SIZE", "1"))),
         **_loss(recipe.grpo),
@@ -163,6 +218,7 @@ def _sampling(settings: GrpoSettings, *, processes: int) -> dict[str, Any]:
     return {
         "per_device_train_batch_size": parts.minibatch,
         "gradient_accumulation_steps": parts.accumulation,
+        "steps_per_generation": parts.accumulation * settings.updates,
         "num_generations": settings.rollouts,
         "max_completion_length": settings.max_completion_tokens,
         "temperature": settings.temperature,
@@ -186,11 +242,12 @@ def _loss(settings: GrpoSettings) -> dict[str, Any]:
 
 
 def _optimising(settings: GrpoSettings) -> dict[str, Any]:
+    updates = settings.steps * settings.updates
     return {
-        "max_steps": settings.steps,
+        "max_steps": updates,
         "learning_rate": settings.learning_rate,
         "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule),
-        "warmup_steps": round(settings.warmup * settings.steps),
+        "warmup_steps": round(settings.warmup * updates),
         "weight_decay": 0.0,
         "max_grad_norm": settings.clip_norm,
         "gradient_checkpointing": settings.gradient_checkpointing,
