@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
     from xdist.workermanage import WorkerController
+
+# Some tests import these libraries before `dirigent.train` can say it.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 # An example that is slow on a busy machine is no failure; a test that hangs has a time limit of its own.
 hypothesis.settings.register_profile("dirigent", deadline=None)
