@@ -29,7 +29,8 @@ from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.commit import source_commit
 from dirigent.tasks.gym.probe import probe_accuracy
 from dirigent.tasks.gym.split import generate
-from dirigent.train.claims import Claim, Evidence, as_table, claims, missed, over_seeds
+from dirigent.train.claim import Claim, as_table, missed, over_seeds
+from dirigent.train.claims import Evidence, claims
 from dirigent.train.controls import Share, share
 from dirigent.train.recipe import Recipe, load_recipe
 from dirigent.weights import packaged

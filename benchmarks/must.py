@@ -50,7 +50,8 @@ from dirigent.pool import Pool
 from dirigent.tasks.gym.pools import renamed
 from dirigent.tasks.gym.specialists import ROSTER
 from dirigent.tasks.task import Task
-from dirigent.train.claims import Claim, Evidence, Run, Scores, as_table, claims, missed
+from dirigent.train.claim import Claim, as_table, missed
+from dirigent.train.claims import Evidence, Run, Scores, claims
 from dirigent.train.controls import Followed, Share, followed, plan_shares, share, swapped_rows
 from dirigent.train.dataset import Row
 from dirigent.train.reward import Scored

@@ -274,7 +274,7 @@ CURVES = {
 
 def learning_page(results: Path) -> tuple[str, dict[str, str]]:
     """The page with what was measured, and the drawings that it shows, by file name."""
-    from dirigent.train.claims import Claim, as_table
+    from dirigent.train.claim import Claim, as_table
 
     tables = {path.stem: json.loads(path.read_bytes()) for path in sorted(results.glob("claims*.json"))}
     lines = {name: msgspec.convert(found["table"], list[Claim]) for name, found in tables.items()}

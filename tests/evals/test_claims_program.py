@@ -17,7 +17,8 @@ from dirigent.errors import ConfigError
 from dirigent.plan import format_plan
 from dirigent.planners.examples import MAX_SAMPLES
 from dirigent.tasks.gym.specialists import ROSTER
-from dirigent.train.claims import Claim, Evidence, claims
+from dirigent.train.claim import Claim
+from dirigent.train.claims import Evidence, claims
 from dirigent.train.dataset import Row, held_rows
 from dirigent.train.recipe import load_conductor
 from dirigent.train.rows import right_plan

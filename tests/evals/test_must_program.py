@@ -23,7 +23,8 @@ from dirigent.planner import Planner
 from dirigent.pool import Pool
 from dirigent.tasks.gym import ROSTER, plan_for, solvable
 from dirigent.tasks.task import Task
-from dirigent.train.claims import Claim, Evidence, claims
+from dirigent.train.claim import Claim
+from dirigent.train.claims import Evidence, claims
 
 SETTINGS = GymSettings(limit=30, seed=3, calibration=20, noise_seeds=2)
 CONTROLS = 8

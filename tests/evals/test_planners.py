@@ -16,13 +16,13 @@ from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
     NAMES,
     Fitting,
+    Rollouts,
     Written,
     by_limits,
     check_names,
     entry_of,
     examples_of,
     fit_baselines,
-    rollout_by,
 )
 from dirigent.limits import Limits
 from dirigent.plan import Plan, Step
@@ -194,7 +194,7 @@ async def test_masrouter_learns_from_plans_that_are_carried_out_once_each() -> N
         return await evaluate(entries, asked_tasks, pool_for=lambda task, repeat: pool, limits=Limits(max_steps=6))
 
     fits = fitting(pool=pool)
-    (baseline,) = await fit_baselines(["masrouter"], fits, rollout=rollout_by(ask, tasks))
+    (baseline,) = await fit_baselines(["masrouter"], fits, rollout=Rollouts(ask, tasks))
     assert len(paid) == 5 * len(EXAMPLES)
     assert baseline.note == "5 plans for each of 4 questions"
     assert (await answered(baseline, pool)).correct
@@ -211,14 +211,14 @@ async def test_a_rollout_tells_score_and_cost_and_a_lost_one_nothing() -> None:
 
     good, lost = outcome("x", "t0", cost_usd=0.5), outcome("x", "t0", correct=False, error_kind="WorkerError")
     for found, earned in (([good], (1.0, 0.5)), ([lost], None), ([], None)):
-        assert await rollout_by(partial(ask, found=found), TASKS)(TASKS[0].question, plan) == earned
+        assert await Rollouts(partial(ask, found=found), TASKS)(TASKS[0].question, plan) == earned
 
 
 async def test_a_plan_for_a_worker_that_was_not_offered_teaches_nothing() -> None:
     plan = Plan((Step("nobody", "Answer the question."),))
     pool_for = lambda task, repeat: pool_of()  # noqa: E731
     ask = partial(evaluate, pool_for=pool_for)
-    assert await rollout_by(ask, TASKS)(TASKS[0].question, plan) is None
+    assert await Rollouts(ask, TASKS)(TASKS[0].question, plan) is None
 
 
 async def test_limits_leave_room_for_what_a_planner_needs() -> None:

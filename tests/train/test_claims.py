@@ -8,7 +8,8 @@ import pytest
 from dirigent.errors import ConfigError
 from dirigent.plan import Plan, format_plan
 from dirigent.tasks.gym import ROSTER, exact_pool
-from dirigent.train.claims import Claim, Evidence, Run, as_table, claims, missed, over_seeds
+from dirigent.train.claim import Claim, as_table, missed, over_seeds
+from dirigent.train.claims import Evidence, Run, claims
 from dirigent.train.controls import Followed, aliased_rows, novel_rows, plan_shares, reworded_rows, share
 from dirigent.train.dataset import Row, held_rows
 from dirigent.train.reward import Scored, score

@@ -9,7 +9,7 @@ import pytest
 
 from dirigent.tasks.gym.handwritten import handwritten
 from dirigent.tasks.reasoning import FAMILIES, read_sample
-from dirigent.train.claims import Claim, as_table
+from dirigent.train.claim import Claim, as_table
 from dirigent.train.dataset import DEFAULT_ROWS
 from dirigent.train.folder import MAY_CHANGE
 from dirigent.train.metrics import DEFAULT_WATCH, Collapse

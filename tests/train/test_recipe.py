@@ -8,14 +8,13 @@ import msgspec
 import pytest
 
 from dirigent.errors import ConfigError
+from dirigent.train.batching import Batching, batching
 from dirigent.train.recipe import (
-    Batching,
     DirectRecipe,
     GrpoSettings,
     Recipe,
     SpecialistsRecipe,
     WorkerSettings,
-    batching,
     load_conductor,
     load_recipe,
     parse_recipe,

@@ -32,13 +32,12 @@ from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
     NAMES,
+    Rollouts,
     by_limits,
-    cap_reached,
     entry_of,
     examples_of,
     fit_baselines,
     require_whole,
-    rollout_by,
     unknown_planner,
 )
 from dirigent.evals.record import Record, digest
@@ -126,7 +125,7 @@ async def fit_gym(
     if not any(name.partition(":")[0] not in (RANDOM, *TRAINED) for name in names):
         return await fit_baselines(names, fitting, trained=factories), {}
     tasks = gym.calibration("train")
-    cost_usd, out_of_money = 0.0, False
+    cost_usd = 0.0
 
     async def tried(entries: Sequence[Entry], asked: Sequence[Task]) -> list[Outcome]:
         nonlocal cost_usd
@@ -134,20 +133,13 @@ async def fit_gym(
         cost_usd += sum(outcome.cost_usd for outcome in outcomes)
         return outcomes
 
-    async def rolled_out(entries: Sequence[Entry], asked: Sequence[Task]) -> list[Outcome]:
-        """Once a plan could not be paid for, no further one is tried."""
-        nonlocal out_of_money
-        outcomes = [] if out_of_money else await tried(entries, asked)
-        out_of_money = out_of_money or not outcomes
-        return outcomes
-
     singles = [_single(specialist, gym) for specialist in gym.roster]
     alone = await tried(singles, tasks)
     require_whole(alone, singles, tasks, before="the workers were ranked")
     known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone))
-    fitted = await fit_baselines(names, known, rollout=rollout_by(rolled_out, tasks), trained=factories)
-    if out_of_money:
-        raise cap_reached("masrouter was fitted", leave_out="masrouter")
+    rollouts = Rollouts(tried, tasks)
+    fitted = await fit_baselines(names, known, rollout=rollouts, trained=factories)
+    rollouts.require_paid()
     return fitted, {"n": len(tasks), "cost_usd": cost_usd, "ranking": list(known.ranking)}
 
 

@@ -27,6 +27,7 @@ from dirigent.evals.live_ceiling import MAX_STEPS, Listed, ceiling_of, chosen, s
 from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
+    Rollouts,
     by_limits,
     cap_reached,
     check_names,
@@ -34,7 +35,6 @@ from dirigent.evals.planners import (
     examples_of,
     fit_baselines,
     require_whole,
-    rollout_by,
 )
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, digest
@@ -153,8 +153,6 @@ class _Live(msgspec.Struct):
     """None: unknown."""
     sizes: dict[str, Sizing] = {}
     """How those came to their samples that were to cost as much as another."""
-    out_of_money: bool = False
-    """A plan that was to be learnt from could not be paid for; no further one is begun."""
 
     async def fitted(self) -> list[Baseline]:
         """The planners, fitted on what each worker does alone with the questions for it."""
@@ -167,11 +165,10 @@ class _Live(msgspec.Struct):
         require_whole(alone, singles, self.questions.fit, before="the workers were ranked")
         known = examples_of(self.questions.fit, alone)
         fitting = Fitting(known, self.pool, self.seed)
-        rollout = rollout_by(self._rolled_out, self.questions.fit)
+        rollouts = Rollouts(partial(self._tried, limits=self.limits), self.questions.fit)
         ceiling = [await self._ceiling(alone)] if CEILING in self.names else []
-        baselines = await fit_baselines(self.names, fitting, rollout=rollout, trained=self.trained)
-        if self.out_of_money:
-            raise cap_reached("masrouter was fitted", leave_out="masrouter")
+        baselines = await fit_baselines(self.names, fitting, rollout=rollouts, trained=self.trained)
+        rollouts.require_paid()
         return [*baselines, *ceiling]
 
     async def _ceiling(self, alone: Sequence[Outcome]) -> Baseline:
@@ -241,12 +238,6 @@ class _Live(msgspec.Struct):
         outcomes = await self.ask(entries, tasks, limits=limits or self.limits)
         costs_usd = [self.fit_cost_usd, *(outcome.known_cost_usd for outcome in outcomes)]
         self.fit_cost_usd = sum_or_none(costs_usd)
-        return outcomes
-
-    async def _rolled_out(self, entries: Sequence[Entry], tasks: Sequence[Task]) -> list[Outcome]:
-        """A plan to learn from; once one could not be paid for, no further one is tried."""
-        outcomes = [] if self.out_of_money else await self._tried(entries, tasks)
-        self.out_of_money = self.out_of_money or not outcomes
         return outcomes
 
     def _pool_for(self, task: Task, repeat: int) -> Pool:

@@ -25,6 +25,7 @@ from dirigent.pool import Pool
 from dirigent.tasks.task import Task
 
 __all__ = [
+    "Rollouts",
     "Alone",
     "Baseline",
     "FIGURES",
@@ -38,7 +39,6 @@ __all__ = [
     "examples_of",
     "fit_baselines",
     "require_whole",
-    "rollout_by",
     "takes",
     "unknown_planner",
 ]
@@ -66,7 +66,7 @@ async def fit_baselines(
     rollout: Rollout | None = None,
     trained: Mapping[str, PlannerFor] | None = None,
 ) -> list[Baseline]:
-    """The planners named, in that order. `rollout` (`rollout_by`) pays for MasRouter's training; `trained` gives the
+    """The planners named, in that order. `rollout` (`Rollouts`) pays for MasRouter's training; `trained` gives the
     conductor and its warm start."""
     check_names(names, fitting.pool, trained=trained or {})
     found = []
@@ -158,22 +158,29 @@ Ask = Callable[[Sequence[Entry], Sequence[Task]], Awaitable[list[Outcome]]]
 """`evaluate` with all but entries and tasks settled."""
 
 
-def rollout_by(ask: Ask, tasks: Sequence[Task]) -> Rollout:
+class Rollouts:
     """Carries out plans for training questions, as MasRouter's fitting wants it. A plan that the record holds already
     is not paid again: the entry is named after it. One that names a worker its question was not offered with teaches
-    nothing."""
+    nothing. Once one could not be paid for, no further one is tried."""
 
-    by_question = {task.question: task for task in tasks}
+    def __init__(self, ask: Ask, tasks: Sequence[Task]) -> None:
+        self._ask = ask
+        self._by_question = {task.question: task for task in tasks}
+        self._out_of_money = False
 
-    async def rollout(question: str, plan: Plan) -> tuple[float, float] | None:
+    async def __call__(self, question: str, plan: Plan) -> tuple[float, float] | None:
         digest = hashlib.blake2b(msgspec.json.encode(plan), digest_size=8).hexdigest()
         entry = Entry(f"masrouter fit {digest}", lambda task, pool: Adapted(plan))
-        outcomes = await ask([entry], [by_question[question]])
+        outcomes = [] if self._out_of_money else await self._ask([entry], [self._by_question[question]])
+        self._out_of_money = self._out_of_money or not outcomes
         if not outcomes or outcomes[0].failed or outcomes[0].error_kind == "ConfigError":
             return None
         return outcomes[0].value, outcomes[0].cost_usd
 
-    return rollout
+    def require_paid(self) -> None:
+        """Refuse what was fitted on a part of them."""
+        if self._out_of_money:
+            raise cap_reached("masrouter was fitted", leave_out="masrouter")
 
 
 def _check_worker(name: str, worker: str, pool: Pool) -> None:

@@ -18,10 +18,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dirigent.train.batching import batching
 from dirigent.train.checkpoint import PREFIX
 from dirigent.train.passes import Sums
 from dirigent.train.policy import ADAPTER, Policy
-from dirigent.train.recipe import GrpoSettings, Recipe, batching
+from dirigent.train.recipe import GrpoSettings, Recipe
 from dirigent.train.rollouts import Rollouts
 from dirigent.train.shared_prompts import log_probs_and_entropies
 

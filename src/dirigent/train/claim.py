@@ -1,0 +1,137 @@
+"""One line of the table that a trained conductor has to show, and the table of them: for one training seed or several.
+
+A verdict goes by the figure; the interval stands beside it for the reader to judge. Only a gain that must be certain is
+judged by its interval and its p too. Knows nothing of what a line is about: that is `claims.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.stats import P_BELOW
+
+Unit = Literal["share", "times", "points", "seconds"]
+Verdict = Literal["goal", "met", "MISSED", "reported", "not measured"]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One line of the table."""
+
+    name: str
+    unit: Unit = "share"
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    n: int = 0
+    """Questions it was measured on."""
+    must: float | None = None
+    goal: float | None = None
+    at_most: bool = False
+    """Whether must and goal are upper bounds."""
+    within: bool = False
+    """Whether must and goal bound the distance from nothing, either way."""
+    certain: bool = False
+    """Whether the interval, and not the figure alone, must lie beyond, and p be below 0.05."""
+    spread: tuple[float, float] | None = None
+    """Over training seeds: the least and the most."""
+    p: float | None = None
+    """Of a paired difference, as reports have it; over training seeds the largest."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.value is None:
+            return "not measured"
+        if self.goal is not None and self._reaches(self.value, self.goal):
+            return "goal"
+        if self.must is None:
+            return "reported"
+        return "met" if self._reaches(self.value, self.must) else "MISSED"
+
+    @property
+    def _significant(self) -> bool:
+        """As in reports. The interval alone would claim too much where few questions differ."""
+        return self.p is not None and self.p < P_BELOW
+
+    def _reaches(self, value: float, bound: float) -> bool:
+        slack = 1e-9  # sums of fifths are not exact
+        if self.certain:
+            return self.interval is not None and self.interval[0] > bound and self._significant
+        if self.within:
+            return abs(value) <= bound + slack
+        return value <= bound + slack if self.at_most else value >= bound - slack
+
+
+def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """One table of several training seeds: the mean with its spread; the interval covers all of theirs."""
+    names = [[claim.name for claim in table] for table in tables]
+    if not tables or any(other != names[0] for other in names):
+        raise ConfigError("tables of several seeds need the same lines in the same order")
+    return [_joined(lines) for lines in zip(*tables, strict=True)]
+
+
+def as_table(table: Sequence[Claim]) -> str:
+    """The lines as Markdown."""
+    lines = ["| | figure | 95% | n | must | goal | |", "|---|---|---|---|---|---|---|"]
+    for claim in table:
+        figure = "–" if claim.value is None else _figure(claim, claim.value)
+        if claim.spread is not None and claim.value is not None:
+            figure += f" ({_said(claim.spread[0], claim.unit)} to {_said(claim.spread[1], claim.unit)})"
+        interval = "–" if claim.interval is None else " to ".join(_said(x, claim.unit) for x in claim.interval)
+        if claim.certain and claim.p is not None:
+            interval += f", p {claim.p:.2g}"
+        bounds = [_bound(claim, bound) for bound in (claim.must, claim.goal)]
+        n = f"{claim.n:,}" if claim.n else "–"
+        lines.append(f"| {claim.name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def _figure(claim: Claim, value: float) -> str:
+    """As all of them are written; a miss that would look like its bound, more exactly."""
+    said = _said(value, claim.unit)
+    close = claim.verdict == "MISSED" and claim.must is not None and said == _said(claim.must, claim.unit)
+    return f"{value * 100:.2f}%" if close and claim.unit == "share" else said
+
+
+def missed(table: Iterable[Claim]) -> list[str]:
+    """Names of the lines that are not what they must be."""
+    return [claim.name for claim in table if claim.verdict == "MISSED"]
+
+
+def _joined(lines: Sequence[Claim]) -> Claim:
+    values = [line.value for line in lines if line.value is not None]
+    if not values:
+        return lines[0]
+    intervals = [line.interval for line in lines if line.interval is not None]
+    known = [line.p for line in lines if line.p is not None]
+    whole = (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else None
+    return msgspec.structs.replace(
+        lines[0],
+        value=math.fsum(values) / len(values),
+        interval=whole,
+        n=max(line.n for line in lines),
+        spread=(min(values), max(values)),
+        p=max(known) if len(known) == len(values) else None,
+    )
+
+
+def _said(value: float, unit: Unit) -> str:
+    match unit:
+        case "share":
+            return f"{value * 100:.1f}%"
+        case "times":
+            return f"{value:.2f}x"
+        case "points":
+            return f"{value * 100:+.1f}"
+        case "seconds":
+            return f"{value:.2f} s"
+
+
+def _bound(claim: Claim, bound: float | None) -> str:
+    if bound is None:
+        return ""
+    sign = "within" if claim.within else ">" if claim.certain else "≤" if claim.at_most else "≥"
+    return f"{sign} {_said(bound, claim.unit)}"
