@@ -9,7 +9,8 @@ is slow on a CPU. What the cards of the weights say that figures may claim stand
 
 Once another conductor ships, `conductor-language` stands behind it: the earlier one, which started from the language of
 plans alone. Its weights cannot be asked any more, so its row is that of docs/results/gym-language.json, the report made
-of it then. Where that is not of the same questions the row is left out, and stderr says why.
+of it then. Where that is not of the same questions the row is left out, and stderr says why. `--stay language` does the
+same for rows of the report that is there now, so that what is slow and has not changed need not be asked again.
 
 Outcomes are kept in a hidden file beside --out until the report is written. `--resume` goes on with them where commit,
 source, adapters and settings are the same, and else begins anew and says so: the file's name holds a digest of all
@@ -64,6 +65,9 @@ def main() -> None:
         help="rows whose outcomes were put into the record from a run at another commit; the report names them",
     )  # fmt: skip
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
+    parser.add_argument(
+        "--stay", nargs="*", default=[], metavar="PLANNER", help="rows of the report at --out that stay as they are"
+    )
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
@@ -81,10 +85,12 @@ def main() -> None:
             limit=args.limit or recipe.limit,
             workers=args.workers or recipe.workers,
         )
+        present = read_report(out) if args.stay else None
         source = source_of(language=args.language)
         report = evaluated(
-            recipe, out, earlier, resume=args.resume, keep=args.keep, taken_over=named(args.taken_over), source=source
-        )
+            recipe, out, earlier, resume=args.resume, keep=args.keep, taken_over=named(args.taken_over), source=source,
+            stay=rows_that_stay(present, args.stay),
+        )  # fmt: skip
         print(as_table(report))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
@@ -115,12 +121,15 @@ def evaluated(
     keep: Path | None = None,
     taken_over: Mapping[str, str] | None = None,
     source: str = "recipes/eval-gym.toml",
+    stay: Mapping[str, Report] | None = None,
 ) -> Report:
     """The report, once it is written; only then are the outcomes it was made of thrown away. `keep` gets a copy."""
     scratch = scratch_of(out, recipe, commit=asyncio.run(source_commit()))
     if resume:
         say_if_anew(out, scratch)
     report = asyncio.run(carried_out(recipe, scratch, resume=resume, traces=False, source=source))
+    for planner, present in (stay or {}).items():
+        report = with_row(report, present, planner=planner, name=planner, behind=TRAINED[-1])
     report = with_earlier(report, earlier)
     if taken_over:
         report = msgspec.structs.replace(report, taken_over=dict(taken_over))
@@ -188,11 +197,28 @@ def with_earlier(report: Report, earlier: Report | None) -> Report:
     """The report with the earlier conductor's row, or without it where it is not of the same questions."""
     if earlier is None:
         return report
-    if why := unlike(report, earlier, planner=CONDUCTOR):
-        left = "kept as it was" if CONDUCTOR_THEN in report.planners else "not in the table"
-        print(f"{left}: {CONDUCTOR_THEN}, by {EARLIER.name}: {why}", file=sys.stderr)
+    return with_row(report, earlier, planner=CONDUCTOR, name=CONDUCTOR_THEN, behind=CONDUCTOR)
+
+
+def with_row(report: Report, other: Report, *, planner: str, name: str, behind: str) -> Report:
+    """The report with another's row, or as it is where that is not of the same questions; stderr then says why."""
+    if why := unlike(report, other, planner=planner):
+        left = "kept as it was" if name in report.planners else "not in the table"
+        print(f"{left}: {name}, as measured at {other.commit[:7]}: {why}", file=sys.stderr)
         return report
-    return beside(report, earlier, planner=CONDUCTOR, name=CONDUCTOR_THEN)
+    return beside(report, other, planner=planner, name=name, behind=behind)
+
+
+def rows_that_stay(present: Report | None, planners: Sequence[str]) -> dict[str, Report]:
+    """Each planner with the report its row is of; what was taken over from another commit is of that one."""
+    if present is None:
+        return {}
+    if missing := next((planner for planner in planners if planner not in present.planners), None):
+        raise ConfigError(f"--stay {missing}: the report has no such row, only {', '.join(present.planners)}")
+    elsewhere = present.taken_over or {}
+    return {
+        planner: msgspec.structs.replace(present, commit=elsewhere.get(planner, present.commit)) for planner in planners
+    }
 
 
 def write_pages(report: Report, out: Path) -> None:

@@ -74,7 +74,9 @@ def report_now(*, claims: str = NOW, **settings: Any) -> Report:
 
 
 def joined(now: Report | None = None, then: Report | None = None) -> Report:
-    return beside(now or report_now(), then or report_then(), planner="conductor", name="conductor-language")
+    return beside(
+        now or report_now(), then or report_then(), planner="conductor", name="conductor-language", behind="conductor"
+    )
 
 
 def read_again(report: Report) -> Report:
@@ -190,10 +192,23 @@ def test_pages_made_again_keep_the_row_and_the_json_agrees(tmp_path: Path, capsy
 def test_a_row_left_out_is_said_on_stderr_and_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
     then = report_then(limit=19)
     assert program.with_earlier(report_now(), then) == report_now()
-    said = "conductor-language, by gym-language.json: its limit is 19, here it is 20\n"
+    said = "conductor-language, as measured at aaaaaaa: its limit is 19, here it is 20\n"
     assert capsys.readouterr() == ("", f"not in the table: {said}")
     assert program.with_earlier(joined(), then) == joined()
     assert capsys.readouterr() == ("", f"kept as it was: {said}")
+
+
+def test_a_row_of_the_present_report_stays_and_is_dated_by_the_commit_it_was_measured_at() -> None:
+    present = msgspec.structs.replace(report_then(), taken_over={"best": "c" * 40})
+    stay = program.rows_that_stay(present, ["conductor", "best"])
+    assert {planner: report.commit[0] for planner, report in stay.items()} == {"conductor": "a", "best": "c"}
+    bare = msgspec.structs.replace(report_now(), planners={"vote": report_now().planners["vote"]})
+    report = program.with_row(bare, stay["best"], planner="best", name="best", behind="vote")
+    assert list(report.planners) == ["vote", "best"]
+    assert report.earlier["best"].commit == "c" * 40
+    assert program.rows_that_stay(None, []) == {}
+    with pytest.raises(ConfigError, match=r"--stay nobody: the report has no such row, only conductor, best, vote"):
+        program.rows_that_stay(present, ["nobody"])
 
 
 def test_a_broken_earlier_report_ends_the_program_before_anything_is_asked(

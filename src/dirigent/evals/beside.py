@@ -1,8 +1,9 @@
 """Beside: a planner's row out of an earlier report stands in a new one, under a name of its own.
 
-For weights that no longer ship: what was measured of them stays in the table. The row is taken only where both reports
-asked the very same questions of the same workers; otherwise `unlike` says why not. It is a copy, not a measurement, so
-it has no paired difference to rows it was never paired with, and has no part in the verdict.
+For weights that no longer ship, and for what is slow to ask and has not changed: what was measured of them stays in the
+table. The row is taken only where both reports asked the very same questions of the same workers; otherwise `unlike`
+says why not. It is a copy, not a measurement, so it has no paired difference to rows it was never paired with, and has
+no part in the verdict.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ SETTINGS = ("sets", "split", "limit", "seed", "pool_sizes", "cards", "workers", 
 """What questions, pools and answers depend on."""
 
 
-def beside(report: Report, earlier: Report, *, planner: str, name: str) -> Report:
-    """The report with the earlier one's `planner` as `name`, behind the planner of today. Ask `unlike` first."""
+def beside(report: Report, earlier: Report, *, planner: str, name: str, behind: str) -> Report:
+    """The report with the earlier one's `planner` as `name`, behind a row of today. Ask `unlike` first."""
     row = msgspec.structs.replace(earlier.planners[planner], versus_best=None, versus_equal_cost=None)
     weights = {name: earlier.weights[planner]} if planner in earlier.weights else {}
     return msgspec.structs.replace(
         report,
-        planners=_inserted(report.planners, row, behind=planner, name=name),
+        planners=_inserted(report.planners, row, behind=behind, name=name),
         weights={**report.weights, **weights},
         earlier={**report.earlier, name: Earlier(commit=earlier.commit, date=earlier.date)},
     )
