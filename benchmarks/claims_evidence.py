@@ -46,6 +46,7 @@ from dirigent.train.controls import (
     reworded_rows,
     share,
     swapped_rows,
+    unevenness,
 )
 from dirigent.train.dataset import Row, RowSettings, held_rows, make_row, second_round
 from dirigent.train.decode import DecodeSettings, decode
@@ -191,8 +192,10 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
     say("16 plans a question, before and after")
     if WARM_START in there:
         start = found["warm_start"] = bench.run(WARM_START, rows)
-        found["before"] = _ways_of_decoding(bench, WARM_START, start, sizes)
-    found["after"] = _ways_of_decoding(bench, CONDUCTOR, test, sizes)
+        sampled = _sampled(bench, WARM_START, rows, sizes)
+        found["before"] = _ways_of_decoding(start, sampled)
+        found["warm_start_uneven"] = unevenness(sampled.rows, sampled.scored) if sampled.rows else None
+    found["after"] = _ways_of_decoding(test, _sampled(bench, CONDUCTOR, rows, sizes))
     return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), others=others, **found)
 
 
@@ -354,11 +357,18 @@ def _rows(
     ]
 
 
-def _ways_of_decoding(bench: Bench, adapter: str, greedy: Run, sizes: Sizes) -> dict[str, PlanShares]:
+def _sampled(bench: Bench, adapter: str, rows: Sequence[Row], sizes: Sizes) -> Run:
+    """Sixteen plans for each of the first rows, drawn."""
+    if not sizes.sampled:
+        return Run((), ())
+    many, texts = bench.write(adapter, rows[: sizes.sampled], group=16, seed=sizes.seed)
+    return Run(tuple(many), tuple(bench.scorer.score(many, texts)))
+
+
+def _ways_of_decoding(greedy: Run, sampled: Run) -> dict[str, PlanShares]:
     """Right in which respects: the likeliest plan, one at random, the best of sixteen."""
     found = {"greedy": plan_shares(greedy.rows, greedy.scored)}
-    if not sizes.sampled:
+    if not sampled.rows:
         return found
-    many, texts = bench.write(adapter, greedy.rows[: sizes.sampled], group=16, seed=sizes.seed)
-    scored = bench.scorer.score(many, texts)
-    return found | {"sampled": plan_shares(many, scored), "pass@16": plan_pass_at(many, scored, k=16)}
+    best = plan_pass_at(sampled.rows, sampled.scored, k=16)
+    return found | {"sampled": plan_shares(sampled.rows, sampled.scored), "pass@16": best}

@@ -1,10 +1,12 @@
 """How long a training step takes, and which part of it: generation, workers, update.
 
     python benchmarks/train_step.py recipes/gym-gpu.toml [--steps 12] [--cache graphs] [--start FOLDER] [--json]
+    python benchmarks/train_step.py recipes/gym-gpu.toml --profile 30      what the last step consists of
 
 Runs the recipe's first steps in a temporary folder, from a shortened warm start or from the sealed one of an earlier
 run (`--start runs/gym-gpu/warm-start`), which is what a fair figure wants: plans of the right length. The first step,
 which captures graphs and fills caches, is shown but not averaged. Rollouts a second is the figure to compare.
+`--profile` also watches the last step and prints the kernels that took most of it; it is slower then, and not averaged.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import json
 import shutil
 import statistics
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dirigent.train import grpo
 from dirigent.train.recipe import Recipe, load_conductor
 from dirigent.train.run import train
 
@@ -32,10 +37,11 @@ def main() -> None:
         out = Path(folder) / "run"
         if args.start is not None:
             shutil.copytree(args.start, out / "warm-start")
-        train(recipe, out=out, quiet=True)
+        with watched(args.profile, step=args.steps):
+            train(recipe, out=out, quiet=True)
         rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     steps = [parts_of(row) for row in rows if row["kind"] == "train"]
-    counted = steps[1:] or steps
+    counted = (steps[1:-1] if args.profile else steps[1:]) or steps
     mean = {name: round(statistics.mean(step[name] for step in counted), 3) for name in PARTS}
     rollouts = recipe.grpo.prompts * recipe.grpo.rollouts
     if not args.json:
@@ -64,6 +70,42 @@ def parts_of(row: dict[str, Any]) -> dict[str, float]:
         "update": max(0.0, total - generation - workers),
         "total": total,
     }
+
+
+@contextmanager
+def watched(kernels: int, *, step: int) -> Iterator[None]:
+    """Inside, this step of a run is profiled, and so many of its kernels printed, the longest first."""
+    if not kernels:
+        yield
+        return
+    from torch.profiler import ProfilerActivity, profile
+    from transformers import TrainerCallback
+
+    kind = "cpu" if device() == "cpu" else "cuda"
+    profiler = profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (kind == "cuda"))
+
+    class Watching(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step + 1 == step:
+                profiler.start()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step == step:
+                profiler.stop()
+                print(profiler.key_averages().table(sort_by=f"self_{kind}_time_total", row_limit=kernels))
+
+    made = grpo.make_trainer
+
+    def watching(*given: Any, **named: Any) -> Any:
+        trainer = made(*given, **named)
+        trainer.add_callback(Watching())
+        return trainer
+
+    grpo.make_trainer = watching
+    try:
+        yield
+    finally:
+        grpo.make_trainer = made
 
 
 def shortened(recipe: Recipe, args: argparse.Namespace) -> Recipe:
@@ -96,6 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=Path, help="a sealed warm start to begin from")
     parser.add_argument("--cache", choices=("auto", "dynamic", "static", "graphs"))
     parser.add_argument("--adapters", nargs="+", help="folders of adapters in place of the recipe's")
+    parser.add_argument("--profile", type=int, default=0, metavar="KERNELS", help="of the last step, the longest")
     parser.add_argument("--prompts", type=int)
     parser.add_argument("--rollouts", type=int)
     parser.add_argument("--minibatch-rows", type=int)

@@ -121,6 +121,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
             test=run,
             ceiling=ones,
             warm_start=start,
+            warm_start_uneven=0.011,
             rejection=half,
             format_only=half,
             shuffled=ones,
@@ -131,6 +132,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
         )
     )
     assert find(table, CERTAIN).verdict == "met"
+    assert find(table, "warm start, sampled: worker farthest from an even choice").verdict == "met"
     assert find(table, "(d) format-only reward, gain").value == pytest.approx(0.0)
     assert find(table, "(d) shuffled reward, gain").verdict == "MISSED"
     assert find(table, "shipped files on CPU, 4-bit base, over torch").verdict == "met"

@@ -11,10 +11,9 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.train.checkpoint import MARKER, latest, prune, seal
-from dirigent.train.folder import Claim, Counted, claim, claim_unchanged, differences
-from dirigent.train.recipe import DirectRecipe, GrpoSettings, Recipe, load_conductor
+from dirigent.train.folder import Claim, Counted, claim, claim_unchanged, default_folder, differences
+from dirigent.train.recipe import DirectRecipe, GrpoSettings, Recipe
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = Recipe("run", grpo=GrpoSettings(steps=340, learning_rate=3e-4))
 
 
@@ -155,13 +154,9 @@ def test_a_longer_run_at_another_rate_goes_on_and_says_what_changed_in_a_line(tm
     assert [one["from_update"] for one in json.loads((tmp_path / "recipes.json").read_text())] == [1, 341]
 
 
-def test_the_shipped_conductors_second_part_goes_on_with_its_first(tmp_path: Path) -> None:
-    first, second = (load_conductor(RECIPES / f"{name}.toml") for name in ("gym-gpu", "gym-gpu-longer"))
-    checkpoint(begun(tmp_path, first), 274)
-    found = claim(second, tmp_path, resume=True)
-    assert [one.recipe.name for one in found.history] == ["gym-gpu", "gym-gpu-longer"]
-    assert found.history[1].changed == "steps 340 -> 464, learning_rate 3e-4 -> 8e-4"
-    assert found.history[1].from_update == 275
+def test_each_seed_has_a_folder_of_its_own() -> None:
+    assert default_folder(RECIPE) == Path("runs") / RECIPE.name
+    assert default_folder(RECIPE, seed=2) == Path("runs") / f"{RECIPE.name}-seed-2"
 
 
 def test_another_name_alone_is_no_change(tmp_path: Path) -> None:

@@ -61,15 +61,18 @@ def test_a_file_that_is_none_of_ours_is_named(recipe: Recipe, tmp_path: Path, co
         lessons_for(recipe, tmp_path)
 
 
-def test_the_command_draws_them_and_ends(recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_command_draws_them_and_ends(recipe: Recipe, tmp_path: Path, seed: int) -> None:
     text = re.sub(r"n = \d+_000", "n = 40", (ROOT / "recipes/gym-gpu.toml").read_text(encoding="utf-8"))
     file, out = tmp_path / "small.toml", tmp_path / "run"
     file.write_text(text, encoding="utf-8")
-    result = CliRunner().invoke(app, ["train", str(file), "--out", str(out), "--draw-lessons", "--json"])
+    options = [] if seed == recipe.seed else ["--seed", str(seed)]
+    result = CliRunner().invoke(app, ["train", str(file), "--out", str(out), "--draw-lessons", "--json", *options])
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["n"] == 40
     assert [path.name for path in out.iterdir()] == [FILE]
-    assert lessons_for(recipe, out) == draw_lessons(recipe, seed=1)
+    drawn_by = msgspec.structs.replace(recipe, seed=seed)
+    assert lessons_for(drawn_by, out) == draw_lessons(drawn_by, seed=seed)
 
 
 def test_a_recipe_without_lessons_says_so() -> None:

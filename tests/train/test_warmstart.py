@@ -9,12 +9,13 @@ import pytest
 
 from dirigent.limits import Limits
 from dirigent.plan import Plan, Step, parse_plan
+from dirigent.train.controls import unevenness
 from dirigent.train.lessons import draw_lessons
 from dirigent.train.recipe import Recipe, TaskSettings, WarmStartSettings
 from dirigent.train.reward import Scored
 from dirigent.train.rows import skill_row, skill_tasks
 from dirigent.train.run import Result
-from dirigent.train.warmstart import WarmStart, measure_start, prepare, unevenness
+from dirigent.train.warmstart import WarmStart, measure_start, prepare
 
 SKILLS = ("roman", "code")
 

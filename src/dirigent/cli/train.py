@@ -24,7 +24,13 @@ def train(
             "schedule, smaller passes, and other settings of what is measured and saved.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/NAME of the recipe.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder. Default: runs/NAME of the recipe, with --seed runs/NAME-seed-N."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Another seed than the recipe's: of what is drawn, shuffled and sampled.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
     draw_lessons: Annotated[
         bool,
@@ -42,11 +48,12 @@ def train(
     """
 
     async def work() -> int:
+        from dirigent.train.folder import default_folder
         from dirigent.train.recipe import load_recipe
         from dirigent.train.run import carry_out as carry_out_recipe
 
-        loaded = load_recipe(recipe)
-        folder = out or Path("runs") / loaded.name
+        loaded = load_recipe(recipe, seed=seed)
+        folder = out or default_folder(loaded, seed=seed)
         if draw_lessons:
             return _keep_lessons(loaded, folder, as_json=as_json)
         # Nothing else waits for this loop: training may block it.

@@ -174,16 +174,19 @@ def pairs_right(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, Shar
 
 
 def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
-    """The most that any worker's share of steps differs from an even choice over the pools offered."""
-    chosen: Counter[str] = Counter()
-    even: defaultdict[str, float] = defaultdict(float)
+    """How far the most favoured (or shunned) worker's share is from an even choice out of the same pools; a place in
+    the pool counts like a worker. Of sampled plans: the likeliest of nearly equal choices says nothing."""
+    chosen: Counter[str | int] = Counter()
+    even: defaultdict[str | int, float] = defaultdict(float)
+    total = 0
     for row, one in zip(rows, scored, strict=True):
         for step in one.plan.steps if one.plan is not None else ():
-            chosen[step.worker] += 1
-            for name in row.names:
+            total += 1
+            chosen.update((step.worker, row.names.index(step.worker)))
+            for position, name in enumerate(row.names):
                 even[name] += 1 / len(row.names)
-    total = max(1, chosen.total())
-    return max((abs(chosen[name] - expected) / total for name, expected in even.items()), default=0.0)
+                even[position] += 1 / len(row.names)
+    return max((abs(chosen[key] - expected) / total for key, expected in even.items()), default=0.0)
 
 
 def _pair_to_swap(row: Row, rng: random.Random) -> tuple[str, str] | None:

@@ -42,6 +42,11 @@ MOST_NAMED = 6
 R = TypeVar("R", bound=AnyRecipe)
 
 
+def default_folder(recipe: AnyRecipe, *, seed: int | None = None) -> Path:
+    """Where a run goes that was not told: seeds beside the recipe's own have a folder each."""
+    return Path("runs") / (recipe.name if seed is None else f"{recipe.name}-seed-{seed}")
+
+
 class Counted(msgspec.Struct, frozen=True):
     """A recipe that a run had."""
 

@@ -343,13 +343,15 @@ KINDS: dict[str, type[AnyRecipe]] = {
 }
 
 
-def load_recipe(path: Path) -> AnyRecipe:
-    """The recipe in this file; any fault is a `ConfigError` that names the key and the line."""
+def load_recipe(path: Path, *, seed: int | None = None) -> AnyRecipe:
+    """The recipe in this file, with another seed if one is given; any fault is a `ConfigError` that names the key and
+    the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error.strerror or error}") from None
-    return parse_recipe(text, file=path.name)
+    recipe = parse_recipe(text, file=path.name)
+    return recipe if seed is None else msgspec.structs.replace(recipe, seed=seed)
 
 
 def load_conductor(path: Path) -> Recipe:

@@ -25,7 +25,7 @@ import msgspec
 from dirigent.collecting import seldom_collecting
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.train.checkpoint import latest, sealed_step, write_durably
-from dirigent.train.folder import Claim, claim, claim_unchanged
+from dirigent.train.folder import Claim, claim, claim_unchanged, default_folder
 from dirigent.train.memory import OutOfMemory, within_memory
 from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
 from dirigent.worker import Worker
@@ -320,15 +320,18 @@ def _ends_gently(stop: Stop) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("--out", type=Path, help="the run's folder; default: runs/NAME of the recipe")
+    parser.add_argument(
+        "--out", type=Path, help="the run's folder; default: runs/NAME of the recipe, with --seed runs/NAME-seed-N"
+    )
+    parser.add_argument("--seed", type=int, help="another seed than the recipe's")
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest whole checkpoint, as the recipe is now"
     )
     parser.add_argument("--seconds", type=float, help="end, with a checkpoint, before this much time has passed")
     args = parser.parse_args()
     try:
-        recipe = load_recipe(args.recipe)
-        out = args.out or Path("runs") / recipe.name
+        recipe = load_recipe(args.recipe, seed=args.seed)
+        out = args.out or default_folder(recipe, seed=args.seed)
         result = carry_out(recipe, out=out, resume=args.resume, seconds=args.seconds)
     except DirigentError as error:
         sys.exit(f"error: {error}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dirigent.errors import ConfigError
 from dirigent.train.adapters import adapter_named, put_adapter
 from dirigent.train.adapters import load_adapter as read_adapter
 from dirigent.train.checkpoint import damage, seal, sealed_step, write_durably
+from dirigent.train.controls import unevenness
 from dirigent.train.dataset import Row
 from dirigent.train.lessons import draw_lessons, lessons_for
 from dirigent.train.memory import within_memory
@@ -129,21 +129,6 @@ def _measured(file: Path) -> WarmStart | None:
         return msgspec.json.decode(file.read_bytes(), type=WarmStart)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-
-
-def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
-    """How far the most favoured (or shunned) worker's share is from an even choice out of the same pools."""
-    chosen: Counter[str | int] = Counter()
-    even: dict[str | int, float] = {}
-    total = 0
-    for row, one in zip(rows, scored, strict=True):
-        for step in one.plan.steps if one.plan is not None else ():
-            total += 1
-            chosen.update((step.worker, row.names.index(step.worker)))
-            for position, name in enumerate(row.names):
-                even[name] = even.get(name, 0.0) + 1 / len(row.names)
-                even[position] = even.get(position, 0.0) + 1 / len(row.names)
-    return max((abs(chosen[key] - share) / total for key, share in even.items()), default=0.0)
 
 
 def make_tiny(recipe: Recipe, settings: TinySettings, *, report: Report) -> tuple[Any, Any]:
