@@ -79,7 +79,7 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ('[base]\nweights = "a.gguf"\nmodel = "b"', "exactly one of"),
         ("[grpo]\nrollouts = 1", "rollouts must be 2 or more, not 1"),
         ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints must be 2 or more"),
-        ("[grpo]\nsteps = 0", "steps must be 1 or more, not 0"),
+        ("[grpo]\nsteps = -1", "steps must be 0 or more, not -1"),
         ("[grpo]\nrefills = -1", "refills must be 0 or more"),
         ("[grpo]\noversample = 0.5", "oversample must be 1 or more"),
         ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
@@ -157,7 +157,12 @@ def test_a_kind_that_is_no_text_and_a_text_that_is_no_toml_are_told_apart() -> N
 
 @pytest.mark.parametrize(
     ("name", "changed"),
-    [("control-rft", {"algorithm"}), ("control-format", {"grpo", "reward"}), ("control-shuffled", {"grpo", "reward"})],
+    [
+        ("control-rft", {"algorithm"}),
+        ("control-format", {"grpo", "reward"}),
+        ("control-shuffled", {"grpo", "reward"}),
+        ("control-right-plans", {"grpo", "warm_start"}),
+    ],
 )
 def test_a_control_differs_from_gym_gpu_in_what_it_controls_for_and_nothing_else(name: str, changed: set[str]) -> None:
     ours, theirs = load_conductor(FOLDER / f"{name}.toml"), load_conductor(FOLDER / "gym-gpu.toml")
@@ -168,6 +173,9 @@ def test_a_control_differs_from_gym_gpu_in_what_it_controls_for_and_nothing_else
     assert different == changed
     if "grpo" in changed:
         assert msgspec.structs.replace(ours.grpo, steps=theirs.grpo.steps) == theirs.grpo
+    if "warm_start" in changed:
+        lessons = theirs.warm_start.lessons
+        assert msgspec.structs.replace(ours.warm_start, lessons=lessons) == theirs.warm_start
 
 
 def test_the_direct_control_has_an_adapter_of_the_conductors_size() -> None:

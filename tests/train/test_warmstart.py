@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from dirigent.train.lessons import draw_lessons
 from dirigent.train.recipe import Recipe, TaskSettings, WarmStartSettings
 from dirigent.train.reward import Scored
 from dirigent.train.rows import skill_row, skill_tasks
-from dirigent.train.run import Result
+from dirigent.train.run import Result, train
 from dirigent.train.warmstart import WarmStart, measure_start, prepare
 
 SKILLS = ("roman", "code")
@@ -95,3 +96,20 @@ def test_a_finished_warm_start_is_taken_from_the_disk(tiny_recipe: Recipe, warm_
     assert once == again
     known = measure_start(policy, None, rows, seed=1, out=warm_folder.parent)  # type: ignore[arg-type]
     assert known.valid_greedy >= 0.97
+
+
+@pytest.mark.timeout(600)
+def test_with_no_steps_to_take_a_run_ends_after_its_start(
+    tiny_recipe: Recipe, warm_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(warm_folder, out / warm_folder.name)
+    recipe = msgspec.structs.replace(
+        tiny_recipe,
+        grpo=msgspec.structs.replace(tiny_recipe.grpo, steps=0),
+        eval=msgspec.structs.replace(tiny_recipe.eval, n=8),
+    )
+    result = train(recipe, out=out, quiet=True)
+    assert (result.finished, result.step, result.stopped) == (True, 0, "")
+    assert result.dev["rollouts"] == 8
+    assert (out / "adapter").is_dir()

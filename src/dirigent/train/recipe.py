@@ -125,6 +125,7 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 360
+    """With none a run ends after its warm start."""
     prompts: int = 64
     """Questions a step, over all processes."""
     rollouts: int = 16
@@ -177,7 +178,9 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("steps", "prompts", "updates", "minibatch_rows", "max_completion_tokens", "save_every_steps"):
+        if self.steps < 0:
+            raise ValueError(f"steps must be 0 or more, not {self.steps}: with 0 a run ends after its warm start")
+        for name in ("prompts", "updates", "minibatch_rows", "max_completion_tokens", "save_every_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
         if self.rollouts < 2:

@@ -220,8 +220,9 @@ def _warm_started(recipe: Recipe, base: Base | None, part: _Part) -> Policy:
 
 
 def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Learned:
-    """Measure the policy as it starts, then train it, in place."""
+    """Measure the policy as it starts, then train it, in place; with no steps to take it stays as it starts."""
     from dirigent.train.grpo import Watch, train_policy
+    from dirigent.train.policy import measure
     from dirigent.train.rft import train_by_imitation
     from dirigent.train.rows import dev_rows, training_rows
     from dirigent.train.scorer import ceiling
@@ -235,6 +236,8 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
         start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own)
     part.progress.say(f"warm start: {start.summary}")
     most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
+    if not recipe.grpo.steps:
+        return _Learned(msgspec.structs.asdict(start), measure(policy, scorer, dev), most)
     watch = Watch(
         recipe, policy, scorer, rows=rows, dev=dev, ceiling=1.0 if most is None else most, progress=part.progress,
         stop=part.stop, deadline=part.deadline, resume_from=resume_from,
