@@ -93,7 +93,8 @@ def log_probs_and_entropies(
             )
             at, packed_at = packed.index_4N[:2].unbind(0), packed.index_4N[2:].unbind(0)
             logps_BC = logps_BC.index_put(at, outputs.log_probs[packed_at].to(logps_BC.dtype))
-            entropies_BC = entropies_BC.index_put(at, outputs.entropy[packed_at].to(entropies_BC.dtype))
+            if outputs.entropy is not None:  # TRL's head has none for a reference with weights of its own
+                entropies_BC = entropies_BC.index_put(at, outputs.entropy[packed_at].to(entropies_BC.dtype))
     return logps_BC, entropies_BC
 
 
