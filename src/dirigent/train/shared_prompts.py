@@ -6,10 +6,11 @@ the prompt and itself. Each branch begins with the prompt's last token again, be
 predicted from. Log-probabilities, entropies and gradients are those of the plain way, up to rounding; the tokens read
 are fewer by several times.
 
-Works on whatever batch TRL makes: rows whose prompts are equal share, others stand alone.
+Works on whatever batch TRL makes: rows whose prompts are equal share, others stand alone. Where flash attention can be
+used (`branch_attention.py`) tokens lie in one flat row; elsewhere sequences are padded, and a mask says who reads what.
 
 Dimensions: B rows, T tokens of a padded row, C completion tokens, S sequences, L tokens of a packed sequence,
-K branches of a batch, N completion tokens of a batch.
+K branches of a batch, N completion tokens of a batch, F tokens of a flat row.
 """
 
 # ruff: noqa: N803, N806, N815 -- suffixes name dimensions
@@ -23,6 +24,7 @@ import msgspec
 import numpy as np
 import torch
 
+from dirigent.train.branch_attention import Flash, Kernels, Layout, branch_attention, fault, layout_of
 from dirigent.train.passes import Sums, quick_passes
 from dirigent.train.upload import upload
 
@@ -73,29 +75,55 @@ def log_probs_and_entropies(
     *,
     completion_tokens: int,
     sums: Sums | None = None,
+    kernels: Kernels | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of every completion token, [B, C], zero where a completion is padded; by TRL's own head.
 
-    `sums` are those of an adapter that is not learned from, kept from one call to the next.
+    `sums` are those of an adapter that is not learned from, kept from one call to the next. `kernels` lay tokens flat
+    whatever the device.
     """
     rows, device = len(input_ids_BT), input_ids_BT.device
     logps_BC = torch.zeros(rows, completion_tokens, device=device)
     entropies_BC = torch.zeros(rows, completion_tokens, device=device)
+    found = sequences(input_ids_BT, mask_BT, completion_tokens=completion_tokens)
+    flat = kernels or (None if fault(device) else Flash())
+    if not all(map(_branches_off, found)):
+        flat = None
     with quick_passes(model, sums=sums):
-        for batch in like_lengths(sequences(input_ids_BT, mask_BT, completion_tokens=completion_tokens)):
-            packed = pack(batch, device=device)
-            outputs = model(
-                input_ids=packed.ids_SL,
-                attention_mask=packed.mask_S1LL,
-                position_ids=packed.positions_SL,
-                shift_labels=packed.labels_SL,
-                fused_lm_head=True,
+        for batch in like_lengths(found, padded=flat is None):
+            outputs, index_4N = (
+                _padded_pass(model, batch, device) if flat is None else _flat_pass(model, batch, device, flat)
             )
-            at, packed_at = packed.index_4N[:2].unbind(0), packed.index_4N[2:].unbind(0)
+            at, packed_at = index_4N[:2].unbind(0), index_4N[2:].unbind(0)
             logps_BC = logps_BC.index_put(at, outputs.log_probs[packed_at].to(logps_BC.dtype))
             if outputs.entropy is not None:  # TRL's head has none for a reference with weights of its own
                 entropies_BC = entropies_BC.index_put(at, outputs.entropy[packed_at].to(entropies_BC.dtype))
     return logps_BC, entropies_BC
+
+
+def _padded_pass(model: Any, batch: Sequence[Shared], device: Any) -> tuple[Any, torch.Tensor]:
+    packed = pack(batch, device=device)
+    outputs = model(
+        input_ids=packed.ids_SL,
+        attention_mask=packed.mask_S1LL,
+        position_ids=packed.positions_SL,
+        shift_labels=packed.labels_SL,
+        fused_lm_head=True,
+    )
+    return outputs, packed.index_4N
+
+
+def _flat_pass(model: Any, batch: Sequence[Shared], device: Any, kernels: Kernels) -> tuple[Any, torch.Tensor]:
+    flat = lay_flat(batch, device=device)
+    ids_1F, positions_1F, labels_1F = flat.table_3F.unsqueeze(1).unbind(0)
+    with branch_attention(getattr(model, "module", model).config, flat.layout, kernels=kernels):
+        outputs = model(input_ids=ids_1F, position_ids=positions_1F, shift_labels=labels_1F, fused_lm_head=True)
+    return outputs, flat.index_4N
+
+
+def _branches_off(sequence: Shared) -> bool:
+    """Whether there is something to branch off from, and something that does: kernels take no empty runs of keys."""
+    return len(sequence.prompt) > 1 and any(len(branch.completion) for branch in sequence.branches)
 
 
 def sequences(input_ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, completion_tokens: int) -> list[Shared]:
@@ -111,11 +139,15 @@ def sequences(input_ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, completion_t
     return list(found.values())
 
 
-def like_lengths(all_sequences: Sequence[Shared], *, most_tokens: int = MOST_TOKENS) -> Iterator[list[Shared]]:
-    """Shortest first, as many at a time as stay within the bound when padded; one too long stands alone."""
+def like_lengths(
+    all_sequences: Sequence[Shared], *, most_tokens: int = MOST_TOKENS, padded: bool = True
+) -> Iterator[list[Shared]]:
+    """Shortest first, as many at a time as stay within the bound, padding counted where there is some; one too long
+    stands alone."""
     batch: list[Shared] = []
     for sequence in sorted(all_sequences, key=lambda one: one.tokens):
-        if batch and (len(batch) + 1) * sequence.tokens > most_tokens:
+        before = len(batch) * sequence.tokens if padded else sum(one.tokens for one in batch)
+        if batch and before + sequence.tokens > most_tokens:
             yield batch
             batch = []
         batch.append(sequence)
@@ -146,6 +178,38 @@ def pack(batch: Sequence[Shared], *, device: Any) -> Packed:
             branch_SL[s, start:end] = number
     ids, positions, labels, branch_of = upload(table, device).unbind(0)
     return Packed(ids, positions, labels, _visible(branch_of), upload(_index(places), device))
+
+
+class Flat(msgspec.Struct, frozen=True):
+    """Sequences as one row: all prompts, then all branches."""
+
+    table_3F: torch.Tensor
+    """Ids, positions and labels."""
+    layout: Layout
+    index_4N: torch.Tensor
+    """As of packed sequences; there is one of them."""
+
+
+def lay_flat(batch: Sequence[Shared], *, device: Any) -> Flat:
+    prompts = [len(sequence.prompt) - 1 for sequence in batch]
+    families = [[branch for branch in sequence.branches if len(branch.completion)] for sequence in batch]
+    table = np.zeros((3, sum(sequence.tokens for sequence in batch)), dtype=np.int64)
+    table[2].fill(NO_LABEL)
+    order = np.arange(max(sequence.tokens for sequence in batch) + 1)
+    places, end, start_of_branch = [], 0, sum(prompts)
+    for sequence, before, family in zip(batch, prompts, families, strict=True):
+        start, end = end, end + before
+        table[0, start:end], table[1, start:end] = sequence.prompt[:-1], order[:before]
+        for branch in family:
+            size = len(branch.completion)
+            places.append((branch.row, 0, start_of_branch, size))
+            own = slice(start_of_branch, start_of_branch + size)
+            table[0, own] = np.concatenate((sequence.prompt[-1:], branch.completion[:-1]))
+            table[1, own] = order[before : before + size]
+            table[2, own] = branch.completion
+            start_of_branch += size
+    layout = layout_of(prompts, [[len(branch.completion) for branch in family] for family in families], device)
+    return Flat(upload(table, device), layout, upload(_index(places), device))
 
 
 def _visible(branch_SL: torch.Tensor) -> torch.Tensor:
