@@ -175,11 +175,21 @@ def test_questions_of_a_depth_are_drawn_as_often_as_their_weight_says() -> None:
     assert shallow(d1=0.2) < 0.6 * shallow() < shallow() < shallow(d2=0.2)
 
 
+@pytest.mark.parametrize(("stage", "often"), [(0, False), (1, False), (2, True)])
+def test_in_the_last_stage_depths_have_weights_of_their_own(stage: int, often: bool) -> None:
+    settings = RowSettings(depth_weights={"1": 0.05}, later_depth_weights={"1": 5.0}, first_stage=stage)
+    rows = RowSource(4, settings).draw(200)
+    assert (sum(row.task.depth == 1 for row in rows) > 100) is often
+    assert settings.depth_weight(2, stage=stage) == 1.0
+
+
 def test_a_depth_that_is_none_and_a_weight_that_draws_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two = 1\.0; write a depth"):
         RowSettings(depth_weights={"two": 1.0})
     with pytest.raises(ValueError, match=r"2 = 0\.0; write a depth and a number above 0"):
         RowSettings(depth_weights={"2": 0.0})
+    with pytest.raises(ValueError, match=r"1 = -1\.0; write a depth"):
+        RowSettings(later_depth_weights={"1": -1.0})
 
 
 def test_an_estimate_is_its_own_groups_filled_up_with_those_of_its_depth() -> None:

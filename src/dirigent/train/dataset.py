@@ -70,6 +70,10 @@ def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
     return Plan(tuple(msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps))
 
 
+LAST_STAGE = 2
+"""Every depth that is trained, over pools of every size."""
+
+
 class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     small_pool: tuple[int, int] = (2, 4)
     """Fewest and most workers offered at first; a question that needs more gets more."""
@@ -92,6 +96,8 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
     """How much likelier than in the gym's own mix questions of a depth are drawn: `{1 = 0.3}`. At first, one step pays
     far more often than two; asked as often, questions of one step teach a policy to write one step everywhere."""
+    later_depth_weights: dict[str, float] | None = None
+    """The same in the last stage, when several steps are learned; as at first where it is not said."""
     kind_floor: float = 0.4
     """Weight of a kind that is always right or always wrong; one that is right half of the time has 1."""
     memory: float = 0.97
@@ -101,7 +107,7 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_steps: int = 5
 
     def __post_init__(self) -> None:
-        for depth, weight in self.depth_weights.items():
+        for depth, weight in (*self.depth_weights.items(), *(self.later_depth_weights or {}).items()):
             if not depth.isdecimal() or weight <= 0:
                 raise ValueError(f"depth_weights has {depth} = {weight}; write a depth and a number above 0")
         for stage in (0, 1):
@@ -109,6 +115,12 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(
                     f"rename and misname are shares, together at most 1, not {shares[0]:g} and {shares[1]:g}"
                 )
+
+    def depth_weight(self, depth: int, *, stage: int) -> float:
+        weights = (
+            self.depth_weights if self.later_depth_weights is None or stage < LAST_STAGE else self.later_depth_weights
+        )
+        return weights.get(str(depth), 1.0)
 
     def names_at(self, stage: int) -> tuple[float, float]:
         """Shares of rows under names that say nothing, and under one another's."""
@@ -174,7 +186,7 @@ class RowSource:
         depths = (1, 2) if state.stage == 0 else (1, 2, 3)
         tasks = generate("train", n * max(1, settings.candidates), seed=rng.getrandbits(48), depths=depths)
         weights = [self._weight(task) for task in tasks]
-        size = settings.small_pool if state.stage < 2 else settings.large_pool
+        size = settings.small_pool if state.stage < LAST_STAGE else settings.large_pool
         chosen = _weighted_sample(rng, tasks, weights, n)
         return [
             make_row(
@@ -215,7 +227,7 @@ class RowSource:
 
     def _weight(self, task: Task) -> float:
         by_kind = kind_weight(self.estimate(kind_of(task), task.depth), floor=self.settings.kind_floor)
-        return by_kind * self.settings.depth_weights.get(str(task.depth), 1.0)
+        return by_kind * self.settings.depth_weight(task.depth, stage=self.state.stage)
 
     def _names(self, rng: random.Random) -> Names:
         draw = rng.random()
