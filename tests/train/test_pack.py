@@ -51,10 +51,11 @@ def test_packing_one_again_keeps_the_others(tmp_path: Path) -> None:
     into = tmp_path / "weights"
     into.mkdir()
     both = {name: peft_folder(tmp_path / name) for name in ("facts", "letters")}
-    before = pack(both, into, base=BASE, origin=Origin("first", "1"))
+    before = pack(both, into, base=BASE, origin=Origin("first", "1", {"letters": {"own": 1.0, "questions": 400}}))
     again = {"facts": peft_folder(tmp_path / "again", size=2.0)}
     after = pack(again, into, base=BASE, origin=Origin("second", "2"))
     assert after["letters"] == before["letters"]
+    assert 'figures = { "own" = 1.0, "questions" = 400 }' in (into / "cards.toml").read_text(encoding="utf-8")
     assert after["facts"].recipe == "second"
     assert after["facts"].sha256 != before["facts"].sha256
     assert faults(into) == []

@@ -43,7 +43,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     recipe: str
     commit: str
-    figures: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, int | float]] = {}
     date: str = ""
     claims: str = ""
     """What the figures of planners among them may claim; no specialist's."""

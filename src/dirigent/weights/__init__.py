@@ -42,7 +42,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     size_bytes: int
     sha256: str
-    figures: dict[str, float] = {}
+    figures: dict[str, int | float] = {}
     """Measured after export, by name."""
     licence: str = "Apache-2.0"
     claims: str = ""
