@@ -296,22 +296,6 @@ def test_a_collapse_stops_the_run_names_itself_and_keeps_the_checkpoint(
     assert load_state(kept[0]).rows.draws >= 1
 
 
-@pytest.mark.timeout(600)
-def test_a_policy_without_an_adapter_is_held_near_its_own_start(tmp_path: Path, tiny_recipe: Recipe) -> None:
-    recipe = short(tiny_recipe, steps=1, beta=0.04)
-    recipe = msgspec.structs.replace(
-        recipe,
-        policy=msgspec.structs.replace(recipe.policy, rank=0),
-        base=msgspec.structs.replace(recipe.base, tiny=TinySettings(hidden=32, heads=2, words=300, steps=2)),
-        warm_start=msgspec.structs.replace(recipe.warm_start, n=40, steps=2, batch=8, measure=2),
-        eval=msgspec.structs.replace(recipe.eval, n=2, ceiling=0.9),
-    )
-    assert train(recipe, out=tmp_path, quiet=True).finished
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    (first,) = (row for row in rows if row["kind"] == "train")
-    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
-
-
 def test_advantages_are_scaled_only_once_cost_counts_where_the_recipe_says_so() -> None:
     assert [scale_at("with_cost", weight) for weight in (0.0, 0.01)] == ["none", "floored_std"]
     assert [scale_at(scale, 0.2) for scale in ("none", "floored_std", "group")] == ["none", "floored_std", "group"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dirigent.limits import Limits
 from dirigent.plan import Plan, Step, parse_plan
 from dirigent.train.controls import unevenness
 from dirigent.train.lessons import draw_lessons
-from dirigent.train.recipe import Recipe, TaskSettings, WarmStartSettings
+from dirigent.train.recipe import Recipe, TaskSettings, TinySettings, WarmStartSettings
 from dirigent.train.reward import Scored
 from dirigent.train.rows import skill_row, skill_tasks
 from dirigent.train.run import Result, train
@@ -113,3 +114,19 @@ def test_with_no_steps_to_take_a_run_ends_after_its_start(
     assert (result.finished, result.step, result.stopped) == (True, 0, "")
     assert result.dev["rollouts"] == 8
     assert (out / "adapter").is_dir()
+
+
+@pytest.mark.timeout(600)
+def test_a_policy_without_an_adapter_is_held_near_its_own_start(tmp_path: Path, tiny_recipe: Recipe) -> None:
+    recipe = msgspec.structs.replace(
+        tiny_recipe,
+        grpo=msgspec.structs.replace(tiny_recipe.grpo, steps=1, prompts=2, rollouts=4, beta=0.04),
+        policy=msgspec.structs.replace(tiny_recipe.policy, rank=0),
+        base=msgspec.structs.replace(tiny_recipe.base, tiny=TinySettings(hidden=32, heads=2, words=300, steps=2)),
+        warm_start=msgspec.structs.replace(tiny_recipe.warm_start, n=40, steps=2, batch=8, measure=2),
+        eval=msgspec.structs.replace(tiny_recipe.eval, n=2, ceiling=0.9, every_steps=100),
+    )
+    assert train(recipe, out=tmp_path, quiet=True).finished
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (first,) = (row for row in rows if row["kind"] == "train")
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
