@@ -162,7 +162,7 @@ def test_the_probe_guesses_plans_from_words_and_fails_on_swapped_order() -> None
     dev = generate("dev", 300, seed=2)
     test = generate("test", 400, seed=2)
     single = [task for task in dev if task.depth == 1]
-    assert probe_accuracy(train, single) > 0.7
+    assert probe_accuracy(train, single) > 0.6
     swapped: dict[str, list[Task]] = {}
     for task in test:
         if task.tags.get("pair_kind") == "swap":

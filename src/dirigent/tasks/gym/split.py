@@ -64,6 +64,8 @@ SWAP_SHARE = 0.4
 """The same for chains of depth 2 and 3, where most pairs swap two skills."""
 DECOY_SHARE = 0.06
 """Share of other questions that carry a decoy, so that a decoy is no mark of the test."""
+LEARNING_DECOY_SHARE = 0.18
+"""The same for training and development, which have no pairs: there a decoy is no rarer than in the whole test."""
 MAX_TRIES = 500
 """Draws in a row that gave nothing new, after which there is taken to be nothing new."""
 HELD_OUT_PAIRS = 0.2
@@ -281,7 +283,7 @@ def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: 
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
         told = tell(blueprint, _writer(rng, split))
         tags: dict[str, str] = {}
-        if rng.random() < DECOY_SHARE:
+        if rng.random() < (LEARNING_DECOY_SHARE if split in ("train", "dev") else DECOY_SHARE):
             told, tags = _with_decoy(blueprint, told, _writer(rng, split))
         if told.question not in seen and (split != "test" or told.new_wording):
             seen.add(told.question)

@@ -37,7 +37,7 @@ AGAIN_SHARE = 0.06
 """Of the other lessons, those that ask their first step twice or three times."""
 SECOND_SHARE = 0.08
 """Lessons that are second rounds: an earlier plan and an answer to accept or to mend, by the toss of a coin."""
-DECOY_SHARE = 0.1
+DECOY_SHARE = 0.15
 DECOYS = (
     *(
         "ships and harbours",
