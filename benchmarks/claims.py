@@ -1,13 +1,15 @@
 """The table that a trained conductor has to show, from its adapter in one command.
 
     python benchmarks/claims.py --conductor runs/gym-gpu [--warm-start ADAPTER] [--workers exact|local] [--limit N]
+    python benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --local 400 --latency 21 --out seed1.json
     python benchmarks/claims.py --join seed1.json seed2.json seed3.json --out docs/results/claims.json
 
 An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the folder of a finished run, which
 brings its warm start along. Controls join with --right-plans, --rejection, --format-only, --shuffled and --direct.
 torch measures everything on whatever device it finds; --local N and --latency N add what the files do through llama.cpp
-on this CPU. What was not measured is a line that says so. Writes JSON and Markdown; --join makes one table of several
-training seeds, mean and spread. --metrics keeps a run's curves beside the table, for the docs to draw.
+on this CPU, now or, with --add, to a table that was measured on another machine. What was not measured is a line that
+says so. Writes JSON and Markdown; --join makes one table of several training seeds, mean and spread. --metrics keeps a
+run's curves beside the table, for the docs to draw.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,8 +33,9 @@ from dirigent.evals.commit import source_commit
 from dirigent.tasks.gym.probe import probe_accuracy
 from dirigent.tasks.gym.split import generate
 from dirigent.train.claim import Claim, as_table, missed, over_seeds
-from dirigent.train.claims import Evidence, claims
+from dirigent.train.claims import Evidence, Scores, claims, file_claims, scores
 from dirigent.train.controls import Share, share
+from dirigent.train.dataset import Row, held_rows
 from dirigent.train.recipe import Recipe, load_recipe
 from dirigent.weights import packaged
 
@@ -41,6 +45,7 @@ DRAWN = (
     "steps", "steps_needed", "steps_over_minimal", "worker_entropy", "position_entropy", "zero_variance_groups",
 )  # fmt: skip
 """Of a run's metrics, what docs/generate.py draws."""
+VALID_FILES = "valid plans through llama.cpp, grammar on"
 ROLES = ("conductor", "warm-start", "right-plans", "rejection", "format-only", "shuffled", "direct")
 
 
@@ -59,12 +64,22 @@ class Table(msgspec.Struct, frozen=True):
     device: str
     seeds: int = 1
     """Training seeds that the table is the mean of."""
+    right: dict[str, float] = {}
+    """What torch got of each test question, for files to be compared with. Of one seed only."""
+
+
+class Files(msgspec.Struct, frozen=True):
+    """What the shipped files did on this CPU. What is None was not asked for."""
+
+    scores: Scores | None = None
+    valid: Share | None = None
+    plan_s: tuple[float, float] | None = None
 
 
 def main() -> None:
     args = _arguments()
     try:
-        found = joined(args.join) if args.join else measured(args)
+        found = joined(args.join) if args.join else added(args) if args.add else measured(args)
     except DirigentError as error:
         sys.exit(f"error: {error}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +107,10 @@ def measured(args: argparse.Namespace) -> Table:
     with open_bench(recipe, adapters, workers=args.workers) as bench:
         evidence = gather(bench, sizes, say=_say)
         device = str(next(bench.stacked.model.parameters()).device)
-    evidence, extra = asyncio.run(_locally(args, recipe, evidence, adapters["conductor"]))
+    files = asyncio.run(_locally(args, recipe, evidence.test.rows, adapters["conductor"]))
+    evidence = msgspec.structs.replace(evidence, local=files.scores, plan_s=files.plan_s)
     return Table(
-        table=[*claims(evidence, seed=args.seed), *_own_lines(evidence), *extra],
+        table=[*claims(evidence, seed=args.seed), *_own_lines(evidence), _line(VALID_FILES, files.valid)],
         workers=args.workers,
         adapters={role: _sha256(path) for role, path in adapters.items()},
         commit=asyncio.run(source_commit()),
@@ -102,13 +118,37 @@ def measured(args: argparse.Namespace) -> Table:
         seconds=round(time.monotonic() - began, 1),
         sizes={name: getattr(sizes, name) for name in sizes.__struct_fields__} | {"local": args.local},
         device=device,
+        right=scores(evidence.test),
+    )
+
+
+def added(args: argparse.Namespace) -> Table:
+    """A table that was measured elsewhere, with the lines that want this CPU."""
+    table = _read(args.add)
+    conductor = found_adapters(args)["conductor"]
+    if not args.local and not args.latency:
+        raise ConfigError("--add adds what --local N and --latency N measure: say one of them")
+    if _sha256(conductor) != table.adapters.get("conductor"):
+        raise ConfigError(f"{conductor} is not the conductor that {args.add} was measured of")
+    if args.local and not table.right:
+        raise ConfigError(f"{args.add} does not say what torch got of each question: measure it anew, or leave --local")
+    recipe = _recipe(args)
+    rows = held_rows("test", table.sizes["test"], seed=table.sizes["seed"], settings=recipe.rows)
+    args.workers = table.workers
+    files = asyncio.run(_locally(args, recipe, rows, conductor))
+    lines = [*file_claims(table.right, files.scores, files.plan_s, seed=table.sizes["seed"])]
+    new = {line.name: line for line in (*lines, _line(VALID_FILES, files.valid)) if line.value is not None}
+    return msgspec.structs.replace(
+        table,
+        table=[new.get(line.name, line) for line in table.table],
+        sizes=table.sizes | ({"local": args.local} if args.local else {}),
     )
 
 
 def joined(files: list[Path]) -> Table:
     """One table of several seeds'."""
-    tables = [msgspec.json.decode(file.read_bytes(), type=Table) for file in files]
-    if len({(table.workers, json.dumps(table.sizes, sort_keys=True)) for table in tables}) > 1:
+    tables = [_read(file) for file in files]
+    if len({(table.workers, json.dumps(table.sizes | {"local": 0}, sort_keys=True)) for table in tables}) > 1:
         raise ConfigError("the tables were measured with different workers or sizes; measure them alike")
     return msgspec.structs.replace(
         tables[0],
@@ -116,7 +156,15 @@ def joined(files: list[Path]) -> Table:
         adapters={f"{role} {i + 1}": sha for i, table in enumerate(tables) for role, sha in table.adapters.items()},
         seconds=sum(table.seconds for table in tables),
         seeds=len(tables),
+        right={},
     )
+
+
+def _read(file: Path) -> Table:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Table)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file} is no table that this program wrote: {error}") from None
 
 
 def thinned(metrics: str) -> str:
@@ -160,27 +208,24 @@ def _adapter(role: str, value: str) -> Path:
     raise ConfigError(f"--{role} {value}: no PEFT folder, no GGUF file, and no adapter of the package has that name")
 
 
-async def _locally(
-    args: argparse.Namespace, recipe: Recipe, evidence: Evidence, conductor: Path
-) -> tuple[Evidence, list[Claim]]:
-    """The evidence with what llama.cpp adds to it, and lines of its own."""
-    valid: Share | None = None
-    if args.local or args.latency:
-        from benchmarks.claims_evidence import scores
-        from benchmarks.claims_local import as_gguf, plan_seconds, run_locally
+async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row], conductor: Path) -> Files:
+    """What llama.cpp makes of the conductor: as many of the rows as are asked for, and the seconds of a plan."""
+    if not args.local and not args.latency:
+        return Files()
+    from benchmarks.claims_local import as_gguf, plan_seconds, run_locally
 
-        with as_gguf(conductor) as file:
-            if args.local:
-                rows = evidence.test.rows[: args.local]
-                _say(f"{len(rows):,} questions through llama.cpp")
-                local = await run_locally(rows, file, recipe=recipe, workers=args.workers)
-                evidence = msgspec.structs.replace(evidence, local=scores(local.run))
-                valid = share(one.valid for one in local.run.scored)
-                _say(f"{local.seconds / len(rows):.2f} s a plan, cards changing with every question")
-            if args.latency:
-                _say("seconds of a plan")
-                evidence = msgspec.structs.replace(evidence, plan_s=await plan_seconds(file, questions=args.latency))
-    return evidence, [_line("valid plans through llama.cpp, grammar on", valid)]
+    files = Files()
+    with as_gguf(conductor) as file:
+        if args.local:
+            asked = rows[: args.local]
+            _say(f"{len(asked):,} questions through llama.cpp")
+            local = await run_locally(asked, file, recipe=recipe, workers=args.workers)
+            files = Files(scores(local.run), share(one.valid for one in local.run.scored))
+            _say(f"{local.seconds / len(asked):.2f} s a plan, cards changing with every question")
+        if args.latency:
+            _say("seconds of a plan")
+            files = msgspec.structs.replace(files, plan_s=await plan_seconds(file, questions=args.latency))
+    return files
 
 
 def _own_lines(evidence: Evidence) -> list[Claim]:
@@ -230,6 +275,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--latency", type=int, default=0, help="questions that plans are timed on")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--metrics", nargs="+", type=Path, default=[], help="metrics.jsonl of the runs")
+    parser.add_argument("--add", type=Path, help="a table to fill with what --local and --latency measure here")
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="tables of several training seeds")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "claims.json")
     args = parser.parse_args()

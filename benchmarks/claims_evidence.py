@@ -33,7 +33,7 @@ from dirigent.tasks.gym.split import generate
 from dirigent.tasks.task import Task, grade, tidy
 from dirigent.train.adapters import load_adapter
 from dirigent.train.base import encode, load_base, prompt_texts
-from dirigent.train.claims import Evidence, Run, Scores
+from dirigent.train.claims import Evidence, Run, Scores, scores
 from dirigent.train.controls import (
     Followed,
     PlanShares,
@@ -197,10 +197,6 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
         found["warm_start_uneven"] = unevenness(sampled.rows, sampled.scored) if sampled.rows else None
     found["after"] = _ways_of_decoding(test, _sampled(bench, CONDUCTOR, rows, sizes))
     return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), others=others, **found)
-
-
-def scores(run: Run) -> Scores:
-    return {row.task.id: float(one.correct) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped}
 
 
 def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,14 +19,17 @@ from dirigent.plan import format_plan
 from dirigent.planners.examples import MAX_SAMPLES
 from dirigent.tasks.gym.specialists import ROSTER
 from dirigent.train.claim import Claim
-from dirigent.train.claims import Evidence, claims
+from dirigent.train.claims import Evidence, claims, file_claims
+from dirigent.train.controls import Share
 from dirigent.train.dataset import Row, held_rows
 from dirigent.train.recipe import load_conductor
 from dirigent.train.rows import right_plan
 from dirigent.train.scorer import open_scorer
 from dirigent.train.workers import ExactWorkers
+from dirigent.weights import packaged
 
-RECIPE = load_conductor(Path(__file__).parents[2] / "recipes" / "gym-gpu.toml")
+ROOT = Path(__file__).parents[2]
+RECIPE = load_conductor(ROOT / "recipes" / "gym-gpu.toml")
 SIZES = Sizes(test=40, sampled=6, choosing=30, noise_seeds=2, novel=8, rounds=6, probes=8)
 
 
@@ -180,6 +184,66 @@ def test_tables_of_several_seeds_become_one_with_its_spread(tmp_path: Path) -> N
     files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(better, workers="local")))
     with pytest.raises(ConfigError, match="different workers or sizes"):
         program.joined(files)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A table that another machine measured of the packaged conductor: torch got every second of ten questions."""
+    rows = held_rows("test", 10, seed=1, settings=RECIPE.rows)
+    torch = {row.task.id: float(i % 2) for i, row in enumerate(rows)}
+    table = msgspec.structs.replace(
+        TABLE,
+        table=[*TABLE.table, *file_claims(torch, None, None), Claim(program.VALID_FILES)],
+        adapters={"conductor": hashlib.sha256(packaged()["conductor"].read_bytes()).hexdigest()},
+        sizes={"test": 10, "seed": 1, "local": 0},
+        right=torch,
+    )
+    (tmp_path / "table.json").write_bytes(msgspec.json.encode(table))
+    return tmp_path / "table.json"
+
+
+def adding(table: Path, **given: Any) -> argparse.Namespace:
+    roles = dict.fromkeys((role.replace("-", "_") for role in program.ROLES), "")
+    asked = {"conductor": "conductor", "local": 0, "latency": 0, "recipe": ROOT / "recipes" / "gym-gpu.toml"}
+    return argparse.Namespace(**roles | asked | {"add": table, "specialists": [], "workers": "local"} | given)
+
+
+def test_a_table_from_a_gpu_gets_the_lines_that_want_a_cpu(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def on_this_cpu(args: argparse.Namespace, _: Any, rows: Sequence[Row], conductor: Path) -> program.Files:
+        assert (conductor, args.workers) == (packaged()["conductor"], "exact")  # as the table was measured
+        return program.Files({row.task.id: 1.0 for row in rows[:4]}, Share(1.0, (0.5, 1.0), 4))
+
+    monkeypatch.setattr(program, "_locally", on_this_cpu)
+    found = program.added(adding(elsewhere, local=4))
+    lines = {line.name: line for line in found.table}
+    over = lines["shipped files on CPU, 4-bit base, over torch"]
+    assert (over.value, over.n, over.verdict) == (0.5, 4, "MISSED")
+    assert lines[program.VALID_FILES].value == 1.0
+    assert lines["plan on 2 CPU cores, cold, median"].value is None  # was not asked for
+    assert lines["share of the ceiling"] == TABLE.table[0]
+    assert found.sizes["local"] == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "message"),
+    [
+        ({}, {}, "say one of them"),
+        ({"local": 4, "conductor": "warm-start"}, {}, "is not the conductor that .*table.json was measured of"),
+        ({"local": 4}, {"right": {}}, "does not say what torch got of each question"),
+        ({"local": 4}, {"sizes": "many"}, "is no table that this program wrote: .*object"),
+    ],
+)
+def test_what_cannot_be_added_to_a_table_is_refused(
+    elsewhere: Path, given: dict[str, Any], changed: dict[str, Any], message: str
+) -> None:
+    elsewhere.write_text(json.dumps(json.loads(elsewhere.read_bytes()) | changed))
+    with pytest.raises(ConfigError, match=message):
+        program.added(adding(elsewhere, **given))
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"3\.json is no table that this program wrote: .*No such file"):
+        program.joined([tmp_path / "3.json"])
 
 
 def test_a_runs_metrics_are_kept_as_far_as_they_are_drawn() -> None:

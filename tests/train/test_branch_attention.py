@@ -74,6 +74,12 @@ def test_kernels_that_differ_forth_or_back_are_found_out() -> None:
     assert 0 < disagreement(Plain(), "cpu", torch.bfloat16) < branch_attention.MOST_APART
 
 
+def test_kernels_are_compared_even_where_a_pass_without_gradients_is_the_first_to_ask() -> None:
+    with torch.no_grad():
+        assert disagreement(Plain(), "cpu", torch.float32) == 0.0
+        assert disagreement(Forgetful(), "cpu", torch.float32) > 0.1
+
+
 def test_where_there_is_no_gpu_masks_do_it_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert fault(torch.device("cpu")) == "there is none but on a GPU"
     assert capsys.readouterr() == ("", "")

@@ -282,7 +282,8 @@ def disagreement(kernels: Kernels, device: Any, dtype: torch.dtype) -> float:
 
 
 def _forth_and_back(given: Sequence[torch.Tensor], layout: Layout, kernels: Kernels) -> list[torch.Tensor]:
-    q, k, v = (tensor.detach().requires_grad_() for tensor in given[:3])
-    read = attend(q, k, v, layout, scale=0.125, kernels=kernels)
-    pulled = torch.autograd.grad((read * given[3]).sum(), (q, k, v))
+    with torch.enable_grad():  # the first to ask may be a pass without gradients
+        q, k, v = (tensor.detach().requires_grad_() for tensor in given[:3])
+        read = attend(q, k, v, layout, scale=0.125, kernels=kernels)
+        pulled = torch.autograd.grad((read * given[3]).sum(), (q, k, v))
     return [tensor.detach().float() for tensor in (read, *pulled)]
