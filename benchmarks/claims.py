@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -168,9 +169,14 @@ def _read(file: Path) -> Table:
 
 
 def thinned(metrics: str) -> str:
-    """The lines of a run's metrics with the figures that are drawn, and no others."""
-    lines = [json.loads(line) for line in metrics.splitlines()]
-    kept = [{key: _short(line[key]) for key in DRAWN if key in line} for line in lines if line.get("kind") == "train"]
+    """The lines of a run's metrics with the figures that are drawn, and no others. Steps that were lost and taken
+    again, from a checkpoint before them, are left out."""
+    kept: list[dict[str, Any]] = []
+    for line in (json.loads(line) for line in metrics.splitlines()):
+        if line.get("kind") == "train":
+            while kept and kept[-1]["step"] >= line["step"]:
+                kept.pop()
+            kept.append({key: _short(line[key]) for key in DRAWN if key in line})
     return "".join(json.dumps(line) + "\n" for line in kept)
 
 

@@ -207,8 +207,10 @@ def scratch_of(out: Path) -> Path:
 
 
 def keep(kept: Kept, file: Path) -> None:
+    before = file.read_bytes() if file.exists() else b""
+    cut = b"" if before[-1:] in (b"", b"\n") else b"\n"  # what a killed run leaves is on a line of its own
     with file.open("ab") as lines:
-        lines.write(msgspec.json.encode(kept) + b"\n")
+        lines.write(cut + msgspec.json.encode(kept) + b"\n")
 
 
 def read_kept(file: Path, shas: Mapping[str, str], *, exam: str) -> dict[str, Kept]:

@@ -37,7 +37,7 @@ def main() -> None:
         out = Path(folder) / "run"
         if args.start is not None:
             shutil.copytree(args.start, out / "warm-start")
-        with watched(args.profile, step=args.steps):
+        with watched(args.profile, step=args.steps, updates=recipe.grpo.updates):
             train(recipe, out=out, quiet=True)
         rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     steps = [parts_of(row) for row in rows if row["kind"] == "train"]
@@ -73,8 +73,9 @@ def parts_of(row: dict[str, Any]) -> dict[str, float]:
 
 
 @contextmanager
-def watched(kernels: int, *, step: int) -> Iterator[None]:
-    """Inside, this step of a run is profiled, and so many of its kernels printed, the longest first."""
+def watched(kernels: int, *, step: int, updates: int) -> Iterator[None]:
+    """Inside, this step of a run is profiled, with all of its updates, and so many of its kernels printed, the longest
+    first."""
     if not kernels:
         yield
         return
@@ -86,11 +87,11 @@ def watched(kernels: int, *, step: int) -> Iterator[None]:
 
     class Watching(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step + 1 == step:
+            if state.global_step == (step - 1) * updates:
                 profiler.start()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            if state.global_step == step:
+            if state.global_step == step * updates:
                 profiler.stop()
                 print(profiler.key_averages().table(sort_by=f"self_{kind}_time_total", row_limit=kernels))
 

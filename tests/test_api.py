@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import dirigent
@@ -14,8 +16,14 @@ HEAVY = ("aiohttp", "genai_prices", "rich", "sqlalchemy", "alembic", "torch", "s
 
 def test_every_public_name_is_importable_and_nothing_else_is_listed() -> None:
     assert sorted(dirigent.__all__) == sorted({*dirigent._HOME, "__version__"})
-    for name in dirigent.__all__:
-        assert getattr(dirigent, name) is not None
+    for name, module in dirigent._HOME.items():
+        assert getattr(dirigent, name) is getattr(import_module(module), name)
+
+
+def test_no_public_name_is_a_module_too() -> None:
+    # Once such a module is loaded it stands under its name in the package, where the public one should be.
+    modules = {module.name for module in pkgutil.iter_modules(dirigent.__path__)}
+    assert not modules & set(dirigent.__all__)
 
 
 def test_type_checkers_see_the_same_names() -> None:

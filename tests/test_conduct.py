@@ -9,8 +9,8 @@ import pytest
 
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
-from dirigent.limits import Limits
-from dirigent.messages import Delta, Event, Message, Request, Usage
+from dirigent.limits import Budget, Limits
+from dirigent.messages import Delta, Event, Finish, Message, Observe, Reply, Request, Usage, ignore
 from dirigent.plan import Plan, Step
 from dirigent.planner import LanguagePlanner
 from dirigent.planners.fixed import Fixed, Single
@@ -121,6 +121,23 @@ async def test_a_second_round_that_fails_leaves_the_first_answer_standing() -> N
     assert (trace.status, trace.answer) == ("done", "4")
 
 
+async def test_where_a_later_round_came_to_nothing_plan_steps_and_usage_are_those_of_the_answer() -> None:
+    worse = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]'
+    pool = Pool(
+        [
+            Scripted("Oslo", WorkerError("down"), name="facts", usage=Usage(10, 1)),
+            Scripted("4", name="letters", usage=Usage(20, 2)),
+        ]
+    )
+    planner = LanguagePlanner(Scripted(TWO_STEPS, worse, usage=Usage(100, 50)))
+    trace = await Conductor(planner, pool, limits=Limits(max_rounds=2), reassign=False).run("?")
+    assert (trace.status, trace.answer) == ("done", "4")
+    assert [step.worker for step in trace.steps] == ["facts", "letters"]
+    assert trace.plan is not None
+    assert len(trace.plan.steps) == 2
+    assert (trace.usage.output_tokens, trace.usage.orchestration_output_tokens) == (103, 101)
+
+
 async def test_a_fixed_planner_accepts_its_own_answer() -> None:
     trace = await Conductor(Single(), pool_of(a="yes"), limits=Limits(max_rounds=2)).run("?")
     assert [r.accepted for r in trace.rounds] == [False, True]
@@ -155,9 +172,39 @@ async def test_the_deadline_covers_planning() -> None:
     assert trace.error_kind == "DeadlineError"
 
 
+async def test_a_plan_that_came_too_late_is_on_the_bill() -> None:
+    planner = LanguagePlanner(Scripted(TWO_STEPS, delay_s=30, price=Price(1.0, 1.0)))
+    running = Conductor(planner, pool_of(facts="x", letters="y"), limits=Limits(deadline_s=0.05))
+    ledger = Budget()
+    trace = await running.run("?", options=Request((), ledger=ledger))
+    assert trace.rounds[0].drafts[0].error == "ran out of time"
+    assert trace.cost_usd == ledger.spent_usd > 0
+
+
+async def test_a_run_cancelled_while_it_plans_has_the_plan_on_its_bill() -> None:
+    seen: list[Event] = []
+    ledger = Budget()
+    planner = LanguagePlanner(Scripted(TWO_STEPS, delay_s=30, price=Price(1.0, 1.0)))
+    running = Conductor(planner, pool_of(facts="x", letters="y"))
+    task = asyncio.create_task(running.run("?", options=Request((), ledger=ledger), observe=seen.append))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert isinstance(seen[-1], RunEnded)
+    assert seen[-1].trace.rounds[0].drafts[0].error == "the run was cancelled"
+    assert seen[-1].trace.cost_usd == ledger.spent_usd > 0
+
+
 async def test_a_cost_cap_needs_every_price() -> None:
     with pytest.raises(ConfigError, match=r'a price for worker "facts".*price = '):
         await conductor(TWO_STEPS, limits=Limits(max_cost_usd=1.0)).run("?")
+
+
+async def test_a_cost_cap_needs_the_price_of_who_plans_too() -> None:
+    pool = Pool([Scripted("x", name="w", price=Price())])
+    with pytest.raises(ConfigError, match='a price for worker "planner"'):
+        await conductor(TWO_STEPS, pool=pool, limits=Limits(max_cost_usd=1.0)).run("?")
 
 
 async def test_a_run_never_costs_more_than_its_cap() -> None:
@@ -180,6 +227,48 @@ async def test_a_conductor_streams_its_last_step_to_whoever_asks_it() -> None:
     seen: list[Event] = []
     reply = await conductor(TWO_STEPS).ask(Request((Message("user", "?"),)), observe=seen.append)
     assert "".join(e.text for e in seen if isinstance(e, Delta)) == reply.text
+
+
+async def test_a_conductor_whose_second_round_may_mend_the_answer_streams_the_one_it_gives() -> None:
+    better = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]'
+    seen: list[Event] = []
+    running = conductor(TWO_STEPS, better, limits=Limits(max_rounds=2))
+    reply = await running.ask(Request((Message("user", "?"),)), observe=seen.append)
+    assert (seen, reply.text) == ([Delta("Oslo")], "Oslo")
+
+
+async def test_words_that_were_streamed_are_never_followed_by_anothers() -> None:
+    class BreaksOff:
+        info = Scripted("x", name="first").info
+
+        async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+            observe(Delta("wrong"))
+            raise WorkerError("cut", fault="reply")
+
+    seen: list[Event] = []
+    running = Conductor(Single(), Pool([BreaksOff(), Scripted("right", name="second")]))
+    with pytest.raises(WorkerError, match="another's cannot continue it") as caught:
+        await running.ask(Request((Message("user", "?"),)), observe=seen.append)
+    assert seen == [Delta("wrong")]
+    assert [attempt.worker for attempt in caught.value.attempts] == ["first", "second"]
+
+
+@pytest.mark.parametrize(("wrote", "says"), [("length", "length"), ("refused", "refused"), ("tool_calls", "stop")])
+async def test_a_conductor_says_why_its_answer_ended(wrote: Finish, says: Finish) -> None:
+    running = Conductor(Single(), Pool([Scripted(Reply("so far", finish=wrote), name="w")]))
+    assert (await running.ask(Request((Message("user", "?"),)))).finish == says
+
+
+async def test_a_conductor_that_is_cut_short_in_a_pool_has_all_its_calls_on_the_bill() -> None:
+    price = Price(1.0, 1.0)
+    pool = Pool([Scripted("A", name="a", price=price), Scripted("late", name="slow", delay_s=30, price=price)])
+    inner = Conductor(Fixed(Plan((Step("a", "x"), Step("slow", "y", (0,))))), pool, name="inner")
+    ledger = Budget()
+    outer = Conductor(Single(), Pool([inner]), limits=Limits(deadline_s=0.1))
+    trace = await outer.run("?", options=Request((), ledger=ledger))
+    assert trace.error_kind == "DeadlineError"
+    assert [attempt.worker for attempt in trace.attempts] == ["a", "slow"]
+    assert trace.cost_usd == pytest.approx(ledger.spent_usd)
 
 
 async def test_a_conductor_that_stands_in_its_own_pool_ends() -> None:

@@ -141,6 +141,8 @@ WRONG_FILES = {
         "max_steps must be 1 to 32, not 99, in [profile.a] (dirigent.toml, line 3)",
     ),
     "no deadline at all": ("[profile.a]\ndeadline_s = 0", "deadline_s must be above 0"),
+    "a deadline that never comes": ("[profile.a]\ndeadline_s = inf", "deadline_s must be above 0 and finite, not inf"),
+    "a cap that is none": ("[profile.a]\nmax_cost_usd = inf", "max_cost_usd must be 0 or more and finite, not inf"),
     "a negative cap": ("[profile.a]\nmax_cost_usd = -1", "max_cost_usd must be 0 or more"),
     "no kind": (worker('model = "m"'), '[[worker]] "w" has no "kind": openai, anthropic'),
     "no name": ("[[worker]]\n" + OPENAI, '[[worker]] has no "name" (dirigent.toml, line 1)'),
@@ -166,6 +168,22 @@ WRONG_FILES = {
         worker(OPENAI + 'base_url = "localhost:8000"'),
         '"base_url" in [[worker]] "w" must be an http(s) address',
     ),
+    "an address with half a bracket": (
+        worker(OPENAI + 'base_url = "http://[::1/v1"'),
+        '"base_url" in [[worker]] "w" must be an http(s) address',
+    ),
+    "a port that is none": (
+        worker(OPENAI + 'base_url = "http://127.0.0.1:99999/v1"'),
+        '"base_url" in [[worker]] "w" must be an http(s) address',
+    ),
+    "a price below nothing": (
+        worker(OPENAI + "price = { input = -1, output = 2 }"),
+        'input must be 0 or more, not -1, in price of [[worker]] "w"',
+    ),
+    "a price that is no number": (worker(OPENAI + "price = { output = nan }"), "output must be 0 or more, not nan"),
+    "repairs below nothing": ("[profile.a]\nrepairs = -1", "repairs must be 0 or more, not -1, in [profile.a]"),
+    "no room for a plan": ("[profile.a]\nplanner_output_tokens = 0", "planner_output_tokens must be above 0, not 0"),
+    "a planner too hot": ("[profile.a]\ntemperature = 3", "temperature must be 0 to 2, not 3, in [profile.a]"),
     "a password in the address": (
         worker(OPENAI + 'base_url = "http://u:p@h/v1"'),
         "must hold no user, password or query",

@@ -156,6 +156,18 @@ async def test_a_cancelled_call_is_charged_settled_and_told_of():
     assert not budget._held
 
 
+async def test_the_tools_and_images_of_a_cancelled_call_were_read_too():
+    inner = BreaksOff()
+    tools = (Tool("look", {}, description="x" * 400),)
+    messages = (Message("user", (Text("look"), Image(url="https://x/y.png"))),)
+    task = asyncio.ensure_future(Metered(inner).ask(Request(messages, tools=tools)))
+    await inner.writing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert attempts_of(caught.value)[0].usage.input_tokens > 1_600
+
+
 async def test_a_bug_in_a_worker_propagates_and_leaves_no_hold():
     budget = Budget(max_cost_usd=1.0)
     with pytest.raises(ZeroDivisionError) as caught:

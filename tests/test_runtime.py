@@ -52,6 +52,15 @@ async def test_a_profile_may_narrow_and_order_the_pool() -> None:
         assert runtime.conductor("p").pool.names == ("b",)
 
 
+async def test_a_planner_outside_the_profiles_workers_is_told_from_one_that_is_not_there() -> None:
+    narrow = TWO + '[profile.narrow]\nworkers = ["b"]\nplanner_worker = "a"\n'
+    async with open_runtime(loaded(narrow)) as runtime:
+        with pytest.raises(ConfigError, match='"a" is not among the workers that plans may use; add it'):
+            runtime.conductor("narrow")
+        with pytest.raises(ConfigError, match="no worker is called 'c'"):
+            runtime.conductor("narrow", changes={"planner_worker": "c"})
+
+
 async def test_an_empty_pool_says_how_to_fill_it() -> None:
     async with open_runtime(loaded("")) as runtime:
         with pytest.raises(ConfigError, match="`dirigent init`"):
@@ -220,3 +229,16 @@ async def test_weights_that_are_not_there_are_that_workers_problem() -> None:
     text = '[[worker]]\nname = "smol"\nkind = "local"\nweights = "none.gguf"\n'
     async with open_runtime(loaded(text)) as runtime:
         assert "none.gguf" in runtime.problems["smol"]
+
+
+async def test_kept_replies_are_those_of_the_worker_as_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DIRIGENT_HOME", str(tmp_path))
+    text = '[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["{}", "again"]\ncache = true\n'
+    said = []
+    for reply in ("one", "one", "two"):
+        async with open_runtime(parse_config(text.format(reply))) as runtime:
+            asked = await runtime.pool["w"].ask(Request(question().messages, temperature=0))
+            said.append((asked.text, asked.attempts[0].cached))
+    assert said == [("one", False), ("one", True), ("two", False)]

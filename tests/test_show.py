@@ -420,6 +420,13 @@ def test_a_terminal_shows_spinners_seconds_and_the_answer_as_it_streams():
     ]
 
 
+def test_a_streamed_answer_that_another_takes_over_begins_anew():
+    plan = Plan((Step("numbers", "Say."),))
+    taken_over = StepReassigned(0, 0, "numbers", "facts", "cut")
+    shown = progress_after(Planned(0, plan), StepDelta(0, 0, "half"), taken_over, StepDelta(0, 0, "whole"))
+    assert shown[-1] == "  whole"
+
+
 def test_the_streamed_answer_leaves_when_the_run_is_over():
     shown = progress_after(*EVENTS, StepEnded(0, NORWAY[2]), RunEnded(a_trace()))
     assert shown[-1] == "  2  numbers  What is it times 7? ← 1 → 28   0.2 s"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         StoreError,
         WorkerError,
     )
-    from dirigent.estimate import Estimate, estimate
-    from dirigent.execute import Execution, execute
+    from dirigent.estimating import Estimate, estimate
+    from dirigent.execution import Execution, execute
     from dirigent.grammar import plan_grammar, plan_schema
     from dirigent.limits import Budget, Ledger, Limits
     from dirigent.messages import Image, Message, Reply, Request, Schema, Text, Tool, ToolCall, Usage
@@ -99,8 +99,8 @@ _MODULES = {
     "dirigent.conduct": "Conductor",
     "dirigent.errors": "ConfigError CostError DeadlineError DirigentError GradeError LimitError PlanError "
     "StoreError WorkerError",
-    "dirigent.estimate": "Estimate estimate",
-    "dirigent.execute": "Execution execute",
+    "dirigent.estimating": "Estimate estimate",
+    "dirigent.execution": "Execution execute",
     "dirigent.grammar": "plan_grammar plan_schema",
     "dirigent.limits": "Budget Ledger Limits",
     "dirigent.messages": "Image Message Reply Request Schema Text Tool ToolCall Usage",

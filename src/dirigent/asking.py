@@ -2,7 +2,7 @@
 
 The caller's settings are narrowed to the step: its messages hold what the plan lets it read, tools go to who can call
 them, the answer's shape is the last step's alone, and deadline and budget are the tighter of the step's and the run's.
-Pure but for the clock. When a step is asked, and what becomes of its reply, is `execute.py`'s part.
+Pure but for the clock. When a step is asked, and what becomes of its reply, is `execution.py`'s part.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ models) is held here.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -56,7 +57,7 @@ class Builder:
             breaker_rest_s=worker.breaker_rest_s,
             requests_per_minute=worker.requests_per_minute,
             concurrency=worker.concurrency,
-            cache=home() / "replies" / worker.name if worker.cache else None,
+            cache=_reply_folder(worker) if worker.cache else None,
         )
         return with_defaults(wrapped, worker)
 
@@ -119,6 +120,16 @@ class Builder:
     def _path(self, path: str) -> Path:
         """Relative to the config file's folder."""
         return self._loaded.folder / Path(path).expanduser()
+
+
+SHAPING = ("kind", "base_url", "extra", "weights", "adapter", "merged", "path", "replies")
+"""Settings that a request does not show and an answer depends on."""
+
+
+def _reply_folder(worker: WorkerConfig) -> Path:
+    """Where its replies are kept; another one once it is set otherwise."""
+    settings = msgspec.json.encode([getattr(worker, name) for name in SHAPING], order="deterministic")
+    return home() / "replies" / worker.name / hashlib.sha256(settings).hexdigest()[:16]
 
 
 class Unusable:

@@ -23,11 +23,12 @@ import msgspec
 
 from dirigent.drafting import drafted_plan
 from dirigent.errors import ConfigError, DirigentError, PlanError, WorkerError
-from dirigent.execute import Execution, execute
+from dirigent.execution import Execution, execute
 from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
     Event,
+    Finish,
     Message,
     Observe,
     Reply,
@@ -36,8 +37,9 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
+from dirigent.metered import note_attempts
 from dirigent.plan import Plan
-from dirigent.planner import Brief, Planner, Previous
+from dirigent.planner import Brief, LanguagePlanner, Planner, Previous
 from dirigent.pool import Pool
 from dirigent.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
 from dirigent.trace import (
@@ -49,6 +51,7 @@ from dirigent.trace import (
     RunStatus,
     StepDelta,
     StepEnded,
+    StepReassigned,
     StepRecord,
     Trace,
     total_usage,
@@ -126,8 +129,8 @@ class Conductor:
         run = _Run(self, state, options or Request(()), observe, stream=stream, journal=journal)
         try:
             await run.conduct()
-        except asyncio.CancelledError:
-            run.finish("cancelled", "the run was cancelled")
+        except asyncio.CancelledError as cancelled:
+            note_attempts(cancelled, run.finish("cancelled", "the run was cancelled").attempts)
             raise
         except DirigentError as error:
             return run.finish("failed", str(error), cause=error)
@@ -158,22 +161,29 @@ class Conductor:
         return run.rounds[0]
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        """Answer as a Worker. Where the answer cannot be taken back, it is streamed as it is written."""
+        """Answer as a Worker. It is streamed as it is written where no later round can take it back, else whole."""
         if _depth.get() >= MAX_DEPTH:
             said = f"conductors are nested deeper than {MAX_DEPTH}"
             raise WorkerError(said, said=said, worker=self.info.name, fault="request")
         token = _depth.set(_depth.get() + 1)
+        words = _AnswerWords(observe)
+        live = observe is not ignore and self.limits.max_rounds == 1
         try:
-            trace = await self.run(request.messages, options=request, observe=_answer_deltas(observe))
+            trace = await self.run(request.messages, options=request, observe=words if live else ignore)
         finally:
             _depth.reset(token)
+        if words.taken_back:
+            said = "its answer broke off, and another's cannot continue it; ask again"
+            raise WorkerError(said, said=said, worker=self.info.name, fault="reply", attempts=trace.attempts)
         if trace.status not in ("done", "waiting"):
             said = trace.error_for_caller
             raise WorkerError(trace.error, said=said, worker=self.info.name, attempts=trace.attempts)
+        if trace.answer and not live:
+            observe(Delta(trace.answer))
         return Reply(
             text=trace.answer,
             tool_calls=trace.tool_calls,
-            finish="tool_calls" if trace.tool_calls else "stop",
+            finish=_finish(trace),
             usage=total_usage(trace.attempts),
             cost_usd=trace.cost_usd,
             attempts=trace.attempts,
@@ -184,7 +194,8 @@ class Conductor:
     def _require_prices(self) -> None:
         if self.limits.max_cost_usd is None and self.limits.max_step_cost_usd is None:
             return
-        for info in self.pool.infos:
+        asked = [self.planner.worker.info] if isinstance(self.planner, LanguagePlanner) else []
+        for info in (*self.pool.infos, *asked):
             if info.price is None:
                 raise ConfigError(
                     f'a cost cap needs a price for worker "{info.name}"; '
@@ -192,20 +203,32 @@ class Conductor:
                 )
 
 
-def _answer_deltas(observe: Observe) -> Observe:
-    """An observer of a run that passes on the text of each plan's last step."""
-    if observe is ignore:
-        return ignore
-    last_index = -1
+def _finish(trace: Trace) -> Finish:
+    """Why the answering step ended; a tool that the answer did not wait for is no reason."""
+    if trace.tool_calls:
+        return "tool_calls"
+    reply = trace.steps[-1].reply if trace.steps else None
+    return "stop" if reply is None or reply.finish == "tool_calls" else reply.finish
 
-    def pass_on(event: Event) -> None:
-        nonlocal last_index
+
+class _AnswerWords:
+    """An observer of a run of one round that passes on the text of its last step."""
+
+    def __init__(self, observe: Observe) -> None:
+        self.taken_back = False
+        """Whether another worker began the step anew after words of it had been passed on."""
+        self._observe = observe
+        self._last_index = -1
+        self._begun = False
+
+    def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
-            last_index = len(event.plan.steps) - 1
-        elif isinstance(event, StepDelta) and event.index == last_index and event.round == 0:
-            observe(Delta(event.text))
-
-    return pass_on
+            self._last_index = len(event.plan.steps) - 1
+        elif isinstance(event, StepReassigned) and event.index == self._last_index:
+            self.taken_back = self._begun
+        elif isinstance(event, StepDelta) and event.index == self._last_index and not self.taken_back:
+            self._begun = True
+            self._observe(Delta(event.text))
 
 
 class _Run:

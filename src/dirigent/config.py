@@ -69,6 +69,12 @@ class Profile(Limits, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.repairs < 0:
+            raise ValueError(f"repairs must be 0 or more, not {self.repairs}")
+        if self.planner_output_tokens < 1:
+            raise ValueError(f"planner_output_tokens must be above 0, not {self.planner_output_tokens}")
+        if not 0 <= self.temperature <= 2:
+            raise ValueError(f"temperature must be 0 to 2, not {self.temperature:g}")
         if self.version and not re.fullmatch(VERSION, self.version):
             raise ValueError(f'version must be a date such as "2026-11-15", not "{self.version}"')
 

@@ -6,6 +6,7 @@ the plan is for: that is `conduct.py`'s part. What makes a plan of a draft is `p
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ import msgspec
 
 from dirigent.errors import DeadlineError, DirigentError, PlanError
 from dirigent.limits import within
+from dirigent.metered import attempts_of
 from dirigent.plan import Plan, parse_plan
 from dirigent.planner import Brief, Draft, Planner
 from dirigent.trace import DraftRecord
@@ -58,9 +60,12 @@ async def _drafted(planner: Planner, brief: Brief, end: _End) -> Draft:
     try:
         return await within(max(0.0, deadline - time.monotonic()), planner.draft(brief))
     except TimeoutError as timeout:
-        end(Draft("", "lists"), "ran out of time")
+        end(Draft("", "lists", attempts=attempts_of(timeout.__cause__)), "ran out of time")
         limit = brief.limits.deadline_s
         raise DeadlineError(f"the deadline of {limit:g} s passed while {planner.name} planned") from timeout
+    except asyncio.CancelledError as cancelled:
+        end(Draft("", "lists", attempts=attempts_of(cancelled)), "the run was cancelled")
+        raise
     except DirigentError as error:
         end(Draft("", "lists", attempts=error.attempts), str(error))
         raise

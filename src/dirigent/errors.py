@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from dirigent.messages import Attempt
+    from dirigent.messages import Attempt, Usage
 
 
 class DirigentError(Exception):
@@ -80,6 +80,9 @@ class WorkerError(DirigentError):
     Its text may quote what a provider wrote and name an address of the operator's. `said` is what callers may read
     in its place; without it they get the fault in our own words.
     """
+
+    usage: Usage | None = None
+    """What the provider counted of a reply that came whole and cannot be used: it is billed all the same."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -50,12 +51,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         positive = ("deadline_s", "step_deadline_s", "max_output_tokens", "max_run_output_tokens", "max_tool_rounds")
         for name in positive:
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
+            if value is not None and not 0 < value < math.inf:  # no trace could be read back that says so
+                raise ValueError(f"{name} must be above 0 and finite, not {value}")
         for name in ("max_cost_usd", "max_step_cost_usd"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} must be 0 or more, not {value}")
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be 0 or more and finite, not {value}")
 
 
 class Hold(msgspec.Struct, frozen=True):

@@ -44,9 +44,9 @@ class Metered:
     """Enters every call in the request's ledger and gives it an `Attempt`, whatever becomes of it.
 
     A call that was cancelled, or broke off after its first words, is charged for its input and for what it
-    had written, by estimate: the provider bills that too. One that comes to more than was set aside for it is
-    charged in full and marked. A worker without a price costs 0 here; that a run with a cost cap refuses it is
-    the conductor's matter.
+    had written, by estimate: the provider bills that too. So is a reply that came whole and cannot be used, by what
+    its provider counted. One that comes to more than was set aside for it is charged in full and marked. A worker
+    without a price costs 0 here; that a run with a cost cap refuses it is the conductor's matter.
     """
 
     keeps_book = True
@@ -74,7 +74,7 @@ class Metered:
             reply = await self.worker.ask(request, observe=watched.observe)
             attempt = self._attempt(_counted(request, reply), started, cost_usd=reply.cost_usd)
         except WorkerError as error:
-            used = _estimated(request, watched) if watched.chars else Usage()
+            used = error.usage or (_estimated(request, watched) if watched.chars else Usage())
             attempt = self._attempt(used, started, error=str(error))
             error.worker = error.worker or self.info.name
             error.attempts = (attempt,)
@@ -186,16 +186,21 @@ def _counted(request: Request, reply: Reply) -> Usage:
     if reply.usage != Usage():
         return reply.usage
     called = "".join(call.name + call.arguments for call in reply.tool_calls)
-    return Usage(_input_tokens(request), estimate_tokens(reply.text + called))
+    return Usage(input_tokens(request), estimate_tokens(reply.text + called))
 
 
 def _estimated(request: Request, watched: Watched) -> Usage:
     """What a call that broke off has used: its input, and as much output as was seen."""
-    return Usage(_input_tokens(request), -(-watched.chars // 4))
+    return Usage(input_tokens(request), -(-watched.chars // 4))
 
 
-def _input_tokens(request: Request) -> int:
-    return sum(estimate_tokens(message.text) for message in request.messages)
+def input_tokens(request: Request) -> int:
+    """Tokens of a request's input where nobody has counted, at the usual four characters a token."""
+    texts = [message.text for message in request.messages]
+    texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
+    texts += [tool.name + tool.description + str(tool.parameters) for tool in request.tools]
+    images = sum(len(message.images) for message in request.messages)
+    return sum(map(estimate_tokens, texts)) + images * IMAGE_TOKENS
 
 
 def _described(error: BaseException) -> str:

@@ -133,9 +133,7 @@ def _mark(secret: str, purpose: str) -> str:
 
 
 def _with_text(message: Message, *, before: str, after: str) -> Message:
-    """The message with words around it, its images and role kept."""
-    if message.role != "user":
-        return Message("user", f"{before}(see above)\n\n{after}")
+    """A user's message with words around it, its images kept."""
     if isinstance(message.content, str):
         return Message("user", f"{before}{message.content}\n\n{after}")
     return Message("user", (Text(before), *message.content, Text(f"\n\n{after}")))

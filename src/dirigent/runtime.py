@@ -130,8 +130,11 @@ class Runtime:
                 raise ConfigError('planner "conductor" needs planner_worker (--worker): who has the trained adapter')
             planner_names = (self.pool.require(settings.planner_worker),)
             pool = pool.without(planner_names)
-        elif settings.planner_worker:
-            pool.require(settings.planner_worker)
+        elif settings.planner_worker and self.pool.require(settings.planner_worker) not in pool:
+            raise ConfigError(
+                f'planner_worker "{settings.planner_worker}" is not among the workers that plans may use; '
+                "add it to the profile's workers"
+            )
         for name in (*pool.names, *planner_names):
             if name in self.problems:
                 raise ConfigError(self.problems[name])

@@ -148,14 +148,17 @@ class Trace(msgspec.Struct, frozen=True):
     @property
     def plan(self) -> Plan | None:
         """The plan whose last step gave the answer."""
-        rounds = [r for r in self.rounds if r.plan is not None and r.plan.steps]
-        return rounds[-1].plan if rounds else None
+        return self._answering([r for r in self.rounds if r.plan is not None and r.plan.steps]).plan
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """The steps of the round that gave the answer."""
-        rounds = [r for r in self.rounds if r.steps]
-        return rounds[-1].steps if rounds else ()
+        """The steps of the round that gave the answer; of a run that gave none, the last that were carried out."""
+        return self._answering([r for r in self.rounds if r.steps]).steps
+
+    def _answering(self, rounds: Sequence[Round]) -> Round:
+        """Of these rounds the last; but where a later one came to nothing, the one whose answer stands."""
+        answered = [r for r in rounds if r.steps and r.steps[-1].status == "done"] if self.status == "done" else ()
+        return (answered or rounds or (Round(()),))[-1]
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -224,8 +227,8 @@ def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
     used = RunUsage(*(getattr(now, name) - getattr(then, name) for name in RunUsage.__struct_fields__))
     return msgspec.structs.replace(  # another step may be the answering one now
         used,
-        orchestration_input_tokens=min(used.orchestration_input_tokens, used.input_tokens),
-        orchestration_output_tokens=min(used.orchestration_output_tokens, used.output_tokens),
+        orchestration_input_tokens=max(0, min(used.orchestration_input_tokens, used.input_tokens)),
+        orchestration_output_tokens=max(0, min(used.orchestration_output_tokens, used.output_tokens)),
     )
 
 

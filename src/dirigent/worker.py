@@ -6,6 +6,7 @@ and so is a whole Conductor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
@@ -25,6 +26,12 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: cached input costs as much as other input."""
     cache_write_input: float | None = None
     """Input that the provider puts into its cache (Anthropic). None: it costs as much as other input."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be 0 or more, not {value:g}")  # below, a call would be money back
 
     def of(self, usage: Usage) -> float:
         """What a call with this usage costs, in USD."""

@@ -214,8 +214,12 @@ def _at_vendor(worker: WorkerConfig, *, label: str) -> WorkerConfig:
     """Fill the address and the key's variable. A vendor's key is never offered to another address."""
     served_by = vendor(str(worker.kind), worker.base_url)
     base_url = (worker.base_url or (served_by.base_url if served_by else "")).rstrip("/")
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a bracket that is not closed, or a port that is none
+        usable = False
+    if not usable:
         raise ConfigError(f'"base_url" in {label} must be an http(s) address, not "{base_url}"')
     if parts.username or parts.password or parts.query:
         raise ConfigError(f'"base_url" in {label} must hold no user, password or query; use api_key_env')

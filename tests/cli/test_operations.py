@@ -148,3 +148,10 @@ def test_a_wrong_setting_keeps_the_server_from_starting(run: Run, own_place: Pat
     ran = run("serve")
     assert ran.code == 2
     assert 'did you mean "port"?' in ran.err
+
+
+def test_a_wrong_flag_keeps_the_server_from_starting(run: Run, own_place: Path) -> None:
+    (own_place / "dirigent.toml").write_text(POOL)
+    ran = run("serve", "--port", "0", "--grace", "100000")
+    assert ran.code == 2
+    assert "grace_s must be above 0 and at most a day" in ran.err

@@ -61,6 +61,29 @@ async def test_each_wire_answers_with_one_object_on_stdout(own_place: Path, kind
     assert done.object["cost_usd"] > 0
 
 
+async def test_a_question_that_is_no_utf_8_is_asked_with_marks(own_place: Path) -> None:
+    async with StubProvider(key=KEY) as stub:
+        (own_place / "dirigent.toml").write_text(worker("w", stub.url("openai")) + SINGLE)
+        done = await ran("ask", "caf\udce9?", "--json")
+        assert "caf\N{REPLACEMENT CHARACTER}?" in done.object["answer"]
+        process = await asyncio.create_subprocess_shell(
+            f"printf 'caf\\351?' | {sys.executable} -m dirigent ask -",
+            env=os.environ | {"STUB_KEY": KEY, "PYTHONIOENCODING": "utf-8:strict"},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await process.communicate()
+    assert "caf\N{REPLACEMENT CHARACTER}?" in out.decode()
+
+
+async def test_a_worker_with_a_cache_is_checked_by_asking_it(own_place: Path) -> None:
+    async with StubProvider(key=KEY) as stub:
+        cached = worker("w", stub.url("openai")) + "cache = true\ntemperature = 0\n"
+        (own_place / "dirigent.toml").write_text(cached)
+        up = await ran("pool", "check")
+    down = await ran("pool", "check")
+    assert (up.code, down.code) == (0, 1)
+
+
 async def test_a_dead_worker_is_replaced_and_not_with_no_reassign(own_place: Path) -> None:
     async with StubProvider() as stub:
         dead, alive = worker("dead", stub.url("openai", fault="500")), worker("alive", stub.url("openai"))

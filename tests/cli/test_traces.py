@@ -59,6 +59,12 @@ def test_a_file_that_cannot_be_written_is_exit_2(run: Run, kept: str) -> None:
     assert "cannot be written" in ran.err
 
 
+def test_a_wrong_status_leaves_the_file_that_is_there(run: Run, kept: str, own_place: Path) -> None:
+    (own_place / "out.jsonl").write_text("kept")
+    assert run("traces", "export", "-o", "out.jsonl", "--status", "dun").code == 2
+    assert (own_place / "out.jsonl").read_text() == "kept"
+
+
 def test_an_unknown_id_is_exit_1(run: Run, kept: str) -> None:
     ran = run("traces", "show", "zzzz")
     assert (ran.code, ran.out) == (1, "")

@@ -250,3 +250,11 @@ def test_a_runs_metrics_are_kept_as_far_as_they_are_drawn() -> None:
     rows = [{"kind": "train", "step": 1, "valid": 0.123456, "loss": 3.0}, {"kind": "dev", "step": 1, "valid": 1.0}]
     kept = program.thinned("".join(json.dumps(row) + "\n" for row in rows))
     assert kept == '{"kind": "train", "step": 1, "valid": 0.1235}\n'
+
+
+def test_steps_that_a_killed_run_took_twice_are_drawn_once() -> None:
+    """Killed after step 4, resumed from step 2, and at step 3 now."""
+    rows = [{"kind": "train", "step": step, "valid": valid} for step, valid in enumerate((0.1, 0.2, 0.3, 0.4), 1)]
+    rows.append({"kind": "train", "step": 3, "valid": 0.9})
+    kept = program.thinned("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(row["step"], row["valid"]) for row in map(json.loads, kept.splitlines())] == [(1, 0.1), (2, 0.2), (3, 0.9)]

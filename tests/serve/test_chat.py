@@ -191,6 +191,9 @@ async def test_a_dry_run_plans_and_prices_but_asks_no_worker(server: Server) -> 
     assert 0 < answer.object["estimate"]["low_usd"] < answer.object["estimate"]["high_usd"]
     assert [call.model for call in server.stub.calls] == ["boss"]
     assert (await usage(server.service.store)).calls == 1  # the planning itself is in the book
+    page = server.service.metrics.page().decode()
+    assert 'dirigent_calls_total{outcome="done",worker="boss"} 1.0' in page
+    assert "dirigent_runs_total{" not in page
 
 
 async def test_a_dry_run_is_settled_when_its_caller_hears_of_it(start: Start) -> None:

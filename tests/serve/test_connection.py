@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dirigent.serve import connection
 from dirigent.serve.connection import _Joining
 from tests.serve.conftest import Server, Start
 
@@ -119,6 +120,58 @@ async def test_an_endless_header_is_431_and_the_end(start: Start, most: int) -> 
     await asyncio.sleep(0.1)
     wire.writer.write(b"z" * 1000)  # in a piece of its own, so that all was read before the server hangs up
     assert (await wire.rest()).startswith(b"HTTP/1.1 431 ")
+    await wire.close()
+
+
+async def test_an_endless_header_behind_a_request_under_way_is_the_end(start: Start) -> None:
+    server = await start(max_header_bytes=2048)
+    release = asyncio.Event()
+
+    async def late(_call: object) -> str:
+        await release.wait()
+        return "late but whole"
+
+    server.stub.answer = late
+    wire = await Wire.open(server)
+    wire.writer.write(wire.request())
+    call = await server.stub.called(1)
+    for piece in (b"GET / HTTP/1.1\r\nX-Long: ", b"z" * 2000, b"z" * 1000):
+        wire.writer.write(piece)
+        await asyncio.sleep(0.1)
+    assert await wire.rest() == b"", "nothing is said in the middle of another reply"
+    await asyncio.wait_for(call.ended.wait(), 5)
+    assert call.aborted
+    await wire.close()
+
+
+async def test_what_is_left_of_a_refused_body_is_taken_so_that_its_refusal_is_read(server: Server) -> None:
+    wire = await Wire.open(server)
+    size, piece = 300_000, b"x" * 10_000
+    lines = ("POST /v1/chat/completions HTTP/1.1", f"Host: {wire.host}", f"Content-Length: {size}", "", "")
+    wire.writer.write("\r\n".join(lines).encode())
+    refused = await wire.answer()
+    assert refused.startswith(b"HTTP/1.1 415 ")
+    for _ in range(size // len(piece)):
+        wire.writer.write(piece)
+        await wire.writer.drain()
+        await asyncio.sleep(0.002)
+    wire.writer.write(wire.request())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 "), "the connection is as good as before"
+    await wire.close()
+
+
+async def test_what_is_left_of_a_refused_body_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MAX_BODY_BYTES", 20_000)
+    wire = await Wire.open(server)
+    lines = ("POST /v1/chat/completions HTTP/1.1", f"Host: {wire.host}", "Transfer-Encoding: chunked", "", "")
+    wire.writer.write("\r\n".join(lines).encode())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    wire.writer.write(b"0\r\nX-Trailer: ")
+    for _ in range(3):
+        wire.writer.write(b"z" * 10_000)
+        await asyncio.sleep(0.1)
+    with contextlib.suppress(ConnectionResetError):
+        assert await wire.rest() == b""
     await wire.close()
 
 

@@ -171,6 +171,40 @@ async def test_a_caller_who_left_may_ask_again(server: Server, wait_until: Any) 
     assert len(server.stub.calls) == 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_budget_that_allowed_no_call_is_asked_again_another_day(server: Server, stream: bool) -> None:
+    made = await create_key(server.service.store, Caller(budget_day_usd=0.0))
+    headers = ONCE | {"Authorization": f"Bearer {made.text}"}
+    for _ in range(2):
+        refused = await server.chat(headers=headers, stream=stream)
+        assert refused.status == 402
+        assert "Idempotent-Replayed" not in refused.headers
+
+
+async def test_a_background_run_that_its_caller_left_is_not_begun_again(server: Server) -> None:
+    release = asyncio.Event()
+
+    async def late(call: StubCall) -> str:
+        await release.wait()
+        return "late"
+
+    server.stub.answer = late
+    body = {"model": "worker/alpha", "input": "hi", "background": True, "stream": True}
+    async with server.session.post(server.url + "/v1/responses", json=body, headers=ONCE) as streamed:
+        assert await streamed.content.readline() == b"event: response.created\n"
+        run_id = streamed.headers["X-Dirigent-Trace-Id"]
+        streamed.close()
+    await server.stub.called(1)
+    async with asyncio.timeout(10):
+        while (again := await server.request("POST", "/v1/responses", json=body, headers=ONCE)).status == 409:
+            if again.error["code"] != "idempotency_running":  # else the server has not noticed yet
+                break
+    assert (again.status, again.error["code"]) == (409, "idempotency_not_kept")
+    assert run_id in again.error["message"]
+    release.set()
+    assert len(server.stub.calls) == 1
+
+
 async def test_a_reply_that_is_too_long_is_not_kept_and_says_so(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,10 +283,13 @@ async def test_a_request_that_ended_two_processes_is_not_tried_a_third_time(
 
 
 def test_which_replies_stand() -> None:
-    assert _stands(200, "")
-    assert _stands(402, "a run that was carried out")
-    assert not _stands(402, "")
-    assert not any(_stands(status, "run") for status in (499, 500, 503))
+    carried_out = {"X-Dirigent-Trace-Id": "run", "X-Dirigent-Cost-USD": "0.000000001"}
+    assert _stands(200, {})
+    assert _stands(402, carried_out)
+    assert not _stands(402, {})
+    assert not _stands(402, carried_out | {"X-Dirigent-Cost-USD": "0.000000000"})
+    assert _stands(400, carried_out | {"X-Dirigent-Cost-USD": "0.000000000"})
+    assert not any(_stands(status, carried_out) for status in (499, 500, 503))
     assert _broke_off(b'data: {"a":1}\n\ndata: {"error":{"message":"x"}}\n\n')
     assert _broke_off(b"event: response.failed\ndata: {}\n\n")
     assert not _broke_off(b"data: [DONE]\n\n")

@@ -336,6 +336,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens"),
     ({"top_k": 5}, "top_k"),
     ({"temperature": 1.5}, "temperature"),
+    ({"stop_sequences": [""]}, "stop_sequences"),
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [RESULT]}]}, "messages[0].content[0].tool_use_id"),

@@ -372,8 +372,13 @@ async def test_calls_come_one_at_a_time_where_that_is_asked_for(
 
 # ---- refused ----------------------------------------------------------------------------------------------
 
+DEEP: list[Any] = []
+for _ in range(70):
+    DEEP = [DEEP]
+SAID = {"role": "assistant", "content": [{"type": "output_text", "text": "y", "annotations": DEEP}]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "conv_1"}, "conversation"),
+    ({"input": [SAID, {"role": "user", "content": "x"}]}, "input[0].content[0].annotations"),
     ({"input": []}, "input"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     ({"input": [{"role": "user", "content": "x", "colour": "red"}]}, "input[0].colour"),

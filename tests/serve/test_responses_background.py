@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import delete
 
 from dirigent.serve.service import Service
+from dirigent.store.keys import Caller, create_key
 from dirigent.store.tables import traces
 from dirigent.trace import Trace
 from tests.serve.conftest import Server, by_model
@@ -138,6 +139,16 @@ async def test_it_holds_its_place_while_it_runs(server: Server, wait_until: Wait
     release.set()
     await ended(server, id)
     await wait_until(lambda: server.service.admission.in_flight == 0)
+
+
+async def test_one_after_the_other_is_one_at_a_time(server: Server) -> None:
+    made = await create_key(server.service.store, Caller(concurrency=1))
+    headers = {"Authorization": f"Bearer {made.text}"}
+    for _ in range(20):
+        begun = await respond(server, background=True, headers=headers)
+        assert begun.status == 200, begun.text
+        while begun.object["status"] == "in_progress":
+            begun = await server.get(f"/v1/responses/{begun.object['id']}", headers=headers)
 
 
 async def test_its_tool_calls_wait_for_their_results(server: Server) -> None:

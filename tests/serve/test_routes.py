@@ -27,7 +27,8 @@ async def test_traces_are_listed_and_shown(server: Server) -> None:
     assert [row["id"] for row in found] == ids[:1]
     shown = (await server.get(f"/v1/traces/{ids[0]}")).object
     assert shown["question"][0]["content"] == "question 0"
-    for query in ("limit=0", "limit=x", "limit=201", "status=odd", "since=yesterday", "colour=red"):
+    beyond = "since=0001-01-01T00:00:00%2B10:00"  # a day that is not in the calendar where UTC is
+    for query in ("limit=0", "limit=x", "limit=201", "status=odd", "since=yesterday", beyond, "colour=red"):
         answer = await server.get(f"/v1/traces?{query}")
         assert (answer.status, answer.error["param"]) == (400, query.split("=")[0])
     assert (await server.get("/v1/traces/ffff")).status == 404

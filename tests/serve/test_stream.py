@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dirigent.conduct import Conductor
+from dirigent.errors import StoreError
 from dirigent.messages import Delta, Observe, Reply, Request, ToolCall, ignore
 from dirigent.planners.fixed import Single
 from dirigent.pool import Pool
@@ -132,6 +133,38 @@ async def test_a_fault_before_the_first_byte_has_its_own_status(server: Server) 
     server.stub.faults = ["500"]
     answer = await server.chat(stream=True)
     assert (answer.status, answer.error["code"]) == (503, "worker_failed")
+
+
+ROUTES: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50},
+}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(("error", "status"), [(StoreError("locked"), 503), (RuntimeError("something inside"), 500)])
+async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str, error: Exception, status: int
+) -> None:
+    """As where a rule cannot be put in the audit log, or a waiting run cannot be taken up."""
+
+    async def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dirigent.serve.stream.conducted", failing)
+    answer = await server.request("POST", path, json={"model": "worker/alpha", "stream": True} | ROUTES[path])
+    assert (answer.status, answer.error["code"]) == (status, {503: "store_failed", 500: "bug"}[status])
+    assert str(error) not in answer.text
+    assert server.service.admission.in_flight == 0
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_whoever_has_read_the_last_byte_holds_no_place_any_more(server: Server, path: str) -> None:
+    body = {"model": "worker/alpha", "stream": True} | ROUTES[path]
+    for _ in range(20):
+        assert (await server.request("POST", path, json=body)).status == 200
+        assert server.service.admission.in_flight == 0
 
 
 @pytest.mark.parametrize("fault", ["truncated-sse", "reset-mid-stream"])

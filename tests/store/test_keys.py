@@ -195,6 +195,7 @@ async def test_an_ambiguous_beginning_lists_the_keys(url: str, monkeypatch: pyte
         (Caller(budget_month_usd=float("inf")), "not inf"),
         (Caller(requests_per_minute=0), "requests_per_minute must be 1 or more, not 0"),
         (Caller(concurrency=-2), "concurrency must be 1 or more, not -2"),
+        (Caller(retention_days=1_000_000), "retention_days must be at most 36,500, not 1,000,000"),
         (Caller(allow=("a", "b"), deny=("b",)), "b: both allowed and denied"),
     ],
 )

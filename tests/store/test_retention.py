@@ -6,16 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 
 from dirigent.errors import ConfigError
 from dirigent.limits import Quote
 from dirigent.store import Store, audit, retention
+from dirigent.store.feedback import Verdict, add_feedback, feedback_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import StoreLedger, usage
 from dirigent.store.moments import utc_text
 from dirigent.store.retention import Pruned, prune
-from dirigent.store.tables import feedback, idempotency, responses, run_states
+from dirigent.store.tables import feedback, idempotency, keys, responses, run_states
 from tests.store.samples import a_trace
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -65,6 +66,29 @@ async def test_without_days_for_everybody_only_keys_with_their_own_lose_runs(url
         await keep(store, "others", caller=None, days=1000)
         assert (await prune(store, days=None, at=NOW)).traces == 1
         assert await ids(store) == {"others"}
+
+
+async def test_a_key_from_before_days_were_bounded_keeps_nobodys_runs(url: str) -> None:
+    async with Store.open(url) as store:
+        key_id = (await create_key(store, Caller(label="for ever", retention_days=1))).row.caller.key_id
+        caller = Caller(key_id, label="for ever", retention_days=1_000_000)
+        kept = update(keys).values(caller=msgspec.json.encode(caller).decode())
+        await store.write(lambda connection, _: connection.execute(kept).rowcount, prepare=lambda: None)
+        await keep(store, "its own", caller=caller, days=1000)
+        await keep(store, "others", caller=None, days=1000)
+        assert (await prune(store, days=30, at=NOW)).traces == 1
+        assert await ids(store) == {"its own"}
+
+
+async def test_a_verdict_goes_with_its_run_however_late_it_was_given(url: str) -> None:
+    async with Store.open(url) as store:
+        caller = (await create_key(store, Caller(label="a"))).row.caller
+        for id, days in (("old", 50), ("young", 20)):
+            await keep(store, id, caller=caller, days=days)
+            assert await add_feedback(store, Verdict(id, caller.key_id, 1.0, "what I asked for")) == "kept"
+        assert await prune(store, days=30, at=NOW) == Pruned(traces=1, feedback=1)
+        assert await feedback_of(store, "old") == []
+        assert len(await feedback_of(store, "young")) == 1
 
 
 async def test_what_belongs_to_a_run_goes_with_it(url: str) -> None:

@@ -6,16 +6,18 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from dirigent.errors import StoreError
-from dirigent.store import Store
+from dirigent.store import Store, writer
 from dirigent.store.engine import open_engine, writing
 from dirigent.store.traces import INSERT_ROW, to_row
+from dirigent.store.writer import Writer
 from tests.store.samples import a_trace, busy_writer
 
 
@@ -24,6 +26,23 @@ async def test_500_saves_at_once_share_a_few_commits(url: str):
         await asyncio.gather(*(store.save(a_trace(f"{n:03}")) for n in range(500)))
         assert len(await store.list(limit=None)) == 500
         assert store.commits <= 50
+
+
+async def test_no_commit_holds_more_pieces_than_its_bound(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer, "MAX_BATCH", 10)
+    sizes: list[int] = []
+    commit = Writer._commit
+
+    def noted(self: Writer, jobs: Sequence[Any]) -> None:
+        sizes.append(len(jobs))
+        commit(self, jobs)
+
+    monkeypatch.setattr(Writer, "_commit", noted)
+    async with Store.open(url) as store:
+        write = store.write(lambda *_: None, prepare=lambda: None)
+        await asyncio.gather(write, *(store.save(a_trace(f"{n:03}")) for n in range(34)))
+        assert len(await store.list(limit=None)) == 34
+    assert sizes == [10, 10, 10, 5]
 
 
 async def test_a_piece_of_work_that_fails_takes_no_neighbour_with_it(url: str):
@@ -174,7 +193,7 @@ def test_what_was_acknowledged_survives_a_kill(url: str):
 
 SAVER = """
 import asyncio, itertools, sys
-from dirigent.store import Store
+from dirigent.store import Store, writer
 from tests.store.samples import a_trace
 
 async def save_for_ever(store, ids):

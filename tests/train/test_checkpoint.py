@@ -35,6 +35,26 @@ def test_a_checkpoint_counts_once_it_is_sealed(tmp_path: Path) -> None:
     assert latest(tmp_path) == (folder, 3)
 
 
+def test_before_a_checkpoint_counts_all_that_leads_to_its_files_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own name included: older checkpoints are deleted next, and of the two a crash could keep neither."""
+    folder = folder_of(tmp_path, 3)
+    (folder / "outer" / "inner").mkdir(parents=True)
+    (folder / "outer" / "inner" / "weights.bin").write_text("weights")
+    synced: list[Path] = []
+
+    def spied(descriptor: int) -> None:
+        assert not (folder / MARKER).exists()
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dirigent.train.checkpoint.os.fsync", spied)
+        patch.setattr("dirigent.train.checkpoint.write_durably", lambda path, data: None)
+        seal(folder, step=3)
+    assert set(synced) == {tmp_path, folder, *folder.rglob("*")}
+
+
 def test_the_newest_whole_checkpoint_is_taken_by_number_not_by_name(tmp_path: Path) -> None:
     for step in (9, 10):
         seal(folder_of(tmp_path, step), step=step)

@@ -188,6 +188,15 @@ def test_seeds_are_put_together_as_mean_and_spread() -> None:
         over_seeds([[Claim("a")], [Claim("b")]])
 
 
+def test_a_line_that_was_measured_for_one_of_three_seeds_is_no_mean_of_three() -> None:
+    all_three = Claim("a", value=0.7, interval=(0.6, 0.8), n=10)
+    once = Claim("control", "points", 0.2, (0.1, 0.3), n=10)
+    table = over_seeds([[all_three, once], *([[all_three, Claim("control", "points")]] * 2)])
+    assert [(line.seeds, line.spread) for line in table] == [(3, (0.7, 0.7)), (1, None)]
+    assert "| control | +20.0 (1 seed) | +10.0 to +30.0 |" in as_table(table)
+    assert "| a | 70.0% (70.0% to 70.0%) |" in as_table(table)
+
+
 def test_a_run_needs_a_rollout_for_every_row() -> None:
     with pytest.raises(ConfigError, match="1 rows, 0 rollouts"):
         Run(ROWS[:1], ())

@@ -156,6 +156,14 @@ def test_pass_at_k_is_the_chance_that_k_draws_hold_a_right_one() -> None:
         plan_pass_at([row], [good])
 
 
+def test_a_rollout_that_was_dropped_costs_pass_at_k_its_row_and_not_the_table() -> None:
+    row, other = (one.row for one in solvable(SWAPPED)[:2])
+    good, bad = scored(right(row), correct=True), scored(None)
+    found = plan_pass_at([row] * 2 + [other] * 2, [good, bad, bad, DROPPED], k=2)
+    assert found.answer == share([1.0])
+    assert plan_pass_at([row] * 2, [good, DROPPED], k=2).answer is None
+
+
 def test_a_minimal_pair_is_right_when_both_of_it_are() -> None:
     tasks = [task for task in generate("test", 200, seed=5) if task.tags.get("pair_kind") == "swap"]
     rows = [row_of(task) for task in tasks]

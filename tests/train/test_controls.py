@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,23 @@ from dirigent.train.decode import Sample
 from dirigent.train.direct import DirectResult
 from dirigent.train.grpo import load_state
 from dirigent.train.policy import Policy
-from dirigent.train.recipe import BaseSettings, DirectRecipe, PolicySettings, Recipe, SecondRoundSettings, TinySettings
+from dirigent.train.recipe import (
+    BaseSettings,
+    DirectRecipe,
+    GrpoSettings,
+    PolicySettings,
+    Recipe,
+    SecondRoundSettings,
+    TinySettings,
+)
 from dirigent.train.reward import Scored
-from dirigent.train.rft import imitate, right_lessons
+from dirigent.train.rft import imitate, rates, right_lessons
 from dirigent.train.rollouts import Group
 from dirigent.train.run import carry_out, train
 from dirigent.train.scorer import open_scorer
-from dirigent.train.sft import SftSettings, with_adapter
+from dirigent.train.sft import SftSettings, completion_loss, with_adapter
 from dirigent.train.tiny import tiny_base
+from dirigent.train.trainer import trainer_arguments
 
 
 def short(recipe: Recipe, *, grpo: dict[str, Any], **changes: Any) -> Recipe:
@@ -59,32 +69,58 @@ def test_imitation_makes_what_it_imitates_likelier_however_it_is_divided() -> No
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-def test_imitation_goes_on_at_the_rate_that_the_recipe_has_now(tmp_path: Path) -> None:
+def test_imitation_takes_up_weights_and_optimiser_where_they_were(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
     from dirigent.train import rft
 
-    def opened(rate: float) -> tuple[Policy, torch.optim.Optimizer]:
+    def opened() -> tuple[Policy, torch.optim.Optimizer]:
         model, tokenizer = tiny_base(["a b c"], settings=TinySettings(hidden=32, heads=2, words=270), seed=1)
-        return Policy(model, tokenizer, max_completion_tokens=4), torch.optim.AdamW(model.parameters(), lr=rate)
+        return Policy(model, tokenizer, max_completion_tokens=4), torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     watch: Any = SimpleNamespace(save=lambda folder, step: None)
-    policy, optimiser = opened(1e-2)
+    policy, optimiser = opened()
     imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0)
     rft._save(tmp_path, 7, policy, optimiser, watch)
-    again, resumed = opened(3e-3)
+    again, resumed = opened()
     assert rft._load(tmp_path / "checkpoint-7", again, resumed) == 7
-    assert resumed.param_groups[0]["lr"] == 3e-3
     assert resumed.state_dict()["state"]
     for name, weight in again.model.named_parameters():
         assert torch.equal(weight, policy.model.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+def test_imitation_has_the_rates_that_grpo_would_have(schedule: Any, tmp_path: Path) -> None:
+    from transformers import get_scheduler
+
+    settings = GrpoSettings(steps=10, schedule=schedule, warmup=0.2, learning_rate=4e-4)
+    args = trainer_arguments(Recipe("x", grpo=settings), out=tmp_path, processes=1)
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=args.learning_rate)
+    led = get_scheduler(args.lr_scheduler_type, optimiser, args.get_warmup_steps(10), args.max_steps)
+    rate_at = rates(settings)
+    for step in range(10):
+        assert rate_at(step) == pytest.approx(led.get_last_lr()[0])
+        optimiser.step()
+        led.step()
+    assert rate_at(1) == pytest.approx(2e-4)
+
+
+def test_imitation_of_what_has_no_gradient_in_numbers_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = tiny_base(["a b c"], settings=TinySettings(hidden=32, heads=2, words=270), seed=1)
+    policy = Policy(model, tokenizer, max_completion_tokens=4)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    monkeypatch.setattr("dirigent.train.rft.completion_loss", lambda *given: completion_loss(*given) * math.nan)
+    assert math.isnan(imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0))
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
 @pytest.mark.timeout(600)
 def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
     tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path
 ) -> None:
-    recipe = short(tiny_recipe, grpo={"steps": 3, "save_every_steps": 1}, algorithm="rft")
+    recipe = short(tiny_recipe, grpo={"steps": 3, "save_every_steps": 1, "schedule": "linear"}, algorithm="rft")
     results = []
     for name in ("whole", "cut"):
         shutil.copytree(warm_folder, tmp_path / name / "warm-start")
@@ -95,9 +131,10 @@ def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
     assert all(result.finished for result in results)
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     again = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
-    figures = [[(r["step"], r["loss"], r["imitated"]) for r in part if r["kind"] == "train"] for part in (rows, again)]
+    names = ("step", "learning_rate", "loss", "imitated")
+    figures = [[tuple(r[name] for name in names) for r in part if r["kind"] == "train"] for part in (rows, again)]
     assert figures[0] == figures[1]
-    assert len(figures[0]) == 3
+    assert [rate for _, rate, *_ in figures[0]] == pytest.approx([2e-3 * left / 3 for left in (3, 2, 1)])
     assert sum(imitated for *_, imitated in figures[0]) > 0
     assert len(list((tmp_path / "whole").glob("checkpoint-*"))) == recipe.grpo.keep_checkpoints
 

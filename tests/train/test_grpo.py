@@ -19,13 +19,16 @@ from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
 from dirigent.train.checkpoint import latest
-from dirigent.train.grpo import Watch, load_state
+from dirigent.train.dataset import Row
+from dirigent.train.decode import Sample
+from dirigent.train.grpo import Stop, Watch, load_state
 from dirigent.train.metrics import Collapse
-from dirigent.train.policy import Policy
+from dirigent.train.policy import Policy, Written
 from dirigent.train.progress import Progress, duration, progress_line
 from dirigent.train.recipe import BaseSettings, Recipe, TinySettings, load_conductor
+from dirigent.train.reward import Scored
 from dirigent.train.rollouts import Rollouts, scale_at, step_seed
-from dirigent.train.rows import SkillRows, read_tasks, skill_tasks
+from dirigent.train.rows import SkillRows, read_tasks, skill_tasks, training_rows
 from dirigent.train.run import Result, train
 from dirigent.train.scorer import Scorer, open_scorer
 from dirigent.train.sft import SftSettings, save_adapter, with_adapter
@@ -105,6 +108,28 @@ def test_after_the_first_stage_more_groups_are_sampled_than_are_learned_from(
 
 
 @pytest.mark.timeout(600)
+def test_second_rounds_are_learned_from_where_more_groups_teach_something_than_are_wanted() -> None:
+    gpu = load_conductor(RECIPES / "gym-gpu.toml")
+    recipe = msgspec.structs.replace(gpu, rows=msgspec.structs.replace(gpu.rows, first_stage=2))
+    asked: list[Row] = []
+
+    def write(rows: list[Row], *, group: int, **_: Any) -> Written:
+        asked[:] = rows
+        samples = [[Sample([k], [0.0]) for k in range(group)] for _ in rows]
+        return Written([[place] for place in range(len(rows))], samples, [["plan"] * group for _ in rows])
+
+    def score(rows: list[Row], texts: list[str], **_: Any) -> list[Scored]:
+        """Every second rollout is right, so every group teaches something."""
+        return [Scored(True, bool(i % 2), float(i % 2), answer=row.task.answer) for i, row in enumerate(rows)]
+
+    policy, scorer = SimpleNamespace(write=write), SimpleNamespace(score=score)
+    rollouts = Rollouts(recipe, policy, scorer, rows=training_rows(recipe, ()))  # type: ignore[arg-type]
+    chosen = rollouts.groups(64, step=3)
+    second = [asked[group.prompt[0]].earlier_answer is not None for group in chosen]
+    assert (len(asked), len(second)) == (128, 64)
+    assert 4 <= sum(second) <= 16  # of 18 among the 128
+
+
 def test_a_step_drawn_again_is_the_same_and_another_step_is_not(
     tiny_recipe: Recipe, start: Policy, scorer: Scorer
 ) -> None:
@@ -216,7 +241,7 @@ def test_entropy_is_rewarded_only_where_a_recipe_sets_a_target(tiny_recipe: Reci
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
-def test_one_gradient_that_is_no_number_zeroes_them_all_and_the_largest_numbers_none(bad: float | None) -> None:
+def test_one_gradient_that_is_no_number_takes_them_all_away_and_the_largest_numbers_none(bad: float | None) -> None:
     model = torch.nn.ModuleList([torch.nn.Linear(3, 4), torch.nn.Linear(5, 2), torch.nn.Linear(2, 2)])
     for parameter in list(model.parameters())[:-1]:  # the last has none
         parameter.grad = torch.full_like(parameter, torch.finfo(torch.float32).max)
@@ -226,7 +251,20 @@ def test_one_gradient_that_is_no_number_zeroes_them_all_and_the_largest_numbers_
     Watch.check_gradients(watch, model)  # type: ignore[arg-type]
     assert watch.rollouts.metrics["bad_gradients"] == float(bad is not None)
     left = {float(p.grad.max()) for p in model.parameters() if p.grad is not None}
-    assert left == ({0.0} if bad is not None else {torch.finfo(torch.float32).max})
+    assert left == (set() if bad is not None else {torch.finfo(torch.float32).max})
+
+
+def test_an_update_with_a_gradient_that_is_no_number_moves_nothing_though_the_optimiser_remembers_others() -> None:
+    model, watch = torch.nn.Linear(2, 2), SimpleNamespace(rollouts=SimpleNamespace(metrics={}))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
+    weights = []
+    for gradient in (1.0, math.nan, 1.0):
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        Watch.check_gradients(watch, model)  # type: ignore[arg-type]
+        optimiser.step()
+        weights.append(model.weight.detach().clone())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
 
 
 def test_a_step_without_any_gradient_is_no_bad_one() -> None:
@@ -309,7 +347,53 @@ def test_a_run_ends_by_itself_before_its_time_is_up_and_goes_on_later(
     recipe = short(tiny_recipe, steps=2, scale="floored_std")
     cut = train(recipe, out=tmp_path, seconds=0.0, quiet=True)
     assert (cut.step, cut.stopped) == (1, "stopped: out of time. Go on with --resume")
-    assert train(recipe, out=tmp_path, resume=True, quiet=True).finished
+    # The last step is taken, however late it is: there is nothing to go on with.
+    done = train(recipe, out=tmp_path, resume=True, seconds=0.0, quiet=True)
+    assert (done.step, done.finished, done.stopped) == (2, True, "")
+
+
+@pytest.mark.parametrize("limit_s", range(120, 200, 4))
+def test_time_is_left_for_a_step_that_is_measured_after_steps_that_are_not(
+    limit_s: int, tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    def measured(*_: Any) -> dict[str, float]:
+        now_s[0] += 20.0
+        return {"accuracy": 0.5}
+
+    monkeypatch.setattr("dirigent.train.grpo.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("dirigent.train.grpo.measure", measured)
+    recipe = msgspec.structs.replace(tiny_recipe, eval=msgspec.structs.replace(tiny_recipe.eval, every_steps=10))
+    stop, progress, rows = Stop(), Progress(tmp_path, steps=48, quiet=True), training_rows(recipe, ())
+    watch = Watch(
+        recipe, None, None, rows=rows, dev=(), ceiling=1.0, progress=progress, stop=stop, deadline=float(limit_s)  # type: ignore[arg-type]
+    )  # fmt: skip
+    for step in range(1, 48):
+        watch.begin_step()
+        now_s[0] += 5.0
+        watch.end_step(step)
+        if stop.reason:
+            break
+    progress.close()
+    assert stop.reason == "stopped: out of time. Go on with --resume"
+    assert limit_s - 60.0 < now_s[0] <= limit_s - 5.0
+
+
+def test_whoever_asks_for_an_end_during_the_last_step_has_it(
+    tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dirigent.train.grpo.measure", lambda *_: {})
+    stop, progress = Stop("stopped: interrupted. Go on with --resume"), Progress(tmp_path, steps=48, quiet=True)
+    rows = training_rows(tiny_recipe, ())
+    watch = Watch(
+        tiny_recipe, None, None, rows=rows, dev=(), ceiling=1.0, progress=progress, stop=stop  # type: ignore[arg-type]
+    )  # fmt: skip
+    watch.end_step(47)
+    assert stop.reason
+    watch.end_step(48)
+    assert not stop.reason
+    progress.close()
 
 
 @pytest.mark.timeout(600)

@@ -40,7 +40,7 @@ def test_what_is_kept_is_read_and_not_drawn(recipe: Recipe, tmp_path: Path, monk
 
 def test_those_of_another_seed_are_refused(recipe: Recipe, tmp_path: Path) -> None:
     keep_lessons(recipe, tmp_path)
-    with pytest.raises(ConfigError, match=r"are of another recipe .* delete the file"):
+    with pytest.raises(ConfigError, match=r"are of another recipe, .* delete the file"):
         lessons_for(msgspec.structs.replace(recipe, seed=2), tmp_path)
 
 
@@ -50,8 +50,19 @@ def test_those_of_another_generator_are_refused(
     keep_lessons(recipe, tmp_path / "run")
     (tmp_path / "wordings.toml").write_text("")
     monkeypatch.setattr(lessons, "GENERATOR", tmp_path)
-    with pytest.raises(ConfigError, match="another generator of questions"):
+    with pytest.raises(ConfigError, match="of another generator of questions"):
         lessons_for(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize("put_otherwise", ["trained_planner_messages", "next_round_messages"])
+def test_those_of_other_prompts_are_refused(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_otherwise: str
+) -> None:
+    keep_lessons(recipe, tmp_path)
+    as_now = getattr(lessons, put_otherwise)
+    monkeypatch.setattr(lessons, put_otherwise, lambda *given, **named: as_now(*given, **named)[::-1])
+    with pytest.raises(ConfigError, match="of another prompt"):
+        lessons_for(recipe, tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no lessons", b"\xfd7zXZ\x00cut"])

@@ -17,7 +17,9 @@ from dirigent.plan import Plan, Step, format_plan
 from dirigent.tasks.gym import find_specialist, generate, plan_for, solvable
 from dirigent.tasks.task import Task
 from dirigent.train.dataset import Row, kind_of, make_row, second_round
+from dirigent.train.recipe import TaskSettings
 from dirigent.train.reward import (
+    NOISY,
     PAPER_REWARDS,
     LambdaSettings,
     RewardSettings,
@@ -33,8 +35,10 @@ from dirigent.train.reward import (
     rewards,
     score,
 )
+from dirigent.train.rows import file_row
 from dirigent.train.workers import ExactWorkers
 from dirigent.worker import Worker, WorkerInfo
+from dirigent.workers.scripted import Scripted
 
 INVALID = Scored(False, False, 0.0)
 WRONG = Scored(True, False, 0.1, cost=9.0)
@@ -166,7 +170,10 @@ def text(plan: Plan, row: Row) -> str:
 
 
 async def test_right_wrong_and_invalid_plans_are_told_apart() -> None:
-    (row,) = rows_of("chain")
+    # Not one whose first result happens to be the answer: the smaller of 3 and 21 is 3.
+    row = next(
+        row for row in rows_of("chain", 9) if row.task.sketch and row.task.sketch.steps[0].gold != row.task.answer
+    )
     plan = right_plan(row)
     first_step_only = Plan(plan.steps[:1])
     texts = [text(plan, row), text(first_step_only, row), "no plan at all", ""]
@@ -190,6 +197,18 @@ async def test_plans_may_be_written_in_another_dialect() -> None:
     (as_lines,) = await score([row], [written], ExactWorkers())
     assert as_json.correct
     assert not as_lines.valid
+
+
+@pytest.mark.parametrize(
+    ("grader", "answer"), [("math", "0.5"), ("final_number", "0.5"), ("choice", "B"), ("exact", "1/2")]
+)
+async def test_tasks_from_a_file_may_be_graded_by_any_grader_of_text(grader: Any, answer: str) -> None:
+    said = "The answer is (B)." if grader == "choice" else r"So the answer is \boxed{1/2}."
+    workers = {name: Scripted(reply, name=name) for name, reply in (("able", said), ("lost", "I cannot tell."))}
+    task = Task("one", "How much is a half?", answer, grader=grader)
+    row = file_row(task, [worker.info for worker in workers.values()], settings=TaskSettings(), max_steps=5)
+    texts = [format_plan(Plan((Step(name, "Say it."),)), row.shown, dialect="lines") for name in workers]
+    assert [one.correct for one in await score([row, row], texts, workers)] == [True, False]
 
 
 async def test_a_worker_that_was_not_offered_makes_a_plan_invalid() -> None:
@@ -254,6 +273,17 @@ async def test_three_guesses_and_a_check_beat_one_guess() -> None:
     plan = text(right_plan(row), row)
     found = await score([row] * 100, [plan] * 100, ExactWorkers())
     assert sum(one.correct for one in found) >= 92
+
+
+async def test_a_guess_asked_for_again_in_a_second_round_is_another_guess() -> None:
+    rows = [row for row in rows_of("check", 300) if NOISY & set(row.names)][:40]
+    texts = [text(Plan((Step(*NOISY, subtask=right_plan(row).steps[0].subtask),)), row) for row in rows]
+    first = await score(rows, texts, ExactWorkers())
+    again = [second_round(row, draft, one.answer) for row, draft, one in zip(rows, texts, first, strict=True)]
+    second = await score(again, texts, ExactWorkers())
+    assert len(rows) == 40
+    assert [one.answer for one in first] != [one.answer for one in second]
+    assert [one.answer for one in second] == [one.answer for one in await score(again, texts, ExactWorkers())]
 
 
 def test_attempts_have_seeds_far_apart() -> None:

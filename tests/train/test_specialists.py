@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from benchmarks import specialists as program  # noqa: E402
+
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.tasks.gym.examples import examples  # noqa: E402
-from dirigent.tasks.gym.judging import Matrix, columns_of, is_own, markdown  # noqa: E402  # noqa: E402
+from dirigent.tasks.gym.judging import Marks, Matrix, columns_of, is_own, markdown  # noqa: E402
 from dirigent.tasks.gym.specialists import ROSTER, UNKNOWN, beyond, find_specialist  # noqa: E402
 from dirigent.train import judge  # noqa: E402
-from dirigent.train.judge import score_specialist, truth  # noqa: E402
+from dirigent.train.judge import Score, score_specialist, truth  # noqa: E402
 from dirigent.train.recipe import (  # noqa: E402
     BaseSettings,
     FitChanges,
@@ -27,6 +32,7 @@ from dirigent.train.recipe import (  # noqa: E402
 )
 from dirigent.train.run import carry_out  # noqa: E402
 from dirigent.train.specialists import (  # noqa: E402
+    Fitted,
     SpecialistsResult,
     dealt,
     is_done,
@@ -143,6 +149,15 @@ def test_a_run_out_of_time_goes_on_with_the_next_round(tmp_path: Path) -> None:
     assert (tmp_path / "adapters" / "roman" / "adapter_model.safetensors").read_bytes() != before
 
 
+def test_a_first_round_is_not_begun_where_anybody_elses_would_not_end_in_time(tmp_path: Path) -> None:
+    recipe = msgspec.structs.replace(TINY, matrix=0, alone=0)
+    others = Fitted(1, Score(own=1.0, direct=1.0, reading=1.0, unknown=1.0, n=12), done=True, seconds=1000.0)
+    (tmp_path / "fitted").mkdir()
+    (tmp_path / "fitted" / "sums.json").write_bytes(msgspec.json.encode(others))
+    assert train_specialists(recipe, out=tmp_path, seconds=900.0, quiet=True).missing == ("roman",)
+    assert not (tmp_path / "adapters").exists()
+
+
 def test_the_longest_are_dealt_first_and_evenly() -> None:
     recipe = load_recipe(RECIPES / "specialists.toml")
     assert isinstance(recipe, SpecialistsRecipe)
@@ -164,3 +179,39 @@ def test_processes_share_the_work_and_a_failure_is_named(tmp_path: Path, monkeyp
     monkeypatch.setattr("dirigent.train.specialists.sys.executable", "false")  # a program that only fails
     with pytest.raises(ConfigError, match=r"the process that fitted \w+ failed"):
         train_specialists(recipe, out=tmp_path / "other", quiet=True)
+
+
+def test_a_run_that_is_broken_off_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    interrupts = iter([KeyboardInterrupt])
+
+    class Sleeping(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
+            started.append(self)
+
+        def wait(self, timeout: float | None = None) -> int:
+            if (interrupt := next(interrupts, None)) is not None:
+                raise interrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr("dirigent.train.specialists.subprocess.Popen", Sleeping)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_specialists(msgspec.structs.replace(TINY, processes=2), out=tmp_path, quiet=True)
+        assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_marks_kept_after_half_a_line_are_read_again(tmp_path: Path) -> None:
+    """A run that was killed while it wrote, taken up, and killed again."""
+    file = tmp_path / ".specialists.jsonl"
+    roman, sums = (program.Kept(name, "sha", "exam", Marks({}, (True,)), 1.0) for name in ("roman", "sums"))
+    program.keep(roman, file)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:20])
+    program.keep(sums, file)
+    assert program.read_kept(file, {"roman": "sha", "sums": "sha"}, exam="exam") == {"roman": roman, "sums": sums}

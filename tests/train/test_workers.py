@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dirigent.errors import ConfigError, WorkerError
-from dirigent.execute import execute
+from dirigent.execution import execute
 from dirigent.messages import Message, Reply, Request, Usage
 from dirigent.plan import Plan, Step
 from dirigent.tasks.gym import ROSTER, find_specialist, generate, plan_for

@@ -112,6 +112,21 @@ async def test_cancelled_and_unpaid_calls_are_not_counted():
     assert breaker.state == poor.state == "closed"
 
 
+async def test_a_call_whose_own_deadline_passed_is_not_counted():
+    clock = Clock()
+    endpoint = Endpoint()
+    breaker = Breaker(endpoint.worker, clock=clock)
+    endpoint.fault = "timeout"
+    for _ in range(20):
+        with pytest.raises(WorkerError):
+            await breaker.ask(Request(ASKED.messages, deadline=clock()))
+    assert breaker.state == "closed"
+    for _ in range(10):
+        with pytest.raises(WorkerError):
+            await breaker.ask(Request(ASKED.messages, deadline=clock() + 1))
+    assert breaker.state == "open"
+
+
 async def test_one_good_probe_closes_it():
     endpoint, clock = Endpoint(), Clock()
     breaker = await opened(endpoint, clock)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,39 @@ async def test_observers_see_a_cached_answer_too():
     seen: list[Event] = []
     await worker.ask(PINNED, observe=seen.append)
     assert seen == [Delta("a b")]
+
+
+async def test_what_a_small_budget_cut_short_is_neither_kept_nor_shared():
+    inner = Scripted("word " * 100, name="w", price=Price(0, 1e6), delay_s=0.001)
+    worker = Cached(Metered(inner))
+    wanted = Request(conversation("hi"), temperature=0, max_output_tokens=500)
+    poor = msgspec.structs.replace(wanted, ledger=Budget(max_cost_usd=20))
+    replies = await asyncio.gather(worker.ask(poor), worker.ask(wanted))
+    assert [reply.finish for reply in replies] == ["length", "stop"]
+    assert (await worker.ask(wanted)).finish == "stop"
+    assert inner.calls == 2
+
+
+async def test_a_reply_as_long_as_the_request_allows_is_kept():
+    inner = Scripted("word " * 100, name="w", price=Price(0, 1e6))
+    worker = Cached(Metered(inner))
+    wanted = Request(conversation("hi"), temperature=0, max_output_tokens=20, ledger=Budget(max_cost_usd=50))
+    replies = [await worker.ask(wanted) for _ in range(2)]
+    assert [reply.finish for reply in replies] == ["length", "length"]
+    assert inner.calls == 1
+
+
+async def test_one_whose_time_is_up_does_not_keep_others_from_asking():
+    async def late(request: Request) -> str:
+        assert request.deadline is not None
+        await asyncio.sleep(min(request.deadline - time.monotonic(), 0.05) + 0.001)
+        if time.monotonic() >= request.deadline:
+            raise WorkerError("the request's deadline passed", fault="timeout")
+        return "ok"
+
+    worker = Cached(Scripted(late))
+    deadlines = (time.monotonic() + 0.01, time.monotonic() + 60)
+    asked = [worker.ask(msgspec.structs.replace(PINNED, deadline=deadline)) for deadline in deadlines]
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(outcomes[0], WorkerError)
+    assert isinstance(outcomes[1], Reply)

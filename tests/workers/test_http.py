@@ -9,6 +9,7 @@ import pytest
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Image, Message, Request, Tool, ToolCall, Usage, ignore
+from dirigent.metered import Metered
 from dirigent.worker import WorkerInfo
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
@@ -186,6 +187,18 @@ async def test_a_provider_cannot_make_a_call_cost_less_than_nothing(client):
     async with canned(http({**ANSWER, "usage": {"prompt_tokens": -5}})) as (url, _):
         with pytest.raises(WorkerError, match="Expected `int` >= 0"):
             await ask(url, client)
+
+
+@pytest.mark.parametrize("observe", [ignore, lambda event: None])
+async def test_a_whole_reply_that_cannot_be_used_is_on_the_bill(client, observe):
+    usage = {"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 900}}
+    ended = {"choices": [{"message": {}, "delta": {}, "finish_reason": "malformed"}], "usage": usage}
+    stream = http(f"data: {json.dumps(ended)}\n\ndata: [DONE]\n\n".encode(), kind="text/event-stream")
+    async with canned(http(ended) if observe is ignore else stream) as (url, _):
+        wire = HttpWorker(WorkerInfo("w", model="m"), OpenAIWire(), client, base_url=url)
+        with pytest.raises(WorkerError, match="unknown reason: malformed") as caught:
+            await Metered(wire).ask(ASK, observe=observe)
+    assert caught.value.attempts[0].usage == Usage(5, 7, cached_input_tokens=5)
 
 
 async def test_connections_are_used_again(stub, client):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dirigent.errors import CostError, Fault, WorkerError
-from dirigent.limits import Budget
+from dirigent.errors import CostError, Fault, StoreError, WorkerError
+from dirigent.limits import Budget, Hold, Quote
 from dirigent.messages import Delta, Event, Observe, Reply, Request, conversation, ignore
 from dirigent.metered import Metered, attempts_of
 from dirigent.worker import Price, WorkerInfo
@@ -154,6 +154,21 @@ async def test_a_first_try_without_money_is_a_cost_error():
         await retrying(Scripted("x", price=Price(1, 1)), Clock()).ask(
             Request(ASKED.messages, ledger=Budget(max_cost_usd=0.0))
         )
+
+
+async def test_a_ledger_that_fails_tells_of_every_try_before_it():
+    class Once(Budget):
+        calls = 0
+
+        async def reserve(self, quote: Quote) -> Hold:
+            self.calls += 1
+            if self.calls > 1:
+                raise StoreError("the disk is full")
+            return await super().reserve(quote)
+
+    with pytest.raises(StoreError) as caught:
+        await retrying(Scripted(fault(), "ok"), Clock()).ask(Request(ASKED.messages, ledger=Once()))
+    assert [attempt.error for attempt in caught.value.attempts] == ["overloaded it is"]
 
 
 async def test_a_cancellation_tells_of_every_try_before_it():

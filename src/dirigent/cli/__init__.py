@@ -60,7 +60,7 @@ def _root(version: VersionOption = False) -> None:
 
 def main() -> None:
     """The entry point of the `dirigent` command."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without these characters gets marks, no crash
+            stream.reconfigure(errors="replace")  # what one side cannot read or show becomes marks, no crash
     app()

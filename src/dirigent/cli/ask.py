@@ -219,7 +219,7 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
 
 def _estimate(conductor: Conductor, plan: Plan, question: str) -> tuple[float, float] | None:
     from dirigent.errors import ConfigError
-    from dirigent.estimate import estimate
+    from dirigent.estimating import estimate
 
     try:
         found = estimate(plan, conductor.pool, question, limits=conductor.limits)

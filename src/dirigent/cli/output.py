@@ -110,7 +110,7 @@ def short(id: str) -> str:
 
 
 def read_question(words: Sequence[str]) -> str:
-    """The words of the command line, or stdin for `-`."""
+    """The words of the command line, or stdin for `-`. Bytes that are no UTF-8 become marks: no wire carries them."""
     text = " ".join(words)
     if text == "-":
         text = sys.stdin.read()
@@ -118,4 +118,4 @@ def read_question(words: Sequence[str]) -> str:
         from dirigent.errors import ConfigError
 
         raise ConfigError('there is no question; say  dirigent ask "…"  or pipe one in with  dirigent ask -')
-    return text
+    return text.encode(errors="surrogateescape").decode(errors="replace")

@@ -204,7 +204,12 @@ async def _check_one(worker: Worker, *, timeout_s: float) -> dict[str, Any]:
     from dirigent.messages import Message, Request
 
     began = time.monotonic()
-    request = Request((Message("user", CHECK_QUESTION),), max_output_tokens=CHECK_TOKENS, deadline=began + timeout_s)
+    request = Request(
+        (Message("user", CHECK_QUESTION),),
+        max_output_tokens=CHECK_TOKENS,
+        temperature=1.0,  # at 0 a worker with a cache would repeat what it said the last time
+        deadline=began + timeout_s,
+    )
     blank = {"latency_s": None, "tokens_per_s": None, "cost_usd": None}
     try:
         async with asyncio.timeout(timeout_s):

@@ -73,7 +73,12 @@ def _settings(configured: ServeSettings, **flags: str | float | None) -> ServeSe
     """The configuration's, where the command line does not say otherwise."""
     import msgspec
 
-    return msgspec.structs.replace(configured, **{name: value for name, value in flags.items() if value is not None})
+    from dirigent.errors import ConfigError
+
+    try:
+        return msgspec.structs.replace(configured, **{name: flag for name, flag in flags.items() if flag is not None})
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _require_extra() -> None:

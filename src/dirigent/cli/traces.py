@@ -122,12 +122,13 @@ def export(
         import msgspec
 
         count = 0
-        with opened_for_writing(output) as file:
-            async with configured_store(config) as store:
-                async for trace in store.export(status=_status(status), search=search):
+        wanted = _status(status)
+        async with configured_store(config) as store:
+            with opened_for_writing(output) as file:  # which empties it: only once nothing else can be wrong
+                async for trace in store.export(status=wanted, search=search):
                     file.write(msgspec.json.encode(trace) + b"\n")
                     count += 1
-            file.flush()
+                file.flush()
         say("1 trace" if count == 1 else f"{count} traces")
 
     carry_out(work)

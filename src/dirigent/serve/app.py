@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from dirigent.serve.messages_errors import MessagesErrors
 from dirigent.serve.messages_wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.metrics import breaker_state
 from dirigent.serve.openapi import Endpoint, openapi
-from dirigent.serve.problems import Problem, problem_of
+from dirigent.serve.problems import Problem, mistake, problem_of
 from dirigent.serve.responses import (
     cancel_response,
     create_response,
@@ -260,11 +260,15 @@ def _one_of(text: str | None, known: tuple[str, ...]) -> Any:
 
 def _moment(text: str | None) -> datetime | None:
     try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError:
+        return None if text is None else _in_utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
         raise Problem(
             400, f"since must be a time such as 2026-01-31T12:00:00Z, not {text!r:.40}", param="since"
         ) from None
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC) if moment.tzinfo is not None else moment
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -285,4 +289,4 @@ async def _expected(request: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    return await _problem(request, Problem(500, "the server made a mistake; its log says more", code="bug"))
+    return await _problem(request, mistake())

@@ -195,7 +195,7 @@ async def _caller(service: Service, key_id: str) -> Caller:
 def _carry_out(service: Service, ask: Ask, body: Kept, *, place: Place | None = None) -> None:
     async def work() -> None:
         try:
-            await _Background(service, ask, body).run()
+            await _Background(service, ask, body, place).run()
         finally:
             service.background.pop(ask.run_id, None)
             if place is not None:
@@ -207,10 +207,11 @@ def _carry_out(service: Service, ask: Ask, body: Kept, *, place: Place | None = 
 class _Background:
     """One run as this process carries it out: what was last written down of it."""
 
-    def __init__(self, service: Service, ask: Ask, body: Kept) -> None:
+    def __init__(self, service: Service, ask: Ask, body: Kept, place: Place | None) -> None:
         self._service = service
         self._ask = ask
         self._body = body
+        self._place = place
         self._ended: Trace | None = None
         self._lost = False
         """It is no longer this process's."""
@@ -273,6 +274,8 @@ class _Background:
     async def _over(self) -> None:
         if self._lost or self._ended is None:
             return
+        if self._place is not None:
+            self._place.leave()  # before its end is told: whoever has read that may ask again at once
         if self._cancelled:
             self._ended = _ended(self._ended, "cancelled", "the run was cancelled")
         seconds = time.monotonic() - self._ask.began

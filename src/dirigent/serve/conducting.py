@@ -21,7 +21,7 @@ import msgspec
 
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, DirigentError, StoreError
-from dirigent.estimate import estimate
+from dirigent.estimating import estimate
 from dirigent.messages import Event, Message, Observe, Request, ignore
 from dirigent.plan import critical_path
 from dirigent.resume import Paused, RunState, taken_back
@@ -172,6 +172,8 @@ async def drafted(service: Service, ask: Ask) -> DryRun:
     finally:
         await _settled(ask)  # no trace is kept, whose commit would have waited for it
     assert found.plan is not None  # `draft` raises where there is none
+    attempts = [attempt for draft in found.drafts for attempt in draft.attempts]
+    service.metrics.count_calls(attempts)
     try:
         cost = estimate(found.plan, ask.conductor.pool, ask.question, limits=ask.conductor.limits)
         estimated = Estimated(cost.low_usd, cost.high_usd)
@@ -184,7 +186,7 @@ async def drafted(service: Service, ask: Ask) -> DryRun:
         critical_path=critical_path(found.plan),
         fallback=found.fallback,
         estimate=estimated,
-        cost_usd=sum(attempt.cost_usd for draft in found.drafts for attempt in draft.attempts),
+        cost_usd=sum(attempt.cost_usd for attempt in attempts),
     )
 
 

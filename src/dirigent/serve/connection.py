@@ -2,8 +2,9 @@
 
 uvicorn waits without end for a header that comes byte by byte, and keeps headers of any length. Here a header is
 bounded in time and size, from the first byte of the connection or of the next request on it. Time and size of the
-body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. A client that does not take
-its reply is cut off rather than waited for.
+body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. What is left of a body when
+its request has been refused is dropped, so that the caller can send it and read why. A client that does not take its
+reply is cut off rather than waited for.
 
 When the server stops, uvicorn closes every connection without a request. One that was taken a moment ago has its
 request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`.
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dirigent.serve.gate import App
+from dirigent.serve.reading import MAX_BODY_BYTES
 from dirigent.serve.replying import InOnePiece
 
 LAST_REQUEST_S = 1.0
@@ -91,7 +93,10 @@ class Connection(HttpToolsProtocol):
     max_header_bytes: int
     _waiting: asyncio.TimerHandle | None = None
     """Runs while a header is awaited."""
-    _header_bytes = 0
+    _part: Literal["", "header", "body"] = ""
+    """What of a request came last, if not all of it."""
+    _received = 0
+    """Bytes of a header, or of what is left of a body."""
     _stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -100,24 +105,34 @@ class Connection(HttpToolsProtocol):
         self._waiting = self.loop.call_later(self.header_timeout_s, self._refuse, _TOO_LATE)
 
     def data_received(self, data: bytes) -> None:
+        before = self._part
         super().data_received(data)
-        if self._under_way() or self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._under_way():
+            if before == self._part == "header":  # of the next request, before this one is answered
+                self._count(len(data))
             return
         if self._waiting is None:
             self._waiting = self.loop.call_later(self.header_timeout_s, self._refuse, _TOO_LATE)
-        self._header_bytes += len(data)
-        if self._header_bytes > self.max_header_bytes:
-            self._refuse(_TOO_LARGE)
+        if before in ("", self._part):  # else it holds the end of a body as well
+            self._count(len(data))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._part, self._received = "header", 0
         cast(dict[str, Any], self.scope)["extensions"] = {LEAVING: self._leaving}
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self._part = "body"
         super().on_headers_complete()
         if self._stopping and self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        self._part = ""
+        super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         super()._start_asgi_task(cycle, cast(Any, InOnePiece(cast(App, app))))
@@ -144,8 +159,14 @@ class Connection(HttpToolsProtocol):
         """Whether a request is being answered, so that its own time-outs hold."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _count(self, size: int) -> None:
+        self._received += size
+        if self._received > (MAX_BODY_BYTES if self._part == "body" else self.max_header_bytes):
+            # Nothing can be said within the reply to another request, or after this one's own.
+            self._refuse(b"" if self._part == "body" or self._under_way() else _TOO_LARGE)
+
     def _stop_waiting(self) -> None:
-        self._header_bytes = 0
+        self._received = 0
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

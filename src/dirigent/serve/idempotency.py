@@ -10,15 +10,16 @@ A handler wrapped in `idempotent` behaves as before where the header is missing.
 
 A reply is kept before its last byte is sent, so whoever was answered gets the same again, after a restart too and
 from any process over the same store. Kept are replies that stand: not a failure of ours (5xx), not a refusal before
-anything was done, not what a caller gave up by leaving. One that is longer than `MAX_KEPT_BYTES`, or holds what looks
-like a secret, is marked as given and not kept: asking again gets a 409 that says so. All is forgotten after a day.
+anything was done, not what a caller gave up by leaving. One that is longer than `MAX_KEPT_BYTES`, holds what looks
+like a secret, or tells a run of the background that goes on when its caller leaves, is marked as given and not kept:
+asking again gets a 409 that says so. All is forgotten after a day.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -38,6 +39,7 @@ HEADER = b"idempotency-key"
 MAX_NAME_CHARS = 255
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 TRACE_HEADER = "X-Dirigent-Trace-Id"
+COST_HEADER = "X-Dirigent-Cost-USD"
 MARGIN_S = 60.0
 """A claim is abandoned when it is older than the longest run by this much."""
 
@@ -93,7 +95,7 @@ class _Once:
         try:
             response = await self._handler(request)
         except Problem as problem:
-            if _stands(problem.status, problem.headers.get(TRACE_HEADER, "")):
+            if _stands(problem.status, problem.headers):
                 return _Recording(self._service, claimed, _said(problem))
             await release(self._service.store, claimed)
             raise
@@ -112,6 +114,7 @@ class _Recording:
         self._response = response
         self._start: MutableMapping[str, Any] | None = None
         self._begun = False
+        self._whole = False
         self._ended = False
         self._pieces: list[bytes] = []
         self._size = 0
@@ -128,7 +131,10 @@ class _Recording:
                 raise  # the connection breaks off: a reply that cannot be given again must not look whole
             await send_problem(problem_of(error), send)
         finally:
-            if not self._ended:  # the caller left, it broke off, or it does not stand: it may be asked for again
+            run_id: str = getattr(self._response, "goes_on_as", "")
+            if run_id and not self._whole:  # the caller left, and its run goes on without it
+                await finish(self._service.store, self._claimed, Kept(200, (), None, run_id))
+            elif not self._ended:  # the caller left, it broke off, or it does not stand: it may be asked for again
                 await release(self._service.store, self._claimed)
 
     async def _take(self, message: MutableMapping[str, Any], send: Send) -> None:
@@ -142,6 +148,7 @@ class _Recording:
         if self._size <= MAX_KEPT_BYTES:
             self._pieces.append(piece)
         if not message.get("more_body", False):
+            self._whole = True
             await self._keep()
         if not self._begun and self._start is not None:
             self._begun = True
@@ -152,8 +159,8 @@ class _Recording:
         assert self._start is not None, "a body without a status"
         status = int(self._start["status"])
         headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._start.get("headers", ()))
-        run_id = next((value for name, value in headers if name.lower() == TRACE_HEADER.lower()), "")
-        if _stands(status, run_id) and not _broke_off(self._last):
+        if _stands(status, dict(headers)) and not _broke_off(self._last):
+            run_id = _said_in(dict(headers), TRACE_HEADER)
             await finish(self._service.store, self._claimed, Kept(status, headers, self._body(), run_id))
             self._ended = True
 
@@ -192,14 +199,21 @@ def _kept(outcome: Kept | Running | GivenUp | Differs) -> Kept:
             said = "this Idempotency-Key was used for another request; send this one under a key of its own"
             raise Problem(422, said, code="idempotency_differs", param="Idempotency-Key")
         case Kept(body=None):
-            said = f"this request was carried out, but its reply was not kept; its trace is {outcome.run_id or 'none'}"
+            said = f"this request was taken, but its reply was not kept; its trace is {outcome.run_id or 'none'}"
             raise Problem(409, said, code="idempotency_not_kept", param="Idempotency-Key")
     return outcome
 
 
-def _stands(status: int, run_id: str) -> bool:
-    """Whether a reply is the end of the matter: a success, or a run that was carried out and failed by the request."""
-    return 200 <= status < 300 or (bool(run_id) and status < 499)
+def _stands(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether a reply is the end of the matter: a success, or a run that was carried out and failed by the request. A
+    budget that did not allow the first call may allow it another day."""
+    if status == 402 and float(_said_in(headers, COST_HEADER) or 0) == 0:
+        return False
+    return 200 <= status < 300 or (bool(_said_in(headers, TRACE_HEADER)) and status < 499)
+
+
+def _said_in(headers: Mapping[str, str], wanted: str) -> str:
+    return next((value for name, value in headers.items() if name.lower() == wanted.lower()), "")
 
 
 def _broke_off(last: bytes) -> bool:

@@ -120,6 +120,7 @@ RENAMED = {
     "response_format.json_schema.schema": "output_config.format.schema",
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",
+    "stop": "stop_sequences",
     "].function.": "].",
 }
 

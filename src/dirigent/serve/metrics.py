@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dirigent.messages import Attempt
 from dirigent.pool import Pool
 from dirigent.serve.translate import upstream_s
 from dirigent.store.admission import Admission
@@ -55,7 +56,11 @@ class Metrics:
         self._runs.of[model, trace.status] += 1
         self._seconds.observe((model,), seconds)
         self._overhead.observe((), max(0.0, seconds - upstream_s(trace, before=before)))
-        for attempt in attempts_since(trace, before):
+        self.count_calls(attempts_since(trace, before))
+
+    def count_calls(self, attempts: Iterable[Attempt]) -> None:
+        """Enter calls: those of a run, or those that wrote a plan which nobody carries out."""
+        for attempt in attempts:
             worker, usage = attempt.worker, attempt.usage
             self._calls.of[worker, "failed" if attempt.error else "done"] += 1
             self._tokens.of[worker, "input"] += usage.input_tokens

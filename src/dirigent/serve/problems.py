@@ -113,6 +113,11 @@ REFUSED = (400, "worker_refused")
 """A worker that would refuse the same request again: trying once more helps nobody."""
 
 
+def mistake() -> Problem:
+    """A bug, as the caller sees it."""
+    return Problem(500, "the server made a mistake; its log says more", code="bug")
+
+
 def problem_of(error: DirigentError) -> Problem:
     """An expected failure, as the caller sees it."""
     return _problem(type(error).__name__, error.for_caller, {}, fault=getattr(error, "fault", ""))

@@ -128,6 +128,8 @@ class ResponseReplay:
     """
 
     def __init__(self, service: Service, kept: KeptResponse, *, after: int = -1) -> None:
+        self.goes_on_as = kept.run_id
+        """The run that its caller does not end by leaving."""
         self._service = service
         self._kept = kept
         self._script = Script(read(kept), after=after)

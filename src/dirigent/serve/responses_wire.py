@@ -8,6 +8,7 @@ https://platform.openai.com/docs/api-reference/responses
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -228,7 +229,17 @@ def _item(raw: Raw, where: str) -> Item:
             param=f"{where}.type",
         )
     item: Item = decoded(raw, _ITEMS[kind], where=where)
+    if isinstance(item, MessageItem) and not isinstance(item.content, str):
+        check_depth(_free_form(item.content, f"{where}.content"))
     return item
+
+
+def _free_form(parts: tuple[Any, ...], where: str) -> Iterator[tuple[str, Any]]:
+    """What comes back with a reply that is sent as history, and is kept with it."""
+    for index, part in enumerate(parts):
+        if isinstance(part, OutputText):
+            yield f"{where}[{index}].annotations", list(part.annotations or ())
+            yield f"{where}[{index}].logprobs", list(part.logprobs or ())
 
 
 # ---- the reply --------------------------------------------------------------------------------------------

@@ -14,19 +14,23 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import logging
 import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from dirigent.errors import DirigentError
 from dirigent.messages import Event
 from dirigent.serve.chat_events import ChatEvents
 from dirigent.serve.conducting import Ask, conducted, resumed_header
 from dirigent.serve.gate import Receive, Scope, Send, send_problem
 from dirigent.serve.handling import disconnected
-from dirigent.serve.problems import Problem
+from dirigent.serve.problems import Problem, mistake, problem_of
 from dirigent.serve.service import Service
 from dirigent.store.admission import Place
 from dirigent.trace import Planned, StepDelta, StepReassigned, StepStarted, Trace
+
+log = logging.getLogger(__name__)
 
 HEADERS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 
@@ -88,6 +92,13 @@ class EventStream:
     async def _run(self) -> Trace:
         try:
             return await conducted(self._service, self._ask, observe=self._observe, stream=True)
+        except Problem:
+            raise
+        except DirigentError as error:
+            raise problem_of(error) from error
+        except Exception as error:  # a bug, which has a status too, or an event of its own
+            log.exception("run %s", self._ask.run_id)
+            raise mistake() from error
         finally:
             self._pieces.put_nowait(None)
 
@@ -117,6 +128,7 @@ class EventStream:
             try:
                 run.result()
             except Problem as problem:
+                self._place.leave()
                 await send_problem(problem, send)
                 return
         headers = [*HEADERS, (b"x-dirigent-trace-id", self._ask.run_id.encode())]
@@ -182,6 +194,7 @@ class EventStream:
             last = await self._events.closing(trace)
         except Problem as problem:
             last = await self._events.failed(problem)
+        self._place.leave()  # before the last byte: whoever has read it may ask again at once
         await self._body(send, last, more=False)
 
     async def _uncut(self, run: asyncio.Future[Trace]) -> Trace:

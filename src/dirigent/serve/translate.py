@@ -75,7 +75,7 @@ def options_of(chat: ChatRequest) -> Request:
     schema, json_mode = _format(chat)
     stop = (chat.stop,) if isinstance(chat.stop, str) else chat.stop or ()
     if "" in stop:
-        raise Problem(400, "an empty stop word would end every answer at once", param="stop")
+        raise Problem(400, "an empty word in stop would end every answer at once", param="stop")
     return Request(
         messages=(),
         tools=_tools(chat),

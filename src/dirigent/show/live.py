@@ -141,6 +141,8 @@ def after(state: Progress, event: Event, now: float) -> Progress:
         case StepStarted():
             return _with_line(state, event.index, worker=event.worker, status="working", since=now)
         case StepReassigned():
+            if _is_last(state, event.index):  # the other begins anew
+                state = msgspec.structs.replace(state, answer="")
             return _with_line(state, event.index, note=f"{event.error}; {event.to} takes over")
         case StepEnded(step=step):
             state = msgspec.structs.replace(state, planning=_is_last(state, step.index), since=now)

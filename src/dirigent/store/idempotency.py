@@ -32,7 +32,7 @@ class Kept(msgspec.Struct, frozen=True):
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
-    """None: it was not kept, since it was too long or held a secret."""
+    """None: it was not kept, since it was too long, held a secret, or was not sent to its end."""
     run_id: str = ""
 
 

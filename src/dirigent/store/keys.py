@@ -38,6 +38,7 @@ Role = Literal["inference", "admin"]
 Period = Literal["day", "month", "total"]
 
 PREFIX = "dg_"
+MAX_RETENTION_DAYS = 36_500
 REMEMBERED_S = 0.8
 """How long an answer is believed without asking the store: a revocation takes effect within a second."""
 
@@ -329,6 +330,8 @@ def _check(caller: Caller, expires_at: datetime | None) -> None:
         value = getattr(caller, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be 1 or more, not {value}")
+    if caller.retention_days is not None and caller.retention_days > MAX_RETENTION_DAYS:
+        raise ConfigError(f"retention_days must be at most {MAX_RETENTION_DAYS:,}, not {caller.retention_days:,}")
     if both := sorted(set(caller.allow) & set(caller.deny)):
         raise ConfigError(f"{', '.join(both)}: both allowed and denied; choose one")
     if expires_at is not None and utc_text(expires_at) <= utc_text(now()):

@@ -20,14 +20,12 @@ from dirigent.errors import ConfigError
 from dirigent.store import Store
 from dirigent.store.audit import Entry, record
 from dirigent.store.idempotency import KEPT_S
-from dirigent.store.keys import list_keys
+from dirigent.store.keys import MAX_RETENTION_DAYS, list_keys
 from dirigent.store.moments import now, utc_text
 from dirigent.store.tables import attempts, feedback, idempotency, responses, run_states, traces
 
 BATCH = 200
 """Rows deleted in one commit."""
-
-MAX_DAYS = 36_500
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -47,19 +45,20 @@ class Pruned(msgspec.Struct, frozen=True):
 
 async def prune(store: Store, *, days: float | None, at: datetime | None = None, actor: str = "retention") -> Pruned:
     """Delete what is older than `days` (None: only what keys say of their own), and note it in the audit log."""
-    if days is not None and not 0 < days <= MAX_DAYS:
-        raise ConfigError(f"runs can be kept for more than 0 and up to {MAX_DAYS:,} days, not {days:g}")
+    if days is not None and not 0 < days <= MAX_RETENTION_DAYS:
+        raise ConfigError(f"runs can be kept for more than 0 and up to {MAX_RETENTION_DAYS:,} days, not {days:g}")
     moment = at or now()
     own = {row.caller.key_id: row.caller.retention_days for row in await list_keys(store)}
     cuts = _Cuts(
         _before(moment, days) if days is not None else None,
-        {key_id: _before(moment, kept) for key_id, kept in own.items() if kept is not None},
+        {key_id: _before(moment, min(kept, MAX_RETENTION_DAYS)) for key_id, kept in own.items() if kept is not None},
     )
     waiting = run_states.c.state == "waiting"
+    with_its_run = exists().where(traces.c.id == feedback.c.run_id, cuts.of_traces())
     pruned = Pruned(
+        feedback=await _delete(store, feedback, or_(cuts.of(feedback), with_its_run) if cuts.any else false()),
         traces=await _delete(store, traces, cuts.of_traces()),
         responses=await _delete(store, responses, cuts.of(responses)),
-        feedback=await _delete(store, feedback, cuts.of(feedback)),
         run_states=await _delete(store, run_states, and_(waiting, cuts.of(run_states)) if cuts.any else false()),
         idempotency=await _delete(store, idempotency, idempotency.c.created_at < _before(moment, KEPT_S / 86_400)),
     )

@@ -155,8 +155,8 @@ class Writer:
         while more:
             batch, more = self._next_batch()
             ready = [job for job in batch if _prepared(job)]
-            if ready:
-                self._commit(ready)
+            for first in range(0, len(ready), MAX_BATCH):  # what came in one turn may be more
+                self._commit(ready[first : first + MAX_BATCH])
             with self._guard:
                 self._with_thread -= len(batch)
             _tell(batch)

@@ -27,12 +27,13 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 def seal(folder: Path, *, step: int) -> None:
-    """Bring every file of the folder to the disk, then say so."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARKER)
+    """Bring every file of the folder to the disk, and the names that lead there, then say so."""
+    inside = sorted(folder.rglob("*"))
+    files = [path for path in inside if path.is_file() and path.name != MARKER]
     for path in files:
         _sync(path)
-    for inner in {path.parent for path in files} | {folder}:
-        _sync(inner)
+    for place in (*(path for path in inside if path.is_dir()), folder, folder.parent):
+        _sync(place)
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     write_durably(folder / MARKER, msgspec.json.encode(Marker(step, sizes)))
 

@@ -38,6 +38,8 @@ class Claim(msgspec.Struct, frozen=True):
     """Whether the interval, and not the figure alone, must lie beyond, and p be below 0.05."""
     spread: tuple[float, float] | None = None
     """Over training seeds: the least and the most."""
+    seeds: int = 1
+    """Training seeds that the figure is the mean of."""
     p: float | None = None
     """Of a paired difference, as reports have it; over training seeds the largest."""
 
@@ -74,12 +76,15 @@ def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
 
 
 def as_table(table: Sequence[Claim]) -> str:
-    """The lines as Markdown."""
+    """The lines as Markdown. One that fewer training seeds were measured for than others says so."""
+    most = max((claim.seeds for claim in table), default=1)
     lines = ["| | figure | 95% | n | must | goal | |", "|---|---|---|---|---|---|---|"]
     for claim in table:
         figure = "–" if claim.value is None else _figure(claim, claim.value)
         if claim.spread is not None and claim.value is not None:
             figure += f" ({_said(claim.spread[0], claim.unit)} to {_said(claim.spread[1], claim.unit)})"
+        if claim.value is not None and claim.seeds < most:
+            figure += f" ({claim.seeds} seed{'s' if claim.seeds > 1 else ''})"
         interval = "–" if claim.interval is None else " to ".join(_said(x, claim.unit) for x in claim.interval)
         if claim.certain and claim.p is not None:
             interval += f", p {claim.p:.2g}"
@@ -113,7 +118,8 @@ def _joined(lines: Sequence[Claim]) -> Claim:
         value=math.fsum(values) / len(values),
         interval=whole,
         n=max(line.n for line in lines),
-        spread=(min(values), max(values)),
+        spread=(min(values), max(values)) if len(values) > 1 else None,
+        seeds=len(values),
         p=max(known) if len(known) == len(values) else None,
     )
 

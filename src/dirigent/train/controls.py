@@ -146,11 +146,14 @@ def plan_shares(rows: Sequence[Row], scored: Sequence[Scored]) -> PlanShares:
 
 
 def plan_pass_at(rows: Sequence[Row], scored: Sequence[Scored], *, k: int = 16) -> PlanShares:
-    """How often at least one of `k` sampled plans is right: what there was to find, had somebody known which."""
-    groups = _marks_by_row(rows, scored)
-    short = min((len(group) for group in groups), default=k)
+    """How often at least one of `k` sampled plans is right: what there was to find, had somebody known which.
+
+    A row of which a fault left fewer is no evidence.
+    """
+    short = min(Counter(row.id for row in rows).values(), default=k)
     if short < k:
         raise ConfigError(f"pass@{k} needs {k} rollouts of each row; one has {short}")
+    groups = [group for group in _marks_by_row(rows, scored) if len(group) >= k]
     hits = [[pass_at(len(group), sum(marks[i] for marks in group), k) for group in groups] for i in range(4)]
     return PlanShares(*(share(values) for values in hits))
 

@@ -101,6 +101,7 @@ class Watch:
         self._last_dev = dict(state.dev)
         self._step_began = time.monotonic()
         self._step_seconds = 0.0
+        self._dev_seconds = 0.0
 
     def state(self) -> TrainState:
         rollouts = self.rollouts
@@ -120,7 +121,8 @@ class Watch:
         largest = torch._foreach_norm(gradients, float("inf")) if gradients else [torch.zeros(())]
         bad = not bool(torch.stack(largest).isfinite().all())
         if bad:
-            torch._foreach_zero_(gradients)
+            for parameter in model.parameters():
+                parameter.grad = None  # with a gradient of 0 the optimiser would still move on by what it remembers
         metrics = self.rollouts.metrics  # new with every draw
         metrics["bad_gradients"] = max(metrics.get("bad_gradients", 0.0), float(bad))
 
@@ -132,13 +134,17 @@ class Watch:
             self.measure_dev(step)
         seconds = time.monotonic() - self._step_began
         self._step_seconds = seconds if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * seconds
-        # Room for two more steps and the checkpoint, so that the limit is never run into.
-        if self._deadline is not None and time.monotonic() + 2 * max(seconds, self._step_seconds) > self._deadline:
+        if step >= self.recipe.grpo.steps:
+            self.stop.reason = collapsed or ""  # whoever else asked for an end has it: there is nothing to go on with
+            return
+        # Room for two more steps, one of them measured, and the checkpoint, so that the limit is never run into.
+        needed = 2 * max(seconds, self._step_seconds + self._dev_seconds / 2)
+        if self._deadline is not None and time.monotonic() + needed > self._deadline:
             self.stop.reason = self.stop.reason or "stopped: out of time. Go on with --resume"
 
     def measure_dev(self, step: int) -> None:
         """The development questions, greedily; they open stages of the curriculum and start the cost."""
-        n = self.recipe.eval.n
+        n, began = self.recipe.eval.n, time.monotonic()
         with within_memory("while development questions were answered", advice=f"lower eval.n, which is {n}"):
             figures = measure(self.policy, self.scorer, self._dev)
         depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self._dev}
@@ -151,6 +157,7 @@ class Watch:
             settings=self.recipe.cost,
         )
         self._last_dev = figures
+        self._dev_seconds = time.monotonic() - began
         self.progress.record("dev", step, figures | {"stage": float(self.rollouts.rows.state.stage)})
 
     def log(self, step: int, logs: dict[str, Any]) -> None:

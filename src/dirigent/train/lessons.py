@@ -2,7 +2,7 @@
 
 Drawing tens of thousands of them takes a processor minutes in which a GPU would wait, so a run's folder may hold them
 ready (`dirigent train RECIPE --draw-lessons`). Kept lessons count only where they are what the recipe would draw now: a
-digest of its settings and of the generator's files says so.
+digest of its settings, of the generator's files and of some prompts and plans says so.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from dirigent.train.sft import Pair
 
 FILE = "lessons.xz"
 GENERATOR = Path(dirigent.tasks.gym.__file__).parent
+SHOWN = 50
+"""Lessons that stand for how all are put: second rounds are among so many."""
 
 LESSONS: dict[str, Callable[..., list[Lesson]]] = {
     "warm_start": warm_start,
@@ -65,7 +67,7 @@ def lessons_for(recipe: Recipe, out: Path) -> list[Pair]:
         raise ConfigError(f"{file} cannot be read as lessons: {error}; delete it to have them drawn anew") from None
     if kept.drawn_from != _digest(recipe):
         raise ConfigError(
-            f"the lessons in {file} are of another recipe or of another generator of questions; "
+            f"the lessons in {file} are of another recipe, of another prompt or of another generator of questions; "
             "delete the file to have them drawn anew"
         )
     return list(kept.pairs)
@@ -99,10 +101,12 @@ def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
 
 
 def _digest(recipe: Recipe) -> str:
-    """Of the settings that lessons are drawn by, and of the files that draw them."""
+    """Of the settings that lessons are drawn by, of the files that draw them, and of how prompts and plans are put."""
     start = recipe.warm_start
     settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.tasks)
-    digest = hashlib.sha256(msgspec.json.encode(settings))
+    limits = Limits(max_steps=recipe.rows.max_steps)
+    shown = [_pair(lesson, limits=limits, dialect=recipe.tasks.dialect) for lesson in warm_start(SHOWN, seed=0)]
+    digest = hashlib.sha256(msgspec.json.encode((settings, shown)))
     for path in sorted(GENERATOR.rglob("*")):
         if path.suffix in (".py", ".toml", ".jsonl"):
             digest.update(str(path.relative_to(GENERATOR)).encode() + b"\0" + path.read_bytes())

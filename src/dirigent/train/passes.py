@@ -24,7 +24,7 @@ def quick_passes(model: Any, *, on: str = "cuda", sums: Sums | None = None) -> I
 
     Not where activations are computed again on the way back: by then the model is as it was.
     """
-    if next(model.parameters()).device.type != on or _recomputes(model):
+    if next(model.parameters()).device.type != on or recomputes(model):
         yield
         return
     with fused_norms(model), merged_adapters(model, sums=sums):
@@ -107,7 +107,8 @@ def _parts(model: Any) -> _Parts:
 PARTS = "_dirigent_parts"
 
 
-def _recomputes(model: Any) -> bool:
+def recomputes(model: Any) -> bool:
+    """Whether activations are computed again on the way back."""
     return any(module.gradient_checkpointing for module in _parts(model).may_recompute)
 
 

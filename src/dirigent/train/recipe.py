@@ -122,6 +122,10 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     measure: int = 1000
     """Plans written, greedily and sampled, to measure validity and how evenly workers are chosen."""
 
+    def __post_init__(self) -> None:
+        if min(self.n, self.batch) < 1:
+            raise ValueError(f"warm_start.n and warm_start.batch must be 1 or more, not {self.n} and {self.batch}")
+
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 360
@@ -195,6 +199,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"refills must be 0 or more, not {self.refills}")
         if self.oversample < 1:
             raise ValueError(f"oversample must be 1 or more, not {self.oversample:g}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, not {self.temperature:g}: equal plans teach nothing")
 
 
 class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,6 +210,10 @@ class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: int = 256
     ceiling: float | None = None
     """Accuracy of the right plans; measured where tasks know theirs."""
+
+    def __post_init__(self) -> None:
+        if min(self.every_steps, self.n) < 1:
+            raise ValueError(f"eval.every_steps and eval.n must be 1 or more, not {self.every_steps} and {self.n}")
 
 
 class SecondRoundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

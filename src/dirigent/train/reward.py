@@ -25,12 +25,12 @@ from typing import Literal
 import msgspec
 
 from dirigent.errors import PlanError
-from dirigent.execute import Execution, execute
+from dirigent.execution import Execution, execute
 from dirigent.limits import Limits
 from dirigent.messages import Request, estimate_tokens
 from dirigent.plan import Dialect, Plan, critical_path, parse_plan
+from dirigent.tasks.graders import judge
 from dirigent.tasks.gym.specialists import ROSTER
-from dirigent.tasks.task import grade
 from dirigent.train.dataset import SECRET, Row
 from dirigent.worker import Worker
 
@@ -259,24 +259,29 @@ async def _carried_out(
     bound: asyncio.Semaphore,
 ) -> Scored:
     if not plan.steps:
-        return _judged(row, plan, row.earlier_answer or "", cost_usd=0.0, settings=settings)
+        return await _judged(row, plan, row.earlier_answer or "", cost_usd=0.0, settings=settings)
     async with bound:
         execution = await execute(
             plan,
             {name: workers[name] for name in row.names},
             row.task.question,
             limits=Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s),
-            options=Request((), seed=attempt_seed(settings.seed, row.task.id, attempt)),
+            options=Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt)),
             secret=SECRET,
         )
     if execution.error is not None or execution.reply is None:
         return Scored(True, False, None, plan=plan, error=str(execution.error))
-    return _judged(row, plan, execution.reply.text, cost_usd=_paid_usd(execution), settings=settings)
+    return await _judged(row, plan, execution.reply.text, cost_usd=_paid_usd(execution), settings=settings)
 
 
-def attempt_seed(seed: int, task_id: str, attempt: int) -> int:
-    """A seed of its own for each attempt at a question. Far apart, since each step adds its position to it."""
-    digest = hashlib.blake2b(f"{seed} {task_id} {attempt}".encode(), digest_size=6).digest()
+def _luck_of(row: Row) -> str:
+    """A question's luck is the same under other cards, so that only the cards differ; a second round has its own."""
+    return row.task.id if row.earlier_answer is None else row.id
+
+
+def attempt_seed(seed: int, asked: str, attempt: int) -> int:
+    """A seed of its own for each attempt at what is asked. Far apart, since each step adds its position to it."""
+    digest = hashlib.blake2b(f"{seed} {asked} {attempt}".encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
 
 
@@ -291,8 +296,8 @@ async def _all_done(tasks: Collection[asyncio.Task[Scored]]) -> None:
         raise
 
 
-def _judged(row: Row, plan: Plan, answer: str, *, cost_usd: float, settings: ScoreSettings) -> Scored:
-    correct = grade(row.task, answer).correct
+async def _judged(row: Row, plan: Plan, answer: str, *, cost_usd: float, settings: ScoreSettings) -> Scored:
+    correct = (await judge(row.task, answer)).correct
     return Scored(
         True,
         correct,

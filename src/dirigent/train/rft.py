@@ -1,12 +1,12 @@
 """A control: rejection-sampling fine-tuning. Draw as many rollouts as GRPO would, imitate those that were right.
 
-The same rows, sampler, workers, curriculum and watch as `grpo.py`; what is missing is the comparison within a group,
-so nothing is ever learned from a rollout that was wrong. RL is worth its name only if it beats this.
+The same rows, sampler, workers, curriculum, rate and watch as `grpo.py`; what is missing is the comparison within a
+group, so nothing is ever learned from a rollout that was wrong. RL is worth its name only if it beats this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ import torch
 from dirigent.train.checkpoint import PREFIX
 from dirigent.train.grpo import TrainState, Watch
 from dirigent.train.policy import Policy
+from dirigent.train.recipe import GrpoSettings
 from dirigent.train.rollouts import Group
 from dirigent.train.sft import Row as Lesson
 from dirigent.train.sft import collate, completion_loss
+from dirigent.train.trainer import schedule_name
 
 WEIGHTS_FILE = "weights.pt"
 
@@ -28,18 +30,36 @@ def train_by_imitation(watch: Watch, *, out: Path, resume_from: Path | None = No
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=recipe.grpo.learning_rate, weight_decay=0.0)
     begin = 0 if resume_from is None else _load(resume_from, policy, optimiser)
+    rate_at = rates(recipe.grpo)
     for step in range(begin, recipe.grpo.steps):
         watch.begin_step()
+        for group in optimiser.param_groups:
+            group["lr"] = rate_at(step)
         lessons = right_lessons(rollouts.groups(recipe.grpo.prompts, step=step))
         loss = imitate(policy, lessons, optimiser, rows=recipe.grpo.minibatch_rows, clip_norm=recipe.grpo.clip_norm)
         watch.end_step(step + 1)
-        watch.log(step + 1, rollouts.metrics | {"loss": loss, "imitated": float(len(lessons))})
+        figures = {"loss": loss, "imitated": float(len(lessons)), "learning_rate": rate_at(step)}
+        watch.log(step + 1, rollouts.metrics | figures)
         last = bool(watch.stop.reason) or step + 1 == recipe.grpo.steps
         if last or (step + 1) % recipe.grpo.save_every_steps == 0:
             _save(out, step + 1, policy, optimiser, watch)
         if last:
             break
     return watch.state()
+
+
+def rates(settings: GrpoSettings) -> Callable[[int], float]:
+    """The rate of a step, counted from 0: what GRPO's would be with one update a step."""
+    from transformers import get_scheduler
+
+    schedule = get_scheduler(
+        schedule_name(settings),
+        optimizer=torch.optim.SGD([torch.zeros(1)], lr=settings.learning_rate),
+        num_warmup_steps=round(settings.warmup * settings.steps),
+        num_training_steps=settings.steps,
+    )
+    (factor,) = schedule.lr_lambdas
+    return lambda step: settings.learning_rate * float(factor(step))
 
 
 def right_lessons(groups: Sequence[Group]) -> list[Lesson]:
@@ -52,7 +72,8 @@ def right_lessons(groups: Sequence[Group]) -> list[Lesson]:
 
 
 def imitate(policy: Policy, lessons: Sequence[Lesson], optimiser: Any, *, rows: int, clip_norm: float) -> float:
-    """One optimiser step on these lessons, every completion token counting alike; the mean loss. Nothing on none."""
+    """One optimiser step on these lessons, every completion token counting alike; the mean loss. Nothing on none, nor
+    where a gradient is no number."""
     tokens = sum(len(completion) for _, completion in lessons)
     if not tokens:
         return 0.0
@@ -66,8 +87,9 @@ def imitate(policy: Policy, lessons: Sequence[Lesson], optimiser: Any, *, rows: 
         loss = completion_loss(policy.model, *batch) * weight
         loss.backward()
         total += float(loss.detach())
-    torch.nn.utils.clip_grad_norm_([p for p in policy.model.parameters() if p.requires_grad], clip_norm)
-    optimiser.step()
+    norm = torch.nn.utils.clip_grad_norm_([p for p in policy.model.parameters() if p.requires_grad], clip_norm)
+    if norm.isfinite():
+        optimiser.step()
     optimiser.zero_grad(set_to_none=True)
     policy.model.eval()
     return total
@@ -89,8 +111,5 @@ def _load(folder: Path, policy: Policy, optimiser: Any) -> int:
     with torch.no_grad():
         for name, value in kept["weights"].items():
             own[name].copy_(value)
-    rates = [group["lr"] for group in optimiser.param_groups]
     optimiser.load_state_dict(kept["optimiser"])
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate  # the recipe's, which may have changed since
     return int(kept["step"])

@@ -8,6 +8,7 @@ Every draw has a seed of its own, so a step can be drawn again exactly. Knows no
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -117,12 +118,16 @@ class Rollouts:
         return [Group(*parts) for parts in zip(*columns, strict=True)]
 
     def _drawn(self, n: int, *, step: int, turn: int) -> list[Row]:
-        """New rows, second rounds among those drawn first in a step."""
+        """New rows, second rounds scattered among those drawn first in a step: where more groups teach something than
+        are wanted, it is the last ones that go."""
         seconds: list[Row] = []
         wanted = self.second.wanted(n, stage=self.rows.state.stage) if turn == 0 else 0
         if wanted:
             seconds = self.second.draw(wanted, step=step, try_out=lambda rows: self._tried(rows, step=step))
-        return self.rows.draw(n - len(seconds)) + seconds
+        rows = self.rows.draw(n - len(seconds)) + seconds
+        if seconds:
+            random.Random(f"order {self.recipe.seed} {step}").shuffle(rows)
+        return rows
 
     def _tried(self, rows: Sequence[Row], *, step: int) -> tuple[list[str], list[Scored]]:
         """One sampled plan for each row, and what became of it."""

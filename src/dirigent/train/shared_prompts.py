@@ -7,7 +7,8 @@ predicted from. Log-probabilities, entropies and gradients are those of the plai
 are fewer by several times.
 
 Works on whatever batch TRL makes: rows whose prompts are equal share, others stand alone. Where flash attention can be
-used (`branch_attention.py`) tokens lie in one flat row; elsewhere sequences are padded, and a mask says who reads what.
+used (`branch_attention.py`) tokens lie in one flat row; elsewhere, and where activations are computed again on the way
+back, sequences are padded, and a mask says who reads what.
 
 Dimensions: B rows, T tokens of a padded row, C completion tokens, S sequences, L tokens of a packed sequence,
 K branches of a batch, N completion tokens of a batch, F tokens of a flat row.
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 
 from dirigent.train.branch_attention import Flash, Kernels, Layout, branch_attention, fault, layout_of
-from dirigent.train.passes import Sums, quick_passes
+from dirigent.train.passes import Sums, quick_passes, recomputes
 from dirigent.train.upload import upload
 
 NO_LABEL = -100
@@ -87,7 +88,8 @@ def log_probs_and_entropies(
     entropies_BC = torch.zeros(rows, completion_tokens, device=device)
     found = sequences(input_ids_BT, mask_BT, completion_tokens=completion_tokens)
     flat = kernels or (None if fault(device) else Flash())
-    if not all(map(_branches_off, found)):
+    # Computed again on the way back, a flat row would be one text: its attention is in place for the pass alone.
+    if recomputes(model) or not all(map(_branches_off, found)):
         flat = None
     with quick_passes(model, sums=sums):
         for batch in like_lengths(found, padded=flat is None):

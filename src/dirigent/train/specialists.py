@@ -101,7 +101,7 @@ def fit_here(
     for name in names:
         specialist, settings = find_specialist(name), recipe.fit_of(name)
         while not is_done(out, name):
-            if not _time_for_a_round(read_fitted(out, name), deadline):
+            if deadline is not None and time.monotonic() + _round_seconds(out, name) >= deadline:
                 return
             model = fit_round(recipe, model, tokenizer, specialist, settings=settings, out=out, quiet=quiet)
         if hasattr(model, "unload"):
@@ -174,7 +174,7 @@ def read_fitted(out: Path, name: str) -> Fitted | None:
 def fit_in_processes(
     recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path, seconds: float | None, quiet: bool
 ) -> None:
-    """Deal the specialists out to processes of their own, and wait for all."""
+    """Deal the specialists out to processes of their own, and wait for all; broken off, none is left running."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / "recipe.json"
     write_durably(file, msgspec.json.encode(recipe))
@@ -184,7 +184,14 @@ def fit_in_processes(
         command += ["--names", ",".join(share)]
         command += [] if seconds is None else ["--seconds", str(seconds)]
         running.append((share, subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)))
-    failed = [share for share, process in running if process.wait() != 0]
+    try:
+        failed = [share for share, process in running if process.wait() != 0]
+    except BaseException:
+        for _, process in running:
+            process.terminate()
+        for _, process in running:
+            process.wait()
+        raise
     if failed:
         raise ConfigError(f"the process that fitted {', '.join(failed[0])} failed; what it said stands above")
 
@@ -218,10 +225,13 @@ def _tiny(settings: TinySettings, *, seed: int) -> tuple[Any, Any]:
     return tiny_base(texts, settings=settings, seed=seed)
 
 
-def _time_for_a_round(fitted: Fitted | None, deadline: float | None) -> bool:
-    """Whether another round would end in time, by how long the last one took."""
-    expected = 0.0 if fitted is None else fitted.seconds
-    return deadline is None or time.monotonic() + expected < deadline
+def _round_seconds(out: Path, name: str) -> float:
+    """How long a specialist's next round may take: as long as its last one, or before its first as anybody's longest;
+    nothing where nobody had one."""
+    if (own := read_fitted(out, name)) is not None:
+        return own.seconds
+    others = (read_fitted(out, specialist.name) for specialist in ROSTER)
+    return max((other.seconds for other in others if other is not None), default=0.0)
 
 
 def _from_disk(model: Any, folder: Path, name: str) -> Any:

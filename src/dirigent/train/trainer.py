@@ -247,9 +247,14 @@ def _optimising(settings: GrpoSettings) -> dict[str, Any]:
     return {
         "max_steps": updates,
         "learning_rate": settings.learning_rate,
-        "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(settings.schedule, settings.schedule),
+        "lr_scheduler_type": schedule_name(settings),
         "warmup_steps": round(settings.warmup * updates),
         "weight_decay": 0.0,
         "max_grad_norm": settings.clip_norm,
         "gradient_checkpointing": settings.gradient_checkpointing,
     }
+
+
+def schedule_name(settings: GrpoSettings) -> str:
+    """The schedule as transformers calls it."""
+    return "constant_with_warmup" if settings.schedule == "constant" else settings.schedule

@@ -293,11 +293,12 @@ def _reply(message: _Message, blocks: list[_Block]) -> Reply:
     if calls and any(block.signature or block.data for block in thought):
         kept = msgspec.json.encode([_kept(block) for block in thought]).decode()
         calls = (msgspec.structs.replace(calls[0], signature=kept), *calls[1:])
+    usage = _usage(message.usage)
     return Reply(
         text="".join(block.text for block in blocks if block.type == "text"),
         tool_calls=calls,
-        finish=finish_of(message.stop_reason, FINISH, calls),
-        usage=_usage(message.usage),
+        finish=finish_of(message.stop_reason, FINISH, calls, usage),
+        usage=usage,
         model=message.model,
         reasoning="".join(block.thinking for block in thought),
     )

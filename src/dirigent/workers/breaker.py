@@ -3,7 +3,8 @@
 Closed, it lets calls through and counts them; when half of at least ten calls within 30 s failed, it opens
 and refuses at once for 30 s; then a single call may probe, and its outcome closes or opens it again.
 Only faults of the infrastructure count: an endpoint that says "wrong key" or "bad request" is up. Cancelled
-calls and calls refused by a ledger say nothing about the endpoint and are not counted.
+calls, calls refused by a ledger and calls whose own deadline passed say nothing about the endpoint and are not
+counted.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Breaker:
             reply = await self.worker.ask(request, observe=observe)
             failed = False
         except WorkerError as error:
-            failed = error.fault in RETRYABLE
+            if not (error.fault == "timeout" and self._is_past(request.deadline)):
+                failed = error.fault in RETRYABLE
             raise
         finally:
             if probe:
@@ -71,6 +73,9 @@ class Breaker:
             elif failed is not None:
                 self._count(failed)
         return reply
+
+    def _is_past(self, deadline: float | None) -> bool:
+        return deadline is not None and self._clock() >= deadline
 
     def _admit(self) -> bool:
         """Let a call through, saying whether it is the probe; refuse it while the endpoint rests."""

@@ -3,7 +3,8 @@
 Only requests that pin their answer are kept (temperature 0, or a seed), unless `always` is set: a cache must
 not make a sampled model repeat itself. Deadline and ledger are not part of the question; every other field of
 the request is, so one that is added later changes the key by itself. Identical requests at the same time
-share one call. A cache that cannot be written or read costs the saving, never the answer.
+share one call. What only its caller's ledger or deadline cut short is neither kept nor shared. A cache that cannot
+be written or read costs the saving, never the answer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -66,14 +68,17 @@ class Cached:
             if (found := await self._load(key)) is not None:
                 outcome = found
                 return self._given_again(found, observe)
-            outcome = await self.worker.ask(request, observe=observe)
-            await self._save(key, outcome)
-            return outcome
+            reply = await self.worker.ask(request, observe=observe)
+            if not _cut_by_ledger(request, reply):
+                outcome = reply
+                await self._save(key, reply)
+            return reply
         except WorkerError as error:
-            outcome = error
+            if request.deadline is None or time.monotonic() < request.deadline:
+                outcome = error
             raise
         finally:
-            # None: the caller was cancelled or had no money; that is its own affair, and the next one asks.
+            # None: the caller was cancelled, or had too little money or time; its own affair, and the next one asks.
             del self._flights[key]
             flight.set_result(outcome)
 
@@ -111,6 +116,13 @@ def _key(info: WorkerInfo, request: Request) -> str:
     asked = {name: getattr(request, name) for name in request.__struct_fields__ if name not in NOT_ASKED}
     data = msgspec.json.encode([FORMAT, info.name, info.model, asked], order="deterministic")
     return hashlib.sha256(data).hexdigest()
+
+
+def _cut_by_ledger(request: Request, reply: Reply) -> bool:
+    """Whether the reply ended for its length before it was as long as the request allows."""
+    asked = request.max_output_tokens
+    short = asked is None or reply.usage.output_tokens < asked
+    return request.ledger is not None and reply.finish == "length" and short
 
 
 def _retold(error: WorkerError) -> WorkerError:

@@ -298,11 +298,12 @@ class _Decoder:
         calls = self._calls()
         if self._finish is None and self._blocked is None:
             raise unreadable("the reply ended before its finishReason, or has no candidates")
+        usage = _usage(self._last.usage_metadata)
         return Reply(
             text="".join(part.text for part in self._parts if not part.thought),
             tool_calls=calls,
-            finish="refused" if self._blocked else finish_of(self._finish, FINISH, calls),
-            usage=_usage(self._last.usage_metadata),
+            finish="refused" if self._blocked else finish_of(self._finish, FINISH, calls, usage),
+            usage=usage,
             model=self._last.model_version,
             reasoning="".join(part.text for part in self._parts if part.thought),
         )

@@ -24,6 +24,7 @@ import msgspec
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
+from dirigent.metered import input_tokens
 from dirigent.worker import WorkerInfo
 from dirigent.workers.addresses import SteadyResolver
 from dirigent.workers.exchange import Exchange, Target, post
@@ -43,7 +44,6 @@ LINGER_S = 0.2
 """How long a finished stream is given to close by itself, so that its connection can be used again."""
 ERROR_BODY_S = 5.0
 """How long an error's explanation is waited for; its status is known already."""
-IMAGE_TOKENS = 1500
 MOST_CHARS_PER_TOKEN = 8
 """Ordinary text has about four. A stream that has more than this for every token it was allowed is cut: its provider
 does not keep to the limit, and would be paid for what nobody set aside."""
@@ -156,7 +156,7 @@ class HttpWorker:
             call = self._wire.build(request, info=self.info, base_url=self.base_url, stream=observe is not ignore)
             reply = await self._call(call, request, observe)
         except WorkerError as error:
-            raise self._ours(error) from error.__cause__
+            raise self._ours(error, request) from error.__cause__
         usage = _counted(request, reply)
         return msgspec.structs.replace(reply, usage=usage, seconds=time.monotonic() - started)
 
@@ -217,8 +217,8 @@ class HttpWorker:
                     return _cut("".join(said), decoder.written_chars)
         return decoder.finish()
 
-    def _ours(self, error: WorkerError) -> WorkerError:
-        return WorkerError(
+    def _ours(self, error: WorkerError, request: Request) -> WorkerError:
+        ours = WorkerError(
             redact(f"{self.info.name}: {error}"),
             said=error.said and redact(f"{self.info.name}: {error.said}"),
             worker=self.info.name,
@@ -226,6 +226,9 @@ class HttpWorker:
             status=error.status,
             retry_after_s=error.retry_after_s,
         )
+        if error.usage is not None:
+            ours.usage = _counted(request, Reply("", usage=error.usage))
+        return ours
 
 
 def _checked(base_url: str) -> str:
@@ -345,12 +348,7 @@ def _counted(request: Request, reply: Reply) -> Usage:
     """The usage the provider reported; what it left out is estimated, since an uncounted call is not free."""
     usage = reply.usage
     if not usage.input_tokens:
-        texts = [message.text for message in request.messages]
-        texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
-        texts += [tool.name + tool.description + str(tool.parameters) for tool in request.tools]
-        images = sum(len(message.images) for message in request.messages)
-        asked = sum(map(estimate_tokens, texts)) + images * IMAGE_TOKENS
-        usage = msgspec.structs.replace(usage, input_tokens=asked)
+        usage = msgspec.structs.replace(usage, input_tokens=input_tokens(request))
     if not usage.output_tokens:
         calls = "".join(call.name + call.arguments for call in reply.tool_calls)
         written = estimate_tokens(reply.text + reply.reasoning + calls)

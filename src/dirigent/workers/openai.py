@@ -100,11 +100,12 @@ class OpenAIWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _call(call.id, call.function, call.extra_content, reply_id=completion.id, index=index)
             for index, call in enumerate(message.tool_calls or ())
         )
+        usage = _usage(completion.usage)
         return Reply(
             text=_text(message.content) or message.refusal or "",
             tool_calls=calls,
-            finish="refused" if message.refusal else finish_of(choice.finish_reason, FINISH, calls),
-            usage=_usage(completion.usage),
+            finish="refused" if message.refusal else finish_of(choice.finish_reason, FINISH, calls, usage),
+            usage=usage,
             model=completion.model or "",
             reasoning=message.reasoning_content or message.reasoning or "",
         )
@@ -338,11 +339,12 @@ class _Decoder:
             _call(call.id, call.function, call.extra_content, reply_id=self._reply_id, index=index)
             for index, call in enumerate(self._calls)
         )
+        usage = _usage(self._usage)
         return Reply(
             text=self._text.getvalue() or self._refusal,
             tool_calls=calls,
-            finish="refused" if self._refusal else finish_of(self._finish, FINISH, calls),
-            usage=_usage(self._usage),
+            finish="refused" if self._refusal else finish_of(self._finish, FINISH, calls, usage),
+            usage=usage,
             model=self._model,
             reasoning=self._reasoning.getvalue(),
         )

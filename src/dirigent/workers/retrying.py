@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dirigent.errors import LimitError, WorkerError
+from dirigent.errors import DirigentError, LimitError, WorkerError
 from dirigent.messages import Attempt, Observe, Reply, Request, ignore
 from dirigent.metered import Watched, attempts_of, note_attempts
 from dirigent.worker import Worker, WorkerInfo
@@ -100,7 +100,7 @@ class Retrying:
         attempts: list[Attempt] = []
         try:
             return await self._ask(request, observe, attempts)
-        except (WorkerError, LimitError, asyncio.CancelledError) as error:
+        except (DirigentError, asyncio.CancelledError) as error:
             note_attempts(error, tuple(attempts))
             raise
 

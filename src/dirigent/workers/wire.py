@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.messages import Finish, Image, Message, Reply, Request, ToolCall
+from dirigent.messages import Finish, Image, Message, Reply, Request, ToolCall, Usage
 from dirigent.worker import WorkerInfo
 from dirigent.workers.secret import redact
 from dirigent.workers.sse import ServerEvent
@@ -85,6 +85,13 @@ def unreadable(message: str) -> WorkerError:
     return WorkerError(message, fault="reply")
 
 
+def _unusable(message: str, usage: Usage) -> WorkerError:
+    """A reply that came whole: what it used is billed."""
+    error = unreadable(message)
+    error.usage = usage
+    return error
+
+
 def uncarried(field: str, why: str) -> WorkerError:
     """A request that this wire cannot carry, by the name of its field."""
     return WorkerError(f"{field}: {why}", said=f"{field}: {why}", fault="request")
@@ -121,13 +128,15 @@ def refuse_error(error: Any) -> None:
         raise unreadable(f"the provider answered with an error: {quote(_message_in(error))}")
 
 
-def finish_of(reason: str | None, known: Mapping[str, Finish], tool_calls: tuple[ToolCall, ...]) -> Finish:
+def finish_of(
+    reason: str | None, known: Mapping[str, Finish], tool_calls: tuple[ToolCall, ...], usage: Usage
+) -> Finish:
     """Our word for a provider's reason. Unknown reasons are faults; calls count even under a plain stop."""
     finish = known.get(reason or "")
     if finish is None:
-        raise unreadable(f"the reply ended for an unknown reason: {quote(str(reason))}")
+        raise _unusable(f"the reply ended for an unknown reason: {quote(str(reason))}", usage)
     if finish == "tool_calls" and not tool_calls:
-        raise unreadable(f"the reply ended with {reason!r} but holds no tool call")
+        raise _unusable(f"the reply ended with {reason!r} but holds no tool call", usage)
     return "tool_calls" if finish == "stop" and tool_calls else finish
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.execute import execute
+from dirigent.execution import execute
 from dirigent.plan import Plan, Step
 from dirigent.tasks import Task, grade
 from dirigent.tasks.gym import (

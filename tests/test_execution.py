@@ -8,13 +8,27 @@ import time
 
 import pytest
 
-from dirigent.errors import CostError, DeadlineError, WorkerError
-from dirigent.execute import execute
-from dirigent.limits import Budget, Limits
-from dirigent.messages import Event, Message, Request, Schema, Usage, conversation
+from dirigent.errors import CostError, DeadlineError, StoreError, WorkerError
+from dirigent.execution import execute
+from dirigent.limits import Budget, Hold, Limits, Quote
+from dirigent.messages import (
+    Attempt,
+    Delta,
+    Event,
+    Message,
+    Observe,
+    Reply,
+    Request,
+    Schema,
+    Tool,
+    ToolCall,
+    Usage,
+    conversation,
+    ignore,
+)
 from dirigent.plan import Plan, Step
 from dirigent.prompt import ANSWER, step_messages
-from dirigent.trace import StepDelta, StepEnded, StepReassigned, StepStarted
+from dirigent.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted
 from dirigent.worker import Price
 from dirigent.workers.scripted import Scripted
 
@@ -79,6 +93,38 @@ async def test_a_failed_worker_is_replaced_once_and_the_record_says_so() -> None
     assert [type(e) for e in events] == [StepStarted, StepReassigned, StepStarted, StepEnded]
 
 
+class BreaksOff:
+    """Writes a hundred tokens, which cost $100, and no end."""
+
+    info = Scripted("x", name="bad", price=Price(0, 1e6)).info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        observe(Delta("four" * 100))
+        raise WorkerError("cut", fault="reply")
+
+
+async def test_what_was_spent_before_the_ledger_failed_is_on_record() -> None:
+    class Once(Budget):
+        async def reserve(self, quote: Quote) -> Hold:
+            if self.spent_usd:
+                raise StoreError("the disk is full")
+            return await super().reserve(quote)
+
+    workers = {"bad": BreaksOff(), "good": Scripted("fine")}
+    done = await execute(chain("bad"), workers, QUESTION, reassign=True, stream=True, ledger=Once())
+    assert isinstance(done.error, StoreError)
+    assert (done.steps[0].status, done.steps[0].cost_usd) == ("failed", 100)
+
+
+async def test_what_a_failed_worker_spent_counts_against_the_cap_of_its_step() -> None:
+    good = Scripted("word " * 100, name="good", price=Price(0, 1e6))
+    limits = Limits(max_step_cost_usd=130, max_output_tokens=100)
+    workers = {"bad": BreaksOff(), "good": good}
+    done = await execute(chain("bad"), workers, QUESTION, limits=limits, reassign=True, stream=True)
+    assert done.steps[0].worker == "good"
+    assert 100 < done.steps[0].cost_usd <= 130
+
+
 async def test_a_step_is_reassigned_at_most_once() -> None:
     down = WorkerError("down")
     third = Scripted("never asked")
@@ -103,6 +149,30 @@ async def test_a_substitute_must_be_able_to_do_what_is_asked() -> None:
     done = await execute(chain("bad"), workers, QUESTION, reassign=True, options=options)
     assert done.steps[0].worker == "able"
     assert plain.requests == []
+
+
+@pytest.mark.parametrize("access", [(0,), ()])
+async def test_a_step_that_is_not_asked_again_keeps_what_it_cost_before(access: tuple[int, ...]) -> None:
+    paid = Attempt("good", 1.0, cost_usd=5.0)
+    plan = Plan((Step("bad", "x"), Step("good", "y", access), Step("good", "z", (0, 1))))
+    prior = [StepRecord(1, "good", "y", access, status="cancelled", attempts=(paid,))]
+    workers = {"bad": Scripted(WorkerError("down")), "good": Scripted("fine", delay_s=30)}
+    done = await execute(plan, workers, QUESTION, prior=prior)
+    assert done.steps[1].status == "cancelled"
+    assert done.steps[1].attempts == (paid,)
+
+
+async def test_a_tool_call_that_was_cut_off_is_nobodys_to_carry_out() -> None:
+    tools, able = (Tool("look", {"type": "object"}),), frozenset({"tools"})
+    cut = Reply("", tool_calls=(ToolCall("1", "look", '{"at": "sk'),), finish="length")
+    whole = Reply("", tool_calls=(ToolCall("1", "look", '{"at": "sky"}'),), finish="length")
+    worker = Scripted(cut, whole, name="w", abilities=able)
+    done = await execute(chain("w"), {"w": worker}, QUESTION, options=Request((), tools=tools))
+    assert isinstance(done.error, WorkerError)
+    assert "raise max_output_tokens" in done.error.for_caller
+    assert len(done.steps[0].attempts) == 1
+    again = await execute(chain("w"), {"w": worker}, QUESTION, options=Request((), tools=tools))
+    assert again.waiting
 
 
 async def test_a_lost_side_branch_does_not_end_the_run() -> None:

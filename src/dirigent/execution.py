@@ -205,6 +205,8 @@ class _Steps:
             try:
                 reply = await self._timed(worker, request, record.index)
                 self._check_tool_rounds(record, reply)
+                if request.tools:
+                    _check_whole_calls(record, reply)
             except asyncio.CancelledError as cancelled:
                 attempts += attempts_of(cancelled)
                 self._end(record, "cancelled", attempts=attempts, error=self._why_cancelled())
@@ -213,12 +215,17 @@ class _Steps:
                 attempts += error.attempts
                 if to := self._substitute(error, tried, record.index, request):
                     self.observe(StepReassigned(self.round_number, record.index, name, to, str(error)))
-                    record = msgspec.structs.replace(record, planned_worker=record.planned_worker or name)
+                    record = msgspec.structs.replace(
+                        record, planned_worker=record.planned_worker or name, attempts=attempts
+                    )
                     tried.append(to)
                     continue
                 self._end(record, "failed", attempts=attempts, error=str(error))
                 self._fail(record.index, error)
                 return
+            except StoreError as error:
+                self._end(record, "failed", attempts=attempts + error.attempts, error=str(error))
+                raise
             attempts += reply.attempts
             self._answered(record, request, attempts, reply)
             return
@@ -275,16 +282,17 @@ class _Steps:
         record: StepRecord,
         status: StepStatus,
         *,
-        attempts: tuple[Attempt, ...] = (),
+        attempts: tuple[Attempt, ...] | None = None,
         reply: Reply | None = None,
         error: str = "",
     ) -> None:
+        """The step is over. Without `attempts` it was not asked now, and has those of before."""
         now = self._now_s()
         ended = msgspec.structs.replace(
             record,
             status=status,
             reply=reply,
-            attempts=attempts,
+            attempts=record.attempts if attempts is None else attempts,
             error=error,
             started_s=record.started_s or now,
             ended_s=now,
@@ -324,6 +332,16 @@ class _Steps:
 
     def _now_s(self) -> float:
         return time.monotonic() - self.terms.started
+
+
+def _check_whole_calls(record: StepRecord, reply: Reply) -> None:
+    """Refuse a tool call that was cut off for its length: nobody could carry it out."""
+    for call in reply.tool_calls if reply.finish == "length" else ():
+        try:
+            msgspec.json.decode(call.arguments or "{}", type=dict[str, object])
+        except (msgspec.MsgspecError, RecursionError):
+            said = f"step {record.index} ({record.worker}) was cut within a tool call; raise max_output_tokens"
+            raise WorkerError(said, said=said, worker=record.worker, attempts=reply.attempts) from None
 
 
 def _needed_for_last(plan: Plan) -> set[int]:

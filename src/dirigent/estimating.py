@@ -21,7 +21,7 @@ class Estimate(msgspec.Struct, frozen=True):
     low_usd: float
     """If every reply is short."""
     high_usd: float
-    """If every reply is as long as the limits allow: never exceeded, retries and repairs aside."""
+    """If every reply is as long as the limits allow; planning, retries and further rounds aside."""
     critical_path: int
     """Steps that must follow one another."""
 
