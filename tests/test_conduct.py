@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -121,6 +122,22 @@ async def test_a_second_round_that_fails_leaves_the_first_answer_standing() -> N
     assert (trace.status, trace.answer) == ("done", "4")
 
 
+async def test_the_fallback_does_not_plan_over_an_answer_that_stands() -> None:
+    other = Scripted('model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]', name="other")
+    limits = Limits(max_rounds=2)
+    trace = await conductor(TWO_STEPS, "nonsense", limits=limits, fallback=LanguagePlanner(other)).run("?")
+    assert (trace.status, trace.answer) == ("done", "4")
+    assert other.requests == []
+
+
+async def test_the_marks_of_one_round_say_nothing_of_those_of_the_next() -> None:
+    letters = Scripted("4", name="letters")
+    pool = Pool([Scripted("Oslo", name="facts"), letters])
+    await conductor(TWO_STEPS, TWO_STEPS, pool=pool, limits=Limits(max_rounds=2)).run("?")
+    first, second = letters.requests
+    assert first.messages != second.messages, "only their marks can tell them apart"
+
+
 async def test_where_a_later_round_came_to_nothing_plan_steps_and_usage_are_those_of_the_answer() -> None:
     worse = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]'
     pool = Pool(
@@ -172,6 +189,15 @@ async def test_the_deadline_covers_planning() -> None:
     assert trace.error_kind == "DeadlineError"
 
 
+async def test_the_callers_deadline_covers_planning_too() -> None:
+    planner = LanguagePlanner(Scripted(TWO_STEPS, delay_s=0.5))
+    pool = pool_of(facts="x", letters="y")
+    options = Request((), deadline=time.monotonic() + 0.05)
+    trace = await Conductor(planner, pool).run("?", options=options)
+    assert trace.error_kind == "DeadlineError"
+    assert trace.rounds[0].plan is None
+
+
 async def test_a_plan_that_came_too_late_is_on_the_bill() -> None:
     planner = LanguagePlanner(Scripted(TWO_STEPS, delay_s=30, price=Price(1.0, 1.0)))
     running = Conductor(planner, pool_of(facts="x", letters="y"), limits=Limits(deadline_s=0.05))
@@ -199,6 +225,11 @@ async def test_a_run_cancelled_while_it_plans_has_the_plan_on_its_bill() -> None
 async def test_a_cost_cap_needs_every_price() -> None:
     with pytest.raises(ConfigError, match=r'a price for worker "facts".*price = '):
         await conductor(TWO_STEPS, limits=Limits(max_cost_usd=1.0)).run("?")
+
+
+async def test_a_cost_cap_of_one_step_needs_every_price() -> None:
+    with pytest.raises(ConfigError, match='a price for worker "facts"'):
+        await conductor(TWO_STEPS, limits=Limits(max_step_cost_usd=1.0)).run("?")
 
 
 async def test_a_cost_cap_needs_the_price_of_who_plans_too() -> None:
@@ -253,6 +284,14 @@ async def test_words_that_were_streamed_are_never_followed_by_anothers() -> None
     assert [attempt.worker for attempt in caught.value.attempts] == ["first", "second"]
 
 
+async def test_a_substitute_streams_the_answer_where_no_word_was_passed_on_before() -> None:
+    seen: list[Event] = []
+    pool = Pool([Scripted(WorkerError("down"), name="first"), Scripted("right", name="second")])
+    reply = await Conductor(Single(), pool).ask(Request((Message("user", "?"),)), observe=seen.append)
+    assert reply.text == "right"
+    assert "".join(e.text for e in seen if isinstance(e, Delta)) == "right"
+
+
 @pytest.mark.parametrize(("wrote", "says"), [("length", "length"), ("refused", "refused"), ("tool_calls", "stop")])
 async def test_a_conductor_says_why_its_answer_ended(wrote: Finish, says: Finish) -> None:
     running = Conductor(Single(), Pool([Scripted(Reply("so far", finish=wrote), name="w")]))
@@ -284,6 +323,21 @@ async def test_a_conductor_that_stands_in_its_own_pool_ends() -> None:
     trace = await mirror.target.run("?")
     assert trace.status == "failed"
     assert "nested deeper" in trace.error
+
+
+async def test_conductors_stand_two_deep_in_a_pool_and_no_deeper() -> None:
+    nested = conductor(TWO_STEPS, name="innermost")
+    for name in ("inner", "outer"):
+        nested = Conductor(Single(), Pool([nested]), name=name)
+    assert (await nested.run("?")).answer == "4"
+    trace = await Conductor(Single(), Pool([nested])).run("?")
+    assert (trace.status, "nested deeper than 2" in trace.error) == ("failed", True)
+
+
+async def test_asking_a_conductor_again_is_not_asking_deeper() -> None:
+    running = conductor(TWO_STEPS)
+    for _ in range(4):
+        assert (await running.ask(Request((Message("user", "?"),)))).text == "4"
 
 
 async def test_a_dry_run_asks_no_worker() -> None:

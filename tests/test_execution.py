@@ -162,6 +162,13 @@ async def test_a_step_that_is_not_asked_again_keeps_what_it_cost_before(access: 
     assert done.steps[1].attempts == (paid,)
 
 
+async def test_a_step_that_goes_on_began_when_it_was_first_asked() -> None:
+    prior = [StepRecord(0, "a", "do 0", status="cancelled", started_s=1.5, ended_s=3.0)]
+    done = await execute(chain("a"), {"a": Scripted("x")}, QUESTION, prior=prior, started=time.monotonic() - 10)
+    assert done.steps[0].started_s == 1.5
+    assert done.steps[0].ended_s >= 10
+
+
 async def test_a_tool_call_that_was_cut_off_is_nobodys_to_carry_out() -> None:
     tools, able = (Tool("look", {"type": "object"}),), frozenset({"tools"})
     cut = Reply("", tool_calls=(ToolCall("1", "look", '{"at": "sk'),), finish="length")
@@ -180,6 +187,15 @@ async def test_a_lost_side_branch_does_not_end_the_run() -> None:
     done = await execute(plan, {"bad": Scripted(WorkerError("down")), "good": Scripted("fine")}, QUESTION)
     assert [step.status for step in done.steps] == ["failed", "skipped", "done"]
     assert done.error is None
+
+
+async def test_what_reads_a_step_that_was_skipped_is_skipped_too() -> None:
+    plan = Plan((Step("bad", "x"), Step("w", "reads 0", (0,)), Step("w", "reads 1", (1,)), Step("w", "main")))
+    worker = Scripted("fine")
+    done = await execute(plan, {"bad": Scripted(WorkerError("down")), "w": worker}, QUESTION)
+    assert [step.status for step in done.steps] == ["failed", "skipped", "skipped", "done"]
+    assert done.steps[2].error == "step 1, which it reads, gave no result"
+    assert len(worker.requests) == 1
 
 
 async def test_when_the_answer_is_lost_the_others_are_cancelled_at_once() -> None:

@@ -33,6 +33,12 @@ async def test_fewer_tokens_are_granted_where_less_is_left():
     assert (await Budget(max_cost_usd=1.0).reserve(quote(tokens=None))).max_output_tokens == 1_000
 
 
+async def test_noise_of_the_arithmetic_costs_no_token():
+    budget = Budget(max_cost_usd=1.0)
+    budget.settle(await budget.reserve(quote(input_usd=0.9, tokens=0)), cost_usd=0.9, output_tokens=0)
+    assert (await budget.reserve(quote(tokens=400))).max_output_tokens == 100, "1 - 0.9 is a little below 0.1"
+
+
 async def test_a_call_cut_to_almost_nothing_is_refused():
     with pytest.raises(CostError, match="too little to ask w"):
         await Budget(max_cost_usd=0.015).reserve(quote())
@@ -170,6 +176,14 @@ def test_concurrent_calls_never_overspend(
 def test_limits_that_make_no_sense_are_refused_by_name(field: str, value: float):
     with pytest.raises(ValueError, match=field):
         Limits(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_steps", 1), ("max_steps", 32), ("max_rounds", 8), ("max_cost_usd", 0.0), ("max_step_cost_usd", 0.0)],
+)
+def test_the_ends_of_what_may_be_set_may_be_set(field: str, value: float):
+    assert getattr(Limits(**{field: value}), field) == value  # type: ignore[arg-type]
 
 
 async def test_work_that_waits_for_nothing_is_done_whatever_the_time():

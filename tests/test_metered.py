@@ -142,6 +142,41 @@ async def test_a_stream_that_broke_off_is_charged_for_what_was_read_and_written(
     assert seen == [Delta("1234"), Delta("5678")]
 
 
+async def test_a_reply_that_came_whole_and_cannot_be_used_is_charged_by_its_providers_count():
+    budget = Budget(max_cost_usd=1.0)
+    unusable = WorkerError("no text in it", fault="reply")
+    unusable.usage = Usage(100, 5)
+    with pytest.raises(WorkerError) as caught:
+        await Metered(Scripted(unusable, price=PRICE)).ask(asked(budget))
+    assert caught.value.attempts[0].usage == Usage(100, 5)
+    assert budget.spent_usd == caught.value.attempts[0].cost_usd == pytest.approx(0.15)
+
+
+async def test_a_ledger_that_rounds_to_billionths_makes_no_call_an_overrun():
+    class Rounding(Budget):
+        async def reserve(self, quote: Quote) -> Hold:
+            hold = await super().reserve(quote)
+            return Hold(hold.id, hold.cost_usd - 0.5e-9, hold.max_output_tokens)
+
+    worker = Metered(Scripted("ok", price=Price(input=0.0, output=10_000.0), usage=Usage(2, 20)))
+    reply = await worker.ask(asked(Rounding(), max_output_tokens=20))
+    assert reply.cost_usd == pytest.approx(0.2)
+    assert not reply.attempts[0].overran
+
+
+async def test_the_ledger_is_told_whether_anybody_knows_the_price():
+    quotes: list[Quote] = []
+
+    class Noting(Budget):
+        async def reserve(self, quote: Quote) -> Hold:
+            quotes.append(quote)
+            return await super().reserve(quote)
+
+    for price in (None, Price()):
+        await Metered(Scripted("ok", price=price)).ask(asked(Noting()))
+    assert [quote.priced for quote in quotes] == [False, True]
+
+
 async def test_a_cancelled_call_is_charged_settled_and_told_of():
     budget = Budget(max_cost_usd=1.0)
     inner = BreaksOff()

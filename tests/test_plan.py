@@ -106,6 +106,10 @@ def test_the_empty_plan_accepts_an_answer_only_where_there_is_one(dialect: Diale
     assert "no answer yet to accept" in refusal(EMPTY[dialect], dialect)
 
 
+def test_accept_may_stand_between_spaces_and_empty_lines() -> None:
+    assert parse_plan("\n  accept \n", NAMES, dialect="lines", may_accept=True) == Plan()
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("text", ["", "  \n\n", "I accept.", "null", "[]"])
 def test_text_without_a_plan_accepts_nothing(dialect: Dialect, text: str) -> None:
@@ -319,6 +323,7 @@ def test_a_surrogate_pair_in_json_is_one_character() -> None:
         ('{"steps": [{"models": ["math"], "prompt": "a", "prompt": "b"}]}', "the key 'prompt' stands twice"),
         ('{"steps": ["go"]}', "step 0: 'go' is not an object"),
         ('{"x": [[[[[[[[1]]]]]]]], "steps": []}', "nested deeper than 8"),
+        ('{"x": [' + "[]," * 10_000 + '0], "steps": []}', "has more parts than any plan"),
         (steps_json({}, {"acess": []}), "step 1: unknown key 'acess'; did you mean 'access_list'?"),
         (steps_json({"model": "math"}), "unknown key 'model'; did you mean 'models'?"),
         ('{"steps": [{"prompt": "go"}]}', "step 0: the key 'models' is missing"),
@@ -354,6 +359,12 @@ def test_a_fault_in_json_is_named(text: str, reason: str) -> None:
 def test_a_plan_by_hand_may_be_in_any_dialect(dialect: Dialect) -> None:
     assert parse_any(WRITTEN[dialect], NAMES) == TWO_STEPS
     assert parse_any(EMPTY[dialect], NAMES, may_accept=True) == Plan()
+
+
+def test_a_json_plan_by_hand_that_quotes_lists_is_read_as_json() -> None:
+    text = steps_json({"models": ["math"], "prompt": "Explain: model_id = [0] subtasks = ['x'] access_list = [[]]"})
+    assert parse_any(text, NAMES).steps[0].worker == "math"
+    assert parse_plan(text, NAMES).steps == (Step("letters", "x"),), "lists alone would read what is quoted"
 
 
 def test_a_plan_by_hand_that_no_dialect_reads_says_why_in_each() -> None:

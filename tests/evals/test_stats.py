@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.evals.stats import mean, paired_difference, percentile, sign_test, wilson
+from dirigent.evals.stats import (
+    Difference,
+    mean,
+    mean_or_none,
+    paired_difference,
+    percentile,
+    sign_test,
+    sum_or_none,
+    wilson,
+)
 
 
 def test_wilson_by_hand() -> None:
@@ -106,3 +115,14 @@ def test_scores_in_between_are_judged_by_how_much_not_by_how_many() -> None:
     found = paired_difference([*gains, *losses, *same], [0.0] * 1000, seed=1)
     assert found.mean == pytest.approx(0.034)
     assert found.significant
+
+
+def test_a_sum_or_mean_with_something_unknown_in_it_is_unknown() -> None:
+    assert (sum_or_none([1.0, 2.0]), mean_or_none([1.0, 2.0])) == (3.0, 1.5)
+    assert (sum_or_none([1.0, None]), mean_or_none([1.0, None])) == (None, None)
+    assert (sum_or_none([]), mean_or_none([])) == (0.0, 0.0)
+
+
+def test_a_difference_is_significant_only_below_a_twentieth() -> None:
+    assert not Difference(0.1, (0.0, 0.2), 0.05, 10).significant
+    assert Difference(0.1, (0.0, 0.2), 0.049, 10).significant

@@ -14,8 +14,20 @@ from hypothesis import strategies as st
 from dirigent.config import parse_config
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Message, Reply, Request, Text, ToolCall
+from dirigent.metered import Metered
+from dirigent.pool import Pool
 from dirigent.serve.checked import Answering, is_refusal
-from dirigent.serve.guardrails import Bounded, Regional, is_card, is_iban, redactor, without_personal_data
+from dirigent.serve.guardrails import (
+    Bounded,
+    Regional,
+    check_request,
+    guarded,
+    is_card,
+    is_iban,
+    redactor,
+    without_personal_data,
+)
+from dirigent.serve.problems import Problem
 from dirigent.settings import Guardrails
 from dirigent.workers.scripted import Scripted
 from tests.serve.conftest import CONFIG, Server, Start
@@ -35,6 +47,13 @@ async def test_a_request_over_the_bound_is_a_413_and_costs_nothing(start: Start)
     refused = await server.chat("0123456789x")
     assert (refused.status, refused.error["code"], refused.error["param"]) == (413, "too_large", "messages")
     assert len(server.stub.calls) == 1
+
+
+def test_the_bound_is_on_all_messages_together() -> None:
+    rails = Guardrails(max_request_chars=10)
+    check_request((Message("system", "01234"), Message("user", "56789")), rails)
+    with pytest.raises(Problem, match="hold 11 characters; at most 10"):
+        check_request((Message("system", "01234"), Message("user", "56789x")), rails)
 
 
 async def test_what_the_blocklist_finds_is_refused_without_telling_the_rule(start: Start) -> None:
@@ -65,6 +84,14 @@ async def test_personal_data_does_not_leave_the_home_region_in_any_step_nor_to_t
         assert secret not in calls["boss"]
     for kind in ("email", "phone", "iban", "card"):
         assert f"[{kind} " in calls["beta"]
+
+
+async def test_without_a_home_region_personal_data_goes_to_nobody() -> None:
+    nowhere, abroad = Scripted("ok", name="nowhere"), Scripted("ok", name="abroad", region="us")
+    pool = guarded(Pool([nowhere, abroad]), Guardrails(redact="personal"))
+    for worker in pool.values():
+        await worker.ask(Request((Message("user", f"Write to {SECRETS[0]}."),)))
+    assert all(SECRETS[0] not in asked.seen_text for asked in (nowhere, abroad))
 
 
 async def test_whoever_takes_a_step_over_is_held_to_it_too(start: Start) -> None:
@@ -145,6 +172,13 @@ def test_checksums_against_numbers_worked_by_hand() -> None:
     assert not is_iban("GB82WEST12345698765433")
 
 
+def test_card_numbers_of_13_to_19_digits_are_cards() -> None:
+    assert is_card("4222222222222")
+    assert is_card("6000000000000000004")
+    assert not is_card("400000000002"), "12 digits with a right checksum"
+    assert not is_card("40000000000000000002"), "20 digits with a right checksum"
+
+
 async def test_parts_tool_calls_and_tool_results_are_masked_and_images_left() -> None:
     worker = Scripted("done", name="far")
     said = "ann@example.org"
@@ -177,6 +211,13 @@ async def test_a_function_of_the_operators_own_can_take_its_place(monkeypatch: p
         redactor(Guardrails(redact="hook", redact_hook="own_rules:missing"))
 
 
+async def test_a_function_of_the_operators_that_gives_no_text_lets_nothing_through() -> None:
+    worker = Scripted("done", name="far")
+    with pytest.raises(WorkerError, match="nothing was sent to far: redact_hook gave NoneType, not a text"):
+        await Regional(worker, lambda text: None).ask(Request((Message("user", "x"),)))  # type: ignore[arg-type, return-value]
+    assert worker.requests == []
+
+
 # ---- what comes back --------------------------------------------------------------------------------------
 
 
@@ -187,6 +228,20 @@ async def test_a_reply_over_the_bound_fails_its_step_and_is_not_passed_on_while_
         await worker.ask(Request((Message("user", "x"),)), observe=lambda e: seen.append(getattr(e, "text", "")))
     assert len("".join(seen)) <= 20
     assert (await Bounded(Scripted("short", name="w"), max_chars=20).ask(Request(()))).text == "short"
+
+
+async def test_a_reply_of_just_the_bound_is_passed_on_whole() -> None:
+    seen: list[str] = []
+    worker = Bounded(Scripted("0123456789 123456789", name="w"), max_chars=20)
+    reply = await worker.ask(Request(()), observe=lambda e: seen.append(getattr(e, "text", "")))
+    assert "".join(seen) == reply.text == "0123456789 123456789"
+
+
+async def test_a_reply_over_the_bound_is_on_the_bill() -> None:
+    worker = Bounded(Metered(Scripted("0123456789", name="w")), max_chars=5)
+    with pytest.raises(WorkerError) as caught:
+        await worker.ask(Request((Message("user", "x"),)))
+    assert [attempt.worker for attempt in caught.value.attempts] == ["w"]
 
 
 async def test_an_empty_reply_is_asked_for_once_more_and_both_are_on_the_bill(start: Start) -> None:

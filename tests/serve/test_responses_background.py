@@ -174,7 +174,7 @@ async def test_one_whose_run_is_not_known_any_more_gets_its_end(
 
     server.service.on_finished["response"] = die
     id = (await respond(server, background=True)).object["id"]
-    await wait_until(lambda: server.service.admission.in_flight == 0)
+    await wait_until(lambda: not server.service.background)
     if not traced:
         await server.service.store.write(lambda c, _: c.execute(delete(traces)).rowcount, prepare=lambda: None)
     assert (await server.get(f"/v1/responses/{id}")).object["status"] == status

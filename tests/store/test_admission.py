@@ -80,6 +80,16 @@ def test_a_minutes_requests_may_come_at_once_and_then_one_by_one():
     refused(admission.enter(caller))
 
 
+def test_the_time_that_has_passed_already_is_not_waited_for_again():
+    clock = Clock()
+    admission = Admission(clock=clock)
+    caller = Caller("k", requests_per_minute=30)
+    for _ in range(30):
+        entered(admission.enter(caller)).leave()
+    clock.now += 1.5
+    assert refused(admission.enter(caller)).retry_after_s == pytest.approx(0.5)
+
+
 def test_a_refusal_takes_nothing_from_the_allowance():
     clock = Clock()
     admission = Admission(clock=clock)

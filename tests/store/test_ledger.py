@@ -246,6 +246,16 @@ async def test_the_day_that_reserved_a_call_pays_for_it(url: str):
         assert await left_usd(store, month, tomorrow) == pytest.approx(0.5 - 0.011)
 
 
+async def test_a_call_of_last_month_gives_nothing_back_to_this_one(url: str):
+    caller = Caller("k", budget_month_usd=0.5)
+    next_month = NOON + timedelta(days=20)
+    async with Store.open(url) as store:
+        late = await ledger(store, caller).reserve(CENT)
+        await ledger(store, caller, next_month).reserve(CENT)
+        await settle(ledger(store, caller, next_month), late, cost_usd=0.001, output_tokens=1)
+        assert await left_usd(store, caller, next_month) == pytest.approx(0.49)
+
+
 async def test_a_clock_that_lags_behind_another_servers_renews_nothing(url: str):
     caller = Caller("k", budget_day_usd=0.01)
     async with Store.open(url) as store:
@@ -259,6 +269,9 @@ async def test_what_is_left_names_the_budget_that_ends_first_and_when_it_renews(
         found = await left(store, Caller("k", budget_day_usd=1.0, budget_month_usd=2.0), at=NOON)
         assert found is not None
         assert (found.usd, found.period, found.renews_in_s) == (1.0, "day", 12 * 3600)
+        found = await left(store, Caller("k", budget_day_usd=1.0, budget_month_usd=0.5), at=NOON)
+        assert found is not None
+        assert (found.usd, found.period) == (0.5, "month")
         found = await left(store, Caller("k", budget_month_usd=2.0), at=NOON)
         assert found is not None
         assert found.renews_in_s == 15.5 * 24 * 3600
@@ -306,7 +319,7 @@ def test_what_a_killed_process_left_open_is_charged_at_its_worst_case(url: str):
     async def check() -> None:
         caller = Caller("k", budget_total_usd=100.0)
         async with Store.open(url) as store:
-            own = await ledger(store, caller).reserve(CENT)
+            own = await ledger(store, caller, datetime.now(UTC)).reserve(CENT)
             before = await rows(store)
             lost = await reconcile(store)
             after = await rows(store)
@@ -359,6 +372,15 @@ async def test_what_another_machine_holds_is_left_alone_for_a_day(url: str):
         assert (await usage(store)).lost_calls == 1
         trail = [(row.action, row.details) async for row in export(store)]
         assert trail == [("ledger.reconcile", '{"lost_attempts":1}')]
+
+
+async def test_a_call_that_is_given_up_is_charged_at_its_worst_case(url: str):
+    async with Store.open(url) as store:
+        await ledger(store, Caller("k")).reserve(CENT)
+        await own(store, "another-place/1/1")
+        await reconcile(store, at=NOON + timedelta(hours=25))
+        spent = await usage(store, "k")
+        assert (spent.cost_usd, spent.held_usd, spent.lost_calls) == (0.01, 0.0, 1)
 
 
 async def test_a_settlement_that_comes_after_all_replaces_the_worst_case(url: str):

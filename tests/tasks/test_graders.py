@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from dirigent.errors import GradeError
+from dirigent.tasks import mathematics
 from dirigent.tasks.graders import judge, same_answer
 from dirigent.tasks.mathematics import same_mathematics
 from dirigent.tasks.task import FreeGrader, Task, grade
@@ -34,6 +35,9 @@ NUMBERS = [
     ("8", '{"answer": "x = 8 apples (2 each)"}', True),
     ("0.5", '{"answer": "1/2"}', True),
     ("3.5", '{"answer": "3 1/2"}', True),
+    ("3.5", "The answer is $3\\frac{1}{2}$.", True),
+    ("-3.5", "\\boxed{-3\\dfrac{1}{2}}", True),
+    ("15.5", "The answer is $3\\frac{1}{2}$.", False),
     ("0.5", "so it is \\boxed{\\frac{1}{2}}", True),
     ("50", '{"answer": "50%"}', True),
     ("-4", '{"answer": "-4"}', True),
@@ -77,6 +81,11 @@ CHOICES = [
     ("B", "So, the correct answer is:\nB. False", True),
     ("B", "Answer: B", True),
     ("B", "answer: (B)", True),
+    ("B", "It is Paris.\n**Answer**: B", True),
+    ("B", "Answer: b, since A is too small", True),
+    ("A", "Answer: a", True),
+    ("A", "Answer: (a) Paris", True),
+    ("A", "Answer: a mixture of several, so (C)", False),
     ("B", "Answer: A\nNo, wait.\nAnswer: B", True),
     ("B", '{"answer": "B"}', True),
     ("B", '{"reasoning": "the answer is (A) at first sight", "answer": "B"}', True),
@@ -202,6 +211,7 @@ EXACT = [
     ("Yes", "The answer is yes.\nThe answer is no.", False),
     ("Yes", "The answer is no.\nThe answer is yes.", True),
     ("Yes", '{"answer": "Ye', False),
+    (".", "I think not.\nNobody knows.", False),
 ]
 
 
@@ -252,6 +262,15 @@ async def test_a_comparison_that_takes_too_long_is_killed_and_the_next_one_works
     assert not await same_mathematics("10^{10^{10}}", "3^{9^{9^{9}}}", timeout_s=0.5)
     assert 0.5 <= time.monotonic() - started < 10
     assert await same_mathematics("\\sqrt{12}", "2\\sqrt{3}")
+
+
+async def test_a_child_that_died_while_it_waited_makes_no_answer_wrong() -> None:
+    await same_mathematics("\\sqrt{50}", "5\\sqrt{2}")
+    assert mathematics._idle
+    for child in mathematics._idle:
+        child._process.kill()
+        child._process.wait()
+    assert await same_mathematics("\\sqrt{75}", "5\\sqrt{3}")
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,14 @@ def test_names_that_are_no_shares_are_an_error(shares: dict[str, float]) -> None
         RowSettings(**{"rename": 0.2, "misname": 0.2, **shares})  # type: ignore[arg-type]
 
 
+def test_each_way_of_naming_has_its_own_share_of_the_rows() -> None:
+    rows = RowSource(1, RowSettings(rename=0.6, misname=0.1, candidates=1)).draw(200)
+    unnamed = sum(not set(row.shown) & set(row.names) for row in rows)
+    anothers = sum(row.shown != row.names and set(row.shown) == set(row.names) for row in rows)
+    assert 90 < unnamed < 150
+    assert 5 < anothers < 40
+
+
 def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
     source = RowSource(3, RowSettings(rename=0.5, misname=0.5))
     rows = [row for row in source.draw(60) if right_plan(row) is not None and row.task.depth == 1]

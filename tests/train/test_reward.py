@@ -332,6 +332,26 @@ async def test_a_bug_in_a_worker_is_not_taken_for_a_failure() -> None:
         await score([row], [text(plan, row)], spoilt(plan, Broken))
 
 
+async def test_a_bug_in_one_plan_ends_the_others_before_it_is_said() -> None:
+    ended: list[str] = []
+
+    async def slow(request: Request) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return "late"
+
+    workers = {"slow": Scripted(slow, name="slow"), "broken": Scripted(ZeroDivisionError("bug"), name="broken")}
+    task = Task("one", "How much is a half?", "1/2", grader="exact")
+    row = file_row(task, [worker.info for worker in workers.values()], settings=TaskSettings(), max_steps=5)
+    texts = [format_plan(Plan((Step(name, "Say it."),)), row.shown, dialect="lines") for name in workers]
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(score([row, row], texts, workers), 10)
+    assert ended == ["cancelled"]
+
+
 async def test_no_more_plans_run_at_the_same_time_than_allowed() -> None:
     rows = rows_of("chain", 6)
     running, most = 0, 0

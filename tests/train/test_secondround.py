@@ -100,3 +100,12 @@ def test_figures_say_what_second_rounds_did_to_the_answers() -> None:
     )
     assert figures == {"second_spoilt": 0.5, "second_mended": 1.0, "second_accepted": pytest.approx(1 / 3)}
     assert second_metrics([]) == {}
+
+
+def test_right_answers_that_stay_right_are_not_spoilt_and_no_plan_is_no_acceptance() -> None:
+    rows = SecondRounds(SETTINGS, RowSettings(), seed=1).draw(4, step=0, try_out=tried_out)
+    right = [row for row in rows if grade(row.task, row.earlier_answer or "").correct]
+    kept = second_metrics([(row, Scored(True, True, 1.0, plan=Plan(()))) for row in right])
+    assert kept == {"second_spoilt": 0.0, "second_accepted": 1.0}
+    lost = second_metrics([(row, Scored(False, False, 0.0, error="no plan")) for row in right])
+    assert lost == {"second_spoilt": 1.0, "second_accepted": 0.0}

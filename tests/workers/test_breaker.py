@@ -81,6 +81,19 @@ async def test_less_than_half_failing_keeps_it_closed():
     assert breaker.state == "open"
 
 
+async def test_half_of_ten_failing_opens_it_but_never_at_a_call_that_went_well():
+    endpoint = Endpoint()
+    breaker = Breaker(endpoint.worker, clock=Clock())
+    await ask(breaker, 5)
+    endpoint.fault = "timeout"
+    assert await ask(breaker, 6) == ["timeout"] * 5 + ["open"]
+    recovering = Breaker(endpoint.worker, clock=Clock())
+    await ask(recovering, 5)
+    endpoint.fault = None
+    assert await ask(recovering, 5) == ["ok"] * 5
+    assert recovering.state == "closed"
+
+
 async def test_failures_older_than_the_window_do_not_count():
     endpoint, clock = Endpoint(), Clock()
     breaker = Breaker(endpoint.worker, clock=clock)
@@ -88,6 +101,19 @@ async def test_failures_older_than_the_window_do_not_count():
     await ask(breaker, 9)
     clock.now_s += 31.0
     await ask(breaker, 9)
+    assert breaker.state == "closed"
+
+
+async def test_failures_older_than_the_window_do_not_count_among_later_calls_either():
+    endpoint, clock = Endpoint(), Clock()
+    breaker = Breaker(endpoint.worker, clock=clock)
+    endpoint.fault = "connect"
+    await ask(breaker, 9)
+    clock.now_s += 31.0
+    endpoint.fault = None
+    await ask(breaker, 6)
+    endpoint.fault = "connect"
+    await ask(breaker, 4)
     assert breaker.state == "closed"
 
 

@@ -145,6 +145,15 @@ async def test_a_cache_that_cannot_be_written_costs_the_saving_not_the_answer(
     assert "was not cached" in caplog.text
 
 
+async def test_a_file_that_cannot_be_put_in_place_leaves_nothing_beside_it(tmp_path: Path):
+    await Cached(Scripted("old"), tmp_path).ask(PINNED)
+    (path,) = kept(tmp_path)
+    path.unlink()
+    path.mkdir()
+    assert (await Cached(Scripted("ok"), tmp_path).ask(PINNED)).text == "ok"
+    assert kept(tmp_path) == []
+
+
 async def test_failures_are_not_kept():
     inner = Scripted(WorkerError("down", fault="overloaded"), "up")
     worker = Cached(inner)

@@ -87,6 +87,20 @@ async def test_a_provider_that_asks_for_too_much_patience_is_given_up_at_once():
     assert clock.slept == []
 
 
+async def test_the_most_patience_that_is_had_is_had():
+    clock = Clock()
+    await retrying(Scripted(fault("rate_limited", retry_after_s=30.0), "ok"), clock).ask(ASKED)
+    assert 30.0 <= clock.slept[0] <= 30.5
+
+
+async def test_those_sent_away_together_do_not_come_back_together():
+    clock = Clock()
+    worker = retrying(Scripted(*[fault("rate_limited", retry_after_s=7.0), "ok"] * 5), clock)
+    for _ in range(5):
+        await worker.ask(ASKED)
+    assert max(clock.slept) - min(clock.slept) > 0.1
+
+
 async def test_it_does_not_sleep_past_the_deadline():
     clock = Clock()
     inner = Scripted(fault(retry_after_s=5.0), "ok")

@@ -45,9 +45,9 @@ TRAINED = ("warm-start", "conductor")
 UNKNOWN_USD = math.inf
 """What fitting takes an unknown cost for: it comes behind every known one, so nobody is the cheaper for it."""
 
-VOTE_SAMPLES, SELF_MOA_SAMPLES, MOA_CALLS, TURNS, PANEL = 5, 6, 8, 5, 3
+VOTE_SAMPLES, SELF_MOA_SAMPLES, MOA_CALLS, TURNS, PANEL, TEAM = 5, 6, 8, 5, 3, 5
 """Sizes where none is named: self-consistency x5 and MoA of 8 calls as the Conductor paper compares with, five turns of
-reflection as there, six samples as in the Self-MoA paper."""
+reflection as there, six samples as in the Self-MoA paper, MasRouter's largest team."""
 
 
 class Fitting(msgspec.Struct, frozen=True):
@@ -295,7 +295,7 @@ async def _masrouter(name: str, fitting: Fitting, rollout: Rollout | None) -> Ba
         from dirigent.planners.masrouter import TeamSettings, fit_masrouter
     except ModuleNotFoundError as error:
         raise _without_numpy(name, error) from None
-    settings = TeamSettings()
+    settings = TeamSettings(max_agents=TEAM)
     if fitting.unpriced:
         rollout = _by_score_alone(rollout)
     questions = [example.question for example in fitting.examples]

@@ -81,11 +81,13 @@ async def evaluate(
     inspect: Inspect | None = None,
     keep: Keep | None = None,
     observe: Observe = ignore,
+    lost_stand: bool = False,
 ) -> list[Outcome]:
     """The outcomes, entry by entry and question by question; some are missing where the money ran out.
 
     `budget` is the cap on all of it; `sandbox` is where code is graded, one for the whole evaluation; `keep` is given
-    every trace; `observe` gets an `Evaluated` a question.
+    every trace; `observe` gets an `Evaluated` a question. `lost_stand`: what the record holds of a run that was lost is
+    its outcome, and it is neither asked nor graded again.
     """
     _check(entries, tasks, concurrency)
     run = _Evaluation(
@@ -98,6 +100,7 @@ async def evaluate(
         inspect=inspect,
         keep=keep,
         observe=observe,
+        lost_stand=lost_stand,
         totals={entry.name: _runs(entry, tasks) for entry in entries},
     )
     jobs = list(_jobs(entries, tasks))
@@ -149,6 +152,7 @@ class _Evaluation(msgspec.Struct):
     inspect: Inspect | None
     keep: Keep | None
     observe: Observe
+    lost_stand: bool
     totals: dict[str, int]
     outcomes: dict[tuple[str, str, int], Outcome] = {}
     at_work: int = 1
@@ -162,6 +166,8 @@ class _Evaluation(msgspec.Struct):
         """Take job after job; several of these share one iterator. Where money runs short, one goes on alone."""
         while not (self.alone and self.at_work > 1) and (job := self._next(jobs)) is not None:
             outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
+            if outcome is None and self.lost_stand:
+                outcome = self.record.lost(job.entry.name, job.task.id, job.repeat)
             if outcome is None:
                 outcome = await self._regraded(job)
             if outcome is None:

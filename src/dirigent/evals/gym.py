@@ -14,6 +14,7 @@ here knows torch or llama.cpp.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -34,6 +35,7 @@ from dirigent.evals.planners import (
     NAMES,
     Rollouts,
     by_limits,
+    chosen_before,
     entry_of,
     examples_of,
     fit_baselines,
@@ -67,7 +69,13 @@ class Ask(Protocol):
     """`evaluate` with everything but the questions settled."""
 
     def __call__(
-        self, entries: Sequence[Entry], tasks: Sequence[Task], *, pool_for: PoolFor, limits: Limits = ...
+        self,
+        entries: Sequence[Entry],
+        tasks: Sequence[Task],
+        *,
+        pool_for: PoolFor,
+        limits: Limits = ...,
+        lost_stand: bool = ...,
     ) -> Awaitable[list[Outcome]]: ...
 
 
@@ -102,8 +110,10 @@ async def evaluate_gym(
         keep=keep,
         observe=observe,
     )
-    baselines, fit = await fit_gym(gym, planners, ask, limits=limits, factories=factories)
-    ways = await find_ways(gym, ask, limits=limits) if CEILING in planners else {}
+    settled = chosen_before(record or Record(), _fitted_among(planners, factories), gym.tasks)
+    fit_ask: Ask = partial(ask, lost_stand=settled)
+    baselines, fit = await fit_gym(gym, planners, fit_ask, limits=limits, factories=factories)
+    ways = await find_ways(gym, fit_ask, limits=limits) if CEILING in planners else {}
     entries = gym_entries(planners, gym, ways=ways, factories=factories)
     answered, complete = await _answers(gym, entries, baselines, ask, limits=limits, planners=planners)
     found = _Found(gym, planners, baselines, fit, ways, answered.outcomes, complete, answered.sizes)
@@ -125,22 +135,27 @@ async def fit_gym(
     if not any(name.partition(":")[0] not in (RANDOM, *TRAINED) for name in names):
         return await fit_baselines(names, fitting, trained=factories), {}
     tasks = gym.calibration("train")
-    cost_usd = 0.0
+    costs_usd: dict[tuple[Any, ...], float] = {}  # a run that the record held already was paid once
 
-    async def tried(entries: Sequence[Entry], asked: Sequence[Task]) -> list[Outcome]:
-        nonlocal cost_usd
+    async def tried(entries: Sequence[Entry], asked: Sequence[Task], *, limits: Limits = limits) -> list[Outcome]:
         outcomes = await ask(entries, asked, pool_for=gym.pool_for, limits=limits)
-        cost_usd += sum(outcome.cost_usd for outcome in outcomes)
+        costs_usd.update({(*outcome.key, outcome.trace_id): outcome.cost_usd for outcome in outcomes})
         return outcomes
 
     singles = [_single(specialist, gym) for specialist in gym.roster]
     alone = await tried(singles, tasks)
     require_whole(alone, singles, tasks, before="the workers were ranked")
     known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone))
-    rollouts = Rollouts(tried, tasks)
+    rollouts = Rollouts(partial(tried, limits=Rollouts.limits(limits)), tasks)
     fitted = await fit_baselines(names, known, rollout=rollouts, trained=factories)
     rollouts.require_paid()
-    return fitted, {"n": len(tasks), "cost_usd": cost_usd, "ranking": list(known.ranking)}
+    return fitted, {"n": len(tasks), "cost_usd": math.fsum(costs_usd.values()), "ranking": list(known.ranking)}
+
+
+def _fitted_among(planners: Sequence[str], factories: Mapping[str, PlannerFor]) -> list[str]:
+    """Those that the training or the development split settles."""
+    fitted = [name for name in planners if is_baseline(name) and name not in factories and name != RANDOM]
+    return [*fitted, CEILING] if CEILING in planners else fitted
 
 
 def is_baseline(name: str) -> bool:

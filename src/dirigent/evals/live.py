@@ -31,6 +31,7 @@ from dirigent.evals.planners import (
     by_limits,
     cap_reached,
     check_names,
+    chosen_before,
     entry_of,
     examples_of,
     fit_baselines,
@@ -131,7 +132,13 @@ def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, Plann
 
 def needs_fitting(planners: Sequence[str]) -> bool:
     """Whether anything is chosen on the training split; then questions for it must be gathered."""
-    return any(name.partition(":")[0] not in (*UNFITTED, EACH) and not name.startswith(PLANNED_BY) for name in planners)
+    return bool(_fitted_among(planners))
+
+
+def _fitted_among(planners: Sequence[str]) -> list[str]:
+    return [
+        name for name in planners if name.partition(":")[0] not in (*UNFITTED, EACH) and not name.startswith(PLANNED_BY)
+    ]
 
 
 class _Live(msgspec.Struct):
@@ -149,8 +156,10 @@ class _Live(msgspec.Struct):
     observe: Observe
     best_plans: Mapping[str, Listed] = {}
     """The ceiling's, by benchmark."""
-    fit_cost_usd: float | None = 0.0
-    """None: unknown."""
+    fit_costs_usd: dict[tuple[Any, ...], float | None] = {}
+    """By run, None where unknown: one that the record held already was paid once, however often it is asked for."""
+    settled: bool = False
+    """Somebody who was fitted has answered, so what he was fitted on is not asked again."""
     sizes: dict[str, Sizing] = {}
     """How those came to their samples that were to cost as much as another."""
 
@@ -160,12 +169,13 @@ class _Live(msgspec.Struct):
             return await fit_baselines(self.names, Fitting((), self.pool, self.seed), trained=self.trained)
         if not self.questions.fit:
             raise ConfigError("no questions to choose the best worker on: give  --fit 60  or data with a training part")
+        self.settled = chosen_before(self.record, _fitted_among(self.names), self.questions.tasks)
         singles = [_single(worker) for worker in self.pool]
         alone = await self._tried(singles, self.questions.fit)
         require_whole(alone, singles, self.questions.fit, before="the workers were ranked")
         known = examples_of(self.questions.fit, alone)
         fitting = Fitting(known, self.pool, self.seed)
-        rollouts = Rollouts(partial(self._tried, limits=self.limits), self.questions.fit)
+        rollouts = Rollouts(partial(self._tried, limits=Rollouts.limits(self.limits)), self.questions.fit)
         ceiling = [await self._ceiling(alone)] if CEILING in self.names else []
         baselines = await fit_baselines(self.names, fitting, rollout=rollouts, trained=self.trained)
         rollouts.require_paid()
@@ -235,9 +245,8 @@ class _Live(msgspec.Struct):
         self, entries: Sequence[Entry], tasks: Sequence[Task], *, limits: Limits | None = None
     ) -> list[Outcome]:
         """Ask in order to fit; what it costs is told apart."""
-        outcomes = await self.ask(entries, tasks, limits=limits or self.limits)
-        costs_usd = [self.fit_cost_usd, *(outcome.known_cost_usd for outcome in outcomes)]
-        self.fit_cost_usd = sum_or_none(costs_usd)
+        outcomes = await self.ask(entries, tasks, limits=limits or self.limits, lost_stand=self.settled)
+        self.fit_costs_usd |= {(*outcome.key, outcome.trace_id): outcome.known_cost_usd for outcome in outcomes}
         return outcomes
 
     def _pool_for(self, task: Task, repeat: int) -> Pool:
@@ -273,7 +282,7 @@ def _facts(
         tasks=_told(questions, pool, pool_name),
         workers="",
         prices={info.name: info.price for info in pool.infos},
-        fit={"n": len(questions.fit), "cost_usd": live.fit_cost_usd} if questions.fit else {},
+        fit={"n": len(questions.fit), "cost_usd": sum_or_none([*live.fit_costs_usd.values()])} if questions.fit else {},
         notes=_notes(baselines, live.names) | {name: sizing.note for name, sizing in live.sizes.items()},
         sizes=live.sizes,
         examples=examples(outcomes, questions.tasks, [n for n in live.names if not n.startswith(SINGLE)]),

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import PLAIN, TRAINED, UNKNOWN_USD, Baseline, Fitting, fit_baseline, layers_of
+from dirigent.evals.baselines import PLAIN, TEAM, TRAINED, UNKNOWN_USD, Baseline, Fitting, fit_baseline, layers_of
 from dirigent.evals.evaluate import Entry, PlannerFor, PoolFor
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import Record
 from dirigent.limits import Limits
 from dirigent.plan import Plan
 from dirigent.planners.examples import Example, Rollout
@@ -35,6 +36,7 @@ __all__ = [
     "Written",
     "by_limits",
     "check_names",
+    "chosen_before",
     "entry_of",
     "examples_of",
     "fit_baselines",
@@ -124,6 +126,12 @@ def require_whole(
         raise cap_reached(before, leave_out=leave_out)
 
 
+def chosen_before(record: Record, names: Sequence[str], tasks: Sequence[Task]) -> bool:
+    """Whether one of these planners has answered a question of the test already. Then what it was chosen and fitted on
+    stands, lost runs and all: asked again, they might choose somebody else, who would get the other's answers."""
+    return any(record.finished(name, task.id) is not None for name in names for task in tasks)
+
+
 def cap_reached(before: str, *, leave_out: str = "") -> ConfigError:
     """What to raise where the money ended before something could be chosen or fitted."""
     otherwise = f", or leave `{leave_out}` out" if leave_out else ""
@@ -162,6 +170,12 @@ class Rollouts:
     """Carries out plans for training questions, as MasRouter's fitting wants it. A plan that the record holds already
     is not paid again: the entry is named after it. One that names a worker its question was not offered with teaches
     nothing. Once one could not be paid for, no further one is tried."""
+
+    @staticmethod
+    def limits(limits: Limits) -> Limits:
+        """Those to ask under: with room for the largest team, as when the fitted router answers the test. A plan that
+        is refused for its length would teach that large teams are wrong."""
+        return msgspec.structs.replace(limits, max_steps=max(limits.max_steps, TEAM))
 
     def __init__(self, ask: Ask, tasks: Sequence[Task]) -> None:
         self._ask = ask

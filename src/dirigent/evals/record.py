@@ -77,6 +77,11 @@ class Record:
         outcome = self._outcomes.get((planner, task, repeat))
         return None if outcome is None or outcome.failed else outcome
 
+    def lost(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
+        """The outcome of a run that was spoilt by the infrastructure, unless it was only cut for want of money."""
+        outcome = self._outcomes.get((planner, task, repeat))
+        return outcome if outcome is not None and outcome.failed and outcome.error_kind != "CostError" else None
+
     def ungraded(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
         """The outcome of a question that was answered and paid for, where only its grade is missing."""
         outcome = self._outcomes.get((planner, task, repeat))

@@ -15,7 +15,8 @@ FIELD = re.compile(r'["\']answer["\']\s*:\s*')
 SAID = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*:?\s*(.+)", re.IGNORECASE)
 HASHES = re.compile(r"####\s*(.+)")
 LETTER_SAID = re.compile(r"answer is:?\s*\**(?:\(([A-Za-z])\)|([A-Z])\b(?!['’]))")
-LETTER_LABEL = re.compile(r"answer:\s*\**\(?([A-Z])\b(?!['’])", re.IGNORECASE)
+LETTER_LABEL = re.compile(r"(?i:answer)\**:\s*\**(?:\(([A-Za-z])\)|\(?([A-Zb-z])\b(?!['’]))")
+"""A small "a" that stands free may be an article: it is the option only where it is the whole answer."""
 LETTER_ALONE = re.compile(r"\W*([A-Za-z])\W*(?:\s.*)?", re.DOTALL)
 SAYS = re.compile(r"answer\s*(?:is|:|=)\s*:?\s*", re.IGNORECASE)
 OPTION = re.compile(
@@ -53,7 +54,7 @@ def final_letter(text: str) -> str:
         if said := LETTER_SAID.search(text):
             return (said[1] or said[2]).upper()
         if labels := LETTER_LABEL.findall(text):
-            return str(labels[-1]).upper()
+            return "".join(labels[-1]).upper()
     answer = final_answer(text)
     answer = re.sub(r"\\text\w*\{(.*)\}", r"\1", answer)
     alone = LETTER_ALONE.fullmatch(answer)
@@ -86,13 +87,13 @@ def final_number(text: str) -> float | None:
 def number_in(answer: str) -> float | None:
     """The number in a short answer: the first behind its last equals sign, units and currency left aside."""
     part = answer.rsplit("=", 1)[-1]
-    part = re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", part)
+    part = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r" \1/\2", part)  # the space: 2\frac{1}{2} is two and a half
     part = re.sub(
         r"\\[,!; ]|\\text\w*\{[^}]*\}|\\(?=[$%])|(?<=\d)\{,\}(?=\d)", lambda m: "," if m[0] == "{,}" else "", part
     )
-    if mixed := re.fullmatch(r"\s*(\d+)\s+(\d+)\s*/\s*(\d+)\D*", part):
-        whole, above, below = (int(group) for group in mixed.groups())
-        return whole + above / below if below else None
+    if mixed := re.fullmatch(r"[\s$]*([-−]?)[\s$]*(\d+)\s+(\d+)\s*/\s*(\d+)\D*", part):
+        whole, above, below = (int(group) for group in mixed.groups()[1:])
+        return (whole + above / below) * (-1 if mixed[1] else 1) if below else None
     found = NUMBER.search(part)
     return _number(found[0]) if found else None
 

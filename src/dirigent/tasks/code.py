@@ -34,7 +34,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class CodeProblem(msgspec.Struct, frozen=True):
-    """How the code in a reply is judged: by `tests` that call the functions in `names`, or by `cases`."""
+    """How the code in a reply is judged: by `tests` or `parts` that call the functions in `names`, or by `cases`."""
 
     tests: str = ""
     """Test code; it calls the functions in `names`."""
@@ -50,6 +50,8 @@ class CodeProblem(msgspec.Struct, frozen=True):
     """What answer or tests import beyond the standard library, which is all that the sandbox has."""
     reference: str = ""
     """A right answer, where the set publishes one. Never shown to anybody."""
+    parts: tuple[str, ...] = ()
+    """In place of `tests`, test code that is run part by part, each with all of the time: a contest's cases."""
 
 
 async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> Grade:
@@ -63,8 +65,11 @@ async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> G
         compile(source, "<answer>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         return Grade(False, f"not a program: {error}")
-    verdict = await sandbox.judge(source, tests=problem.tests, names=problem.names, preamble=problem.prompt)
-    return Grade(verdict.passed, "passed" if verdict.passed else verdict.why)
+    for tests in problem.parts or (problem.tests,):
+        verdict = await sandbox.judge(source, tests=tests, names=problem.names, preamble=problem.prompt)
+        if not verdict.passed:
+            return Grade(False, verdict.why)
+    return Grade(True, "passed")
 
 
 async def grade_code_task(task: Task, reply: str, *, sandbox: Sandbox) -> Grade:

@@ -69,7 +69,7 @@ async def judge(task: Task, text: str, *, sandbox: Sandbox | None = None) -> Gra
             return Grade(_same_short(answer, task.answer), answer)
         case _:
             answer = final_answer(text)
-            return Grade(_folded(answer) == _folded(task.answer), answer)
+            return Grade(bool(answer) and _folded(answer) == _folded(task.answer), answer)
 
 
 async def same_answer(first: str, second: str, *, grader: Grader) -> bool:

@@ -64,16 +64,26 @@ def _float(text: str) -> float | None:
 @functools.lru_cache(maxsize=65_536)
 def _compared(gold: str, answer: str, timeout_s: float) -> bool:
     with _places:
-        try:
-            child = _idle.pop()
-        except IndexError:
-            child = _Child()
+        child = _waiting() or _Child()
         same = child.compare(gold, answer, timeout_s)
         if same is None:
             child.kill()
             return False
         _idle.append(child)
         return same
+
+
+def _waiting() -> _Child | None:
+    """One that was started before. One that has died meanwhile, for want of memory on a full machine, says nothing of
+    the pair that comes next."""
+    while True:
+        try:
+            child = _idle.pop()
+        except IndexError:
+            return None
+        if child.alive:
+            return child
+        child.kill()
 
 
 class _Child:
@@ -103,6 +113,10 @@ class _Child:
             return None
         line = self._line(timeout_s)
         return None if line is None else line == b"true"
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         self._process.kill()

@@ -191,18 +191,19 @@ def _calls(cases: Sequence[Raw], name: str) -> CodeProblem:
         ([json.loads(line) for line in case["input"].splitlines() if line.strip()], json.loads(case["output"]))
         for case in cases
     ]
-    tests = (
-        f"import json\nfor arguments, wanted in json.loads({json.dumps(json.dumps(called))}):\n"
-        f"    got = {_CALL}(*arguments)\n"
-        "    got = list(got) if isinstance(got, tuple) else got\n"
-        "    assert got == wanted, 'another result than expected'\n"
+    parts = tuple(
+        f"import json\narguments, wanted = json.loads({json.dumps(json.dumps(case))})\n"
+        f"got = {_CALL}(*arguments)\n"
+        "got = list(got) if isinstance(got, tuple) else got\n"
+        "assert got == wanted, 'another result than expected'\n"
+        for case in called
     )
     door = (
         f"\ndef {_CALL}(*arguments):\n"
         f"    found = getattr(Solution(), {name!r}) if 'Solution' in globals() else globals()[{name!r}]\n"
         f"    return found(*arguments)\n"
     )
-    return CodeProblem(tests=tests, names=(_CALL,), before=_TAKEN_FOR_GRANTED, after=door)
+    return CodeProblem(parts=parts, names=(_CALL,), before=_TAKEN_FOR_GRANTED, after=door)
 
 
 MOST_CASES_BYTES = 1 << 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tasks.sandbox.conftest import need_bubblewrap
 
 from dirigent.errors import GradeError
 from dirigent.tasks import Task
@@ -18,7 +19,8 @@ from dirigent.tasks.code import (
     problem_of,
     program,
 )
-from dirigent.tasks.sandbox import Sandbox
+from dirigent.tasks.sandbox import Profile, Sandbox, open_untested
+from dirigent.tasks.sandbox.inside import literals
 
 PROMPT = '''from typing import List
 
@@ -40,6 +42,7 @@ PROMPTED = problem_of(
 )
 BODY = "    return sorted(numbers)[len(numbers) // 2]\n"
 WHOLE = f"def middle(numbers: List[int]) -> int:\n{BODY}"
+RETURNED = "def f(x): return x"
 LISTED = {"id": "own/1", "question": "Write a function.", "meta": {"test_imports": ["import math"]}}
 
 RIGHT = {
@@ -117,6 +120,29 @@ async def test_output_is_compared_line_by_line_and_space_at_the_end_forgiven(san
     )
     with pytest.raises(GradeError, match="no cases"):
         await grade_output([], "print(1)", sandbox=sandbox)
+
+
+@pytest.mark.system
+async def test_each_part_of_the_tests_has_all_of_the_time() -> None:
+    need_bubblewrap()
+    parts = ("assert f(1) == 1", "assert f(2) == 2")
+    slow = "import time\ndef f(x):\n    time.sleep(2.2)\n    return x"
+    async with open_untested(Profile(wall_s=4)) as box:
+        assert (await grade_code(CodeProblem(parts=parts, names=("f",)), slow, sandbox=box)).correct
+        assert not (await grade_code(CodeProblem("\n".join(parts), ("f",)), slow, sandbox=box)).correct
+        wrong = await grade_code(CodeProblem(parts=(*parts, "assert f(3) == 4"), names=("f",)), RETURNED, sandbox=box)
+        assert not wrong.correct
+
+
+@pytest.mark.system
+async def test_long_tests_are_run_and_too_long_ones_never_make_an_answer_wrong(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = f"assert len({'x' * 5_000_000!r}) == f(5_000_000)"
+    assert (await grade_code(CodeProblem(long, ("f",)), RETURNED, sandbox=sandbox)).correct
+    monkeypatch.setattr(literals, "MAX_JOB_BYTES", 1000)
+    with pytest.raises(GradeError, match=r"nothing was graded: tests of 5,\d+,\d+ characters"):
+        await grade_code(CodeProblem(long, ("f",)), RETURNED, sandbox=sandbox)
 
 
 def test_the_functions_a_test_expects_are_those_it_uses_and_does_not_define() -> None:

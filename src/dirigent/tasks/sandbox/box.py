@@ -106,6 +106,8 @@ class Sandbox:
 
         `names` are the functions the tests call; `preamble` is defined on the tests' side before they run.
         """
+        if len(tests) > literals.MAX_JOB_BYTES // 2:  # as a literal they are longer
+            raise SandboxError(f"nothing was graded: tests of {len(tests):,} characters are too many for a sandbox")
         async with self._slot() as slot:
             return await self._judge(slot, source, tests=tests, names=names, preamble=preamble)
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
+MAX_JOB_BYTES = 64 * 1024 * 1024
+"""Of what the grader itself sends: contest problems bring tests of many megabytes, and those are nobody's attack."""
+
 
 class Handle:
     """A value the other side keeps."""
@@ -69,10 +72,10 @@ def write_frame(fd: int, text: str) -> None:
         left = left[os.write(fd, left) :]
 
 
-def read_frame(fd: int) -> str:
+def read_frame(fd: int, *, most: int = MAX_FRAME_BYTES) -> str:
     size = int.from_bytes(_exactly(fd, 8), "big")
-    if size > MAX_FRAME_BYTES:
-        raise Malformed(f"a value of {size} bytes is more than {MAX_FRAME_BYTES}")
+    if size > most:
+        raise Malformed(f"a value of {size} bytes is more than {most}")
     try:
         return _exactly(fd, size).decode()
     except UnicodeDecodeError:

@@ -10,7 +10,15 @@ from __future__ import annotations
 import os
 
 from dirigent.tasks.sandbox.inside.channel import READY, take_over
-from dirigent.tasks.sandbox.inside.literals import Handle, Malformed, decode, encode, read_frame, write_frame
+from dirigent.tasks.sandbox.inside.literals import (
+    MAX_JOB_BYTES,
+    Handle,
+    Malformed,
+    decode,
+    encode,
+    read_frame,
+    write_frame,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ RAISABLE = {
 
 def main() -> None:
     jobs, verdicts = take_over()
-    job = decode(read_frame(jobs), kept=Handle)
+    job = decode(read_frame(jobs, most=MAX_JOB_BYTES), kept=Handle)
     line = Line(calls=job["calls"], replies=job["replies"])
     lost = os.read(job["replies"], len(READY)) != READY
     failure = "the answer's sandbox did not start" if lost else _failure(job, line)
