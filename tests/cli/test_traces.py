@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, insert, update
 
+from dirigent.store import Store
+from dirigent.store.moments import now, utc_text
+from dirigent.store.process import own_name
+from dirigent.store.tables import feedback, run_states, traces
 from tests.cli.conftest import POOL, Run
 
 pytestmark = pytest.mark.usefixtures("pool_file")
@@ -109,3 +116,40 @@ def test_delete_forgets_a_run(run: Run, kept: str) -> None:
     assert run("traces", "delete", kept[:6], "--json").object == {"deleted": kept}
     assert run("traces", "list", "--json").object == {"traces": []}
     assert run("traces", "delete", kept).code == 1
+    (row,) = [json.loads(line) for line in run("audit", "export").out.splitlines()]
+    assert (row["actor"], row["action"], row["details"]["run_id"]) == ("cli", "trace.delete", kept)
+    assert "what is it" not in json.dumps(row)
+
+
+def test_delete_takes_what_belongs_to_the_run_and_refuses_one_that_is_under_way(
+    run: Run, kept: str, own_place: Path
+) -> None:
+    def write(work: Callable[[Connection], object]) -> None:
+        async def opened() -> None:
+            async with Store.open(own_place / "home" / "dirigent.db") as store:
+                await store.write(lambda connection, _: work(connection), prepare=lambda: None)
+
+        asyncio.run(opened())
+
+    at = utc_text(now())
+    common = {"key_id": "k", "run_id": kept, "created_at": at}
+    state = {"state": "running", "owner": own_name(), "updated_at": at, "format": 1, "body": b""}
+    write(lambda c: c.execute(insert(feedback), common | {"score": 1.0, "comment": ""}))
+    write(lambda c: c.execute(insert(run_states), common | state))
+    ran = run("traces", "delete", kept)
+    assert ran.code == 1
+    assert "is being carried out" in ran.err
+    assert len(run("traces", "list", "--json").object["traces"]) == 1
+    write(lambda c: c.execute(update(run_states).values(state="waiting", owner="")))
+    assert f"deleted {kept} and 2 rows that belong to it" in run("traces", "delete", kept).err
+
+
+def test_a_trace_that_cannot_be_read_can_be_deleted(run: Run, kept: str, own_place: Path) -> None:
+    async def spoil() -> None:
+        async with Store.open(own_place / "home" / "dirigent.db") as store:
+            spoilt = update(traces).values(format=99)
+            await store.write(lambda connection, _: connection.execute(spoilt).rowcount, prepare=lambda: None)
+
+    asyncio.run(spoil())
+    assert run("traces", "show", kept).code == 1
+    assert run("traces", "delete", kept[:6], "--json").object == {"deleted": kept}

@@ -335,6 +335,20 @@ def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path)
     assert "200 outcomes from before are kept" in result.stderr
 
 
+def test_outcomes_of_other_answers_are_not_gone_on_with(tmp_path: Path) -> None:
+    """The questions are the same, and a model's answers were recorded anew."""
+    file, out = write(tmp_path, rows()), tmp_path / "r.json"
+    arguments = ["eval", "--pool", f"recorded:{file}", "--planners", "each", "--out", str(out)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    changed = rows()
+    changed[3]["outputs"] = {model: said | {"text": "other"} for model, said in changed[3]["outputs"].items()}
+    write(tmp_path, changed)
+    result = CliRunner().invoke(app, [*arguments, "--resume"])
+    assert result.exit_code == 2
+    assert "was begun with answers = " in result.stderr
+    assert "leave --resume out to begin anew" in result.stderr
+
+
 def test_the_command_takes_a_benchmark_from_the_data_folder(tmp_path: Path) -> None:
     file = write(tmp_path, rows())
     write(tmp_path, [question(i) for i in range(10)], name="gsm8k.jsonl")

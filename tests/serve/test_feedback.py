@@ -51,6 +51,15 @@ async def test_another_keys_run_does_not_exist_not_even_for_an_admin(start: Star
     assert (await give(server, headers[0], trace_id=id[:8], thumb="up")).status == 404
 
 
+async def test_a_run_that_was_refused_before_its_first_call_may_be_judged_by_its_key_alone(start: Start) -> None:
+    server = await start(keys_required=True)
+    made = [await create_key(server.service.store, Caller("", budget_total_usd=1e-9)) for _ in range(2)]
+    owner, other = ({"Authorization": f"Bearer {key.text}"} for key in made)
+    id = (await server.chat(headers=owner)).headers["X-Dirigent-Trace-Id"]
+    assert (await give(server, other, trace_id=id, thumb="down")).status == 404
+    assert (await give(server, owner, trace_id=id, thumb="down")).status == 200
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

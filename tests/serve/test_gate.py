@@ -92,6 +92,43 @@ async def test_a_trace_is_its_owners_and_does_not_exist_for_others(start: Start)
     assert hidden.text.replace(id, "") == missing.text.replace("0" * len(id), "")
 
 
+async def test_the_trace_of_a_run_that_was_refused_before_its_first_call_is_its_owners(start: Start) -> None:
+    server = await keyed(start)
+    owner, other = await key(server, budget_total_usd=1e-9), await key(server)
+    refused = await server.chat(headers=owner)
+    id = refused.headers["X-Dirigent-Trace-Id"]
+    assert (refused.status, server.stub.calls) == (402, [])
+    found = await server.get(f"/v1/traces/{id}", headers=owner)
+    assert (found.status, found.object["id"], found.object["status"]) == (200, id, "failed")
+    assert (await server.get(f"/v1/traces/{id}", headers=other)).status == 404
+    assert (await server.get(f"/v1/traces/{id[:8]}", headers=owner)).status == 404
+
+
+async def test_so_is_that_of_one_in_the_background(start: Start) -> None:
+    server = await keyed(start)
+    owner, other = await key(server, budget_total_usd=1e-9), await key(server)
+    body = {"model": "worker/alpha", "input": "hi", "background": True}
+    response = (await server.request("POST", "/v1/responses", json=body, headers=owner)).object
+    async with asyncio.timeout(10):
+        while response["status"] == "in_progress":
+            await asyncio.sleep(0.02)
+            response = (await server.get(f"/v1/responses/{response['id']}", headers=owner)).object
+    run_id = response["dirigent"]["trace_id"]
+    assert (response["status"], server.stub.calls) == ("failed", [])
+    assert (await server.get(f"/v1/traces/{run_id}", headers=owner)).status == 200
+    assert (await server.get(f"/v1/traces/{run_id}", headers=other)).status == 404
+
+
+async def test_what_an_owner_reads_of_a_trace_names_no_key(start: Start) -> None:
+    server = await keyed(start)
+    made = await create_key(server.service.store, Caller("", label="team"))
+    headers = {"Authorization": f"Bearer {made.text}"}
+    id = (await server.chat(headers=headers)).headers["X-Dirigent-Trace-Id"]
+    text = (await server.get(f"/v1/traces/{id}", headers=headers)).text
+    assert made.row.caller.key_id not in text
+    assert "key_id" not in text
+
+
 async def test_a_key_sees_and_uses_only_its_workers(start: Start) -> None:
     server = await keyed(start)
     headers = await key(server, region="eu")

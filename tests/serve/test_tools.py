@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from dirigent.messages import ToolCall, Usage
 from dirigent.serve.resume import NOT_RESUMED
@@ -19,6 +19,7 @@ from dirigent.store import run_states
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
 from dirigent.store.tables import run_states as rows
+from dirigent.store.tables import traces
 from tests.serve.conftest import PLAN, Answer, Server, Start, started
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
@@ -239,6 +240,23 @@ async def test_another_keys_run_does_not_exist(server: Server) -> None:
     assert stolen.headers["X-Dirigent-Trace-Id"] != first.headers["X-Dirigent-Trace-Id"]
     right = await ask(server, continued(first, "rain"), headers={"Authorization": f"Bearer {mine.text}"})
     assert right.headers["X-Dirigent-Resumed"] == "yes"
+
+
+async def test_every_trace_of_a_run_is_kept_as_its_keys(server: Server) -> None:
+    async def whose() -> tuple[str, str | None]:
+        query = select(traces.c.status, traces.c.key_id)
+        return await server.service.store.read(lambda connection: tuple(connection.execute(query).one()))
+
+    made = await create_key(server.service.store, Caller(label="mine"))
+    headers, key_id = {"Authorization": f"Bearer {made.text}"}, made.row.caller.key_id
+    server.stub.answer = asking("alpha")
+    first = await ask(server, model="worker/alpha", headers=headers)
+    assert await whose() == ("waiting", key_id)
+    server.stub.faults = ["500"]
+    assert (await ask(server, continued(first, "rain"), model="worker/alpha", headers=headers)).status == 503
+    assert await whose() == ("failed", key_id)
+    assert (await ask(server, continued(first, "rain"), model="worker/alpha", headers=headers)).status == 200
+    assert await whose() == ("done", key_id)
 
 
 async def test_of_many_requests_that_resume_one_run_exactly_one_wins(server: Server) -> None:

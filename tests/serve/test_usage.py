@@ -12,6 +12,7 @@ import pytest
 from dirigent.serve.usage import csv_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
+from dirigent.store.retention import forget
 from dirigent.store.usage import UsageRow
 from tests.serve.conftest import CONFIG, Server, Start
 
@@ -86,7 +87,7 @@ async def test_a_run_under_way_counts_without_a_name(server: Server) -> None:
 
 async def test_a_run_whose_trace_is_gone_still_counts(server: Server) -> None:
     id = (await server.chat(model="worker/beta")).object["dirigent"]["trace_id"]
-    await server.service.store.delete(id)
+    await forget(server.service.store, id, actor="cli")
     (row,) = (await server.get("/v1/usage?group_by=model")).object["data"]
     assert (row["model"], row["calls"]) == ("", 1)
 

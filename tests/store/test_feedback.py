@@ -10,6 +10,7 @@ from dirigent.store import Store
 from dirigent.store.feedback import Verdict, add_feedback, feedback_of
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
+from dirigent.store.owners import run_keys
 from dirigent.store.usage import GROUPS, usage_rows
 from tests.store.samples import a_trace
 
@@ -40,6 +41,17 @@ async def test_only_on_a_run_of_ones_own(url: str) -> None:
         assert await add_feedback(store, Verdict("run", "b", 1.0)) == "unknown"
         assert await add_feedback(store, Verdict("other", "a", 1.0)) == "unknown"
         assert await add_feedback(store, Verdict("run", "a", 1.0, "NUL \0 too")) == "kept"
+
+
+async def test_a_run_without_a_call_is_its_keys_all_the_same(url: str) -> None:
+    async with Store.open(url) as store:
+        await store.save(a_trace("run", status="failed"), key_id="a")
+        await store.save(a_trace("nobodys"))
+        assert await run_keys(store, "run") == {"a"}
+        assert await run_keys(store, "nobodys") == frozenset()
+        assert await add_feedback(store, Verdict("run", "b", 0.0)) == "unknown"
+        assert await add_feedback(store, Verdict("nobodys", "a", 0.0)) == "unknown"
+        assert await add_feedback(store, Verdict("run", "a", 0.0)) == "kept"
 
 
 async def test_usage_adds_up_to_the_ledger_whatever_it_is_grouped_by(url: str) -> None:

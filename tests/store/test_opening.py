@@ -8,16 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, column, insert, table, text
 
 from dirigent.errors import StoreError
+from dirigent.limits import Quote
 from dirigent.store import Store
-from dirigent.store.engine import parse_url
+from dirigent.store.engine import open_engine, parse_url, writing
+from dirigent.store.keys import Caller
+from dirigent.store.ledger import StoreLedger
+from dirigent.store.owners import run_keys
 from dirigent.store.tables import REVISIONS, VERSION_TABLE, metadata
+from dirigent.store.traces import to_row
 from tests.store.samples import a_trace
 
 
@@ -38,6 +44,30 @@ def test_the_revisions_in_the_code_are_those_of_the_migrations():
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
     assert tuple(script.revision for script in reversed(list(scripts.walk_revisions()))) == REVISIONS
+
+
+async def test_traces_from_before_they_were_kept_as_a_keys_go_on_being_their_payers(url: str):
+    engine = open_engine(url, wait_s=5)
+    row = to_row(a_trace("7f3a"))
+    del row["key_id"]
+    with writing(engine).begin() as connection:
+        migrate(connection, to="0003")
+        connection.execute(insert(table("traces", *(column(name) for name in row))), row)
+    engine.dispose()
+    async with Store.open(url) as store:
+        assert await store.get("7f3a") == a_trace("7f3a")
+        assert await run_keys(store, "7f3a") == frozenset()
+        ledger = StoreLedger(store, caller=Caller("k"), run_id="7f3a")
+        ledger.settle(await ledger.reserve(Quote("w", 0.01, 0.0, 10)), cost_usd=0.01, output_tokens=1)
+        assert await run_keys(store, "7f3a") == {"k"}
+
+
+def migrate(connection: Connection, *, to: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", "dirigent.store:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, to)
 
 
 async def test_a_store_written_by_a_newer_version_is_refused_untouched(url: str):

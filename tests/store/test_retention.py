@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from dirigent.errors import ConfigError
+from dirigent.errors import ConfigError, StoreError
 from dirigent.limits import Quote
 from dirigent.store import Store, audit, retention
 from dirigent.store.feedback import Verdict, add_feedback, feedback_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import StoreLedger, usage
-from dirigent.store.moments import utc_text
-from dirigent.store.retention import Pruned, prune
-from dirigent.store.tables import feedback, idempotency, keys, responses, run_states
+from dirigent.store.moments import now, utc_text
+from dirigent.store.process import own_name
+from dirigent.store.responses import KeptResponse, keep_response
+from dirigent.store.retention import Pruned, forget, prune
+from dirigent.store.run_states import pause
+from dirigent.store.tables import feedback, idempotency, keys, responses, run_states, traces
 from tests.store.samples import a_trace
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -66,6 +70,19 @@ async def test_without_days_for_everybody_only_keys_with_their_own_lose_runs(url
         await keep(store, "others", caller=None, days=1000)
         assert (await prune(store, days=None, at=NOW)).traces == 1
         assert await ids(store) == {"others"}
+
+
+async def test_a_run_that_made_no_call_goes_by_the_days_of_the_key_that_asked_for_it(url: str) -> None:
+    async with Store.open(url) as store:
+        short = (await create_key(store, Caller(label="short", retention_days=2))).row.caller
+        long = (await create_key(store, Caller(label="long", retention_days=90))).row.caller
+        plain = (await create_key(store, Caller(label="plain"))).row.caller
+        for name, caller in (("short", short), ("long", long), ("plain", plain)):
+            for days in (1, 10, 50, 100):
+                await store.save(a_trace(f"{name}-{days}", created_at=ago(days).isoformat()), key_id=caller.key_id)
+        assert await prune(store, days=None, at=NOW) == Pruned(traces=3 + 1)
+        assert await prune(store, days=30, at=NOW) == Pruned(traces=2)
+        assert await ids(store) == {"short-1", "long-1", "long-10", "long-50", "plain-1", "plain-10"}
 
 
 async def test_a_key_from_before_days_were_bounded_keeps_nobodys_runs(url: str) -> None:
@@ -148,3 +165,63 @@ async def test_days_that_make_no_sense_delete_nothing(url: str, days: float) -> 
         with pytest.raises(ConfigError, match="days, not"):
             await prune(store, days=days)
         assert await ids(store) == {"run"}
+
+
+async def test_forgetting_a_run_deletes_all_that_belongs_to_it_in_one_commit_and_tells(url: str) -> None:
+    async with Store.open(url) as store:
+        caller = (await create_key(store, Caller(label="a"))).row.caller
+        for id in ("mine", "other"):
+            await keep_whole(store, id, caller)
+        before, commits = await usage(store), store.commits
+        assert await forget(store, "mine", actor="cli") == Pruned(traces=1, responses=2, feedback=1, run_states=1)
+        assert store.commits - commits == 1
+        assert await left_of(store, "mine") == [0, 0, 0, 0]
+        assert await left_of(store, "other") == [1, 2, 1, 1]
+        assert await usage(store) == before, "money stays on record"
+        *_, row = [row async for row in audit.export(store)]
+        assert (row.actor, row.action) == ("cli", "trace.delete")
+        told = {"run_id": "mine", "traces": 1, "responses": 2, "feedback": 1, "run_states": 1}
+        assert msgspec.json.decode(row.details) == told, "and nothing of what was asked"
+        assert not (await audit.verify(store)).problem
+
+
+@pytest.mark.parametrize("state", ["running", "cancelling"])
+async def test_a_run_that_is_being_carried_out_is_not_forgotten(url: str, state: str) -> None:
+    async with Store.open(url) as store:
+        caller = (await create_key(store, Caller(label="a"))).row.caller
+        await keep_whole(store, "run", caller)
+        held = update(run_states).values(state=state, owner=own_name(), updated_at=utc_text(now()))
+        await store.write(lambda connection, _: connection.execute(held).rowcount, prepare=lambda: None)
+        with pytest.raises(StoreError, match=r"run run is being carried out.*wait until it has ended, or cancel"):
+            await forget(store, "run", actor="cli")
+        assert await left_of(store, "run") == [1, 2, 1, 1]
+        assert [row.action async for row in audit.export(store)] == ["key.create"]
+        left = update(run_states).values(owner=own_name().rsplit("/", 1)[0] + "/1")  # its process is dead
+        await store.write(lambda connection, _: connection.execute(left).rowcount, prepare=lambda: None)
+        await forget(store, "run", actor="cli")
+        assert await left_of(store, "run") == [0, 0, 0, 0]
+
+
+async def test_a_run_that_is_not_there_is_not_forgotten_twice(url: str) -> None:
+    async with Store.open(url) as store:
+        await keep(store, "run", caller=None, days=1)
+        outcomes = await asyncio.gather(*(forget(store, "run", actor="cli") for _ in range(3)), return_exceptions=True)
+        assert sum(isinstance(outcome, Pruned) for outcome in outcomes) == 1
+        assert sum("nothing was deleted" in str(outcome) for outcome in outcomes) == 2
+        assert [row.action async for row in audit.export(store)] == ["trace.delete"]
+
+
+async def keep_whole(store: Store, id: str, caller: Caller) -> None:
+    """A run that waits, with its ledger, a trace, two responses and a verdict."""
+    await keep(store, id, caller=caller, days=1)
+    for number in (1, 2):
+        await keep_response(store, KeptResponse(f"{id}-{number}", caller.key_id, id, "completed", b"[]", b"{}"))
+    await add_feedback(store, Verdict(id, caller.key_id, 1.0, "what I asked for"))
+    await pause(store, a_trace(id, status="waiting"), key_id=caller.key_id, body=Pruned())
+
+
+async def left_of(store: Store, id: str) -> list[int]:
+    """How many traces, responses, verdicts and states there are of a run."""
+    columns = (traces.c.id, responses.c.run_id, feedback.c.run_id, run_states.c.run_id)
+    queries = [select(func.count()).where(column == id) for column in columns]
+    return await store.read(lambda connection: [connection.execute(query).scalar_one() for query in queries])

@@ -15,6 +15,7 @@ from dirigent.limits import Quote
 from dirigent.store import Store, run_states
 from dirigent.store.keys import LOCAL_ADMIN
 from dirigent.store.ledger import StoreLedger
+from dirigent.store.owners import run_keys
 from dirigent.store.process import own_name
 from dirigent.store.run_states import RunRow
 from dirigent.store.tables import run_states as rows
@@ -73,6 +74,16 @@ async def test_a_pause_keeps_trace_and_state_together_and_an_end_takes_the_state
     assert await run_states.find(store, "r") is None
 
 
+async def test_whose_run_it_is_stays_with_its_trace_whatever_becomes_of_it(store: Store) -> None:
+    await run_states.pause(store, a_trace("r", status="waiting"), key_id="k", body=Body("one"))
+    assert await run_keys(store, "r") == {"k"}
+    await run_states.keep_trace(store, a_trace("r", status="failed"))
+    assert await run_keys(store, "r") == {"k"}
+    await run_states.end(store, a_trace("r", status="done"))
+    assert await run_keys(store, "r") == {"k"}
+    assert await run_keys(store, "other") == frozenset()
+
+
 async def test_of_many_who_take_a_waiting_run_one_gets_it(store: Store) -> None:
     await run_states.pause(store, a_trace("r", status="waiting"), key_id="k", body=Body("one"))
     row = await found(store)
@@ -81,6 +92,19 @@ async def test_of_many_who_take_a_waiting_run_one_gets_it(store: Store) -> None:
     assert ((await found(store)).state, (await found(store)).owner) == ("running", own_name())
     await run_states.give_back(store, "r")
     assert (await found(store)).state == "waiting"
+
+
+async def test_a_state_that_somebody_took_since_it_was_read_is_not_dropped(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_states.pause(store, a_trace("r", status="waiting"), key_id="k", body=Body("one"))
+    read = await found(store)
+    assert await run_states.take(store, read)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_states, "_rows", lambda _connection, _condition: [read])
+        with pytest.raises(StoreError, match="run r is being carried out"):
+            await store.write(run_states.drop, prepare=lambda: "r")
+    assert (await found(store)).mine
 
 
 async def test_runs_of_dead_silent_and_leaving_processes_are_orphans(store: Store) -> None:

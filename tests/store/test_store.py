@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from dirigent.errors import StoreError
 from dirigent.store import Store, TraceRow
+from dirigent.store.retention import forget
 from dirigent.store.tables import traces
 from dirigent.store.traces import COMPRESSED, PLAIN
 from dirigent.workers.secret import Secret
@@ -57,7 +58,7 @@ async def test_an_ambiguous_beginning_lists_the_candidates(url: str):
         await asyncio.gather(*(store.save(a_trace(f"7f{n}")) for n in range(7)))
         with pytest.raises(StoreError, match=r"'7f' begins several traces: 7f0, 7f1, 7f2, 7f3, 7f4 and more;"):
             await store.get("7f")
-        await asyncio.gather(*(store.delete(f"7f{n}") for n in range(2, 7)))
+        await asyncio.gather(*(forget(store, f"7f{n}", actor="cli") for n in range(2, 7)))
         with pytest.raises(StoreError, match=r"'7f' begins several traces: 7f0, 7f1; give more of the id"):
             await store.get("7f")
 
@@ -140,8 +141,8 @@ async def test_a_deleted_trace_is_gone_and_deleting_wants_the_whole_id(url: str)
     async with Store.open(url) as store:
         await store.save(a_trace("7f3a"))
         with pytest.raises(StoreError, match="no trace has the id '7f'; nothing was deleted"):
-            await store.delete("7f")
-        await store.delete("7f3a")
+            await forget(store, "7f", actor="cli")
+        await forget(store, "7f3a", actor="cli")
         with pytest.raises(StoreError, match="no trace begins with '7f3a'"):
             await store.get("7f3a")
 

@@ -162,6 +162,9 @@ class Server:
             try:
                 await server.start()
                 yield server
+            except Exception as error:
+                error.add_note(await server.last_words())
+                raise
             finally:
                 await server.kill()
                 await server.hand_over()
@@ -213,7 +216,8 @@ class Server:
     def _environment(self) -> dict[str, str]:
         env = {KEY_VARIABLE: self.provider_key, PEPPER_VARIABLE: self.pepper, "DIRIGENT_HOME": str(self.folder)}
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        return kept | env  # as installed: from the second start on, nothing is compiled
+        # as installed: from the second start on, nothing is compiled; a crash says where it was
+        return kept | env | {"PYTHONFAULTHANDLER": "1"}
 
     async def _said_url(self, offset: int, give_up_at: float) -> str:
         assert self.process is not None
@@ -241,6 +245,13 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
+
+    async def last_words(self) -> str:
+        """Whether it runs and what it said last: what a client's error does not tell."""
+        await asyncio.sleep(0.5)  # one that has crashed is known to have ended a moment later
+        status = None if self.process is None else self.process.returncode
+        alive = "runs" if status is None else f"ended with {status}"
+        return f"the server {alive}; its log ends:\n{self.log.read_text()[-6000:] if self.log.exists() else ''}"
 
     async def hand_over(self) -> None:
         """What it has left, to whoever looks through it (`evidence.py`)."""

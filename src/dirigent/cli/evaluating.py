@@ -141,6 +141,7 @@ async def _recorded(made: _Making) -> Report:
     about = {
         "pool": recipe.pool,
         "questions": digest(questions.tasks),
+        "answers": questions.answers,
         "seed": str(recipe.seed),
         "folds": str(settings.folds),
     }

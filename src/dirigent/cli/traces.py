@@ -172,19 +172,22 @@ def delete(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a run.
+    """Delete a run, with what belongs to it; the ledger stays, and the audit log tells.
 
     Example:  dirigent traces delete 7f3a9c0d12345678
     """
 
     async def work() -> None:
+        from dirigent.store.retention import forget
+
         async with configured_store(config) as store:
-            whole = (await store.get(id)).id
-            await store.delete(whole)
+            whole = await store.whole_id(id)
+            gone = await forget(store, whole, actor="cli")
         if as_json:
             print_json({"deleted": whole})
         else:
-            say(f"deleted {whole}")
+            others = gone.responses + gone.feedback + gone.run_states
+            say(f"deleted {whole}" + (f" and {others} rows that belong to it" if others else ""))
 
     carry_out(work, as_json=as_json)
 

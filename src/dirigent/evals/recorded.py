@@ -21,6 +21,7 @@ the replay and mean nothing.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -102,6 +103,8 @@ class RecordedSet(msgspec.Struct, frozen=True):
     """False: only scores were recorded, so answers cannot be compared."""
     left_out: int
     """Questions that cannot be graded here."""
+    answers: str
+    """A name for exactly these recorded answers."""
 
     @property
     def pool(self) -> Pool:
@@ -176,7 +179,13 @@ def load_recorded(file: Path, *, limit: int | None = None, tasks: Sequence[str] 
         model: Recorded(source, model=model, price=_price(model, complete)) for model in models
     }
     asked = _drawn(graded, limit, seed)
-    return RecordedSet(file.name.split(".")[0], asked, workers, has_answers, left_out=len(rows) - len(graded))
+    name, left_out = file.name.split(".")[0], len(rows) - len(graded)
+    return RecordedSet(name, asked, workers, has_answers, left_out, answers=_digest(complete))
+
+
+def _digest(rows: Sequence[_RecordedRow]) -> str:
+    text = msgspec.json.encode([(row.question, row.outputs, row.scores) for row in rows])
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 def _drawn(tasks: Sequence[Task], limit: int | None, seed: int) -> list[Task]:

@@ -213,7 +213,7 @@ async def _keep(service: Service, ask: Ask, trace: Trace, paused: list[RunState]
             body = kept(paused[-1], model=ask.chat.model, question=ask.question)
             await run_states.pause(store, trace, key_id=key_id, body=body)
         elif ask.waiting is None:
-            await store.save(trace)
+            await store.save(trace, key_id=key_id)
         elif trace.status == "done":
             await run_states.end(store, trace)
         else:  # the caller may bring the same results again

@@ -32,12 +32,12 @@ from dirigent.store.traces import (
     INSERT_ROW,
     TraceRow,
     Wanted,
-    delete_row,
     get_trace,
     list_rows,
     page_of_bodies,
     read_body,
     to_row,
+    whole_id,
 )
 from dirigent.store.writer import Writer
 from dirigent.trace import RunStatus, Trace
@@ -81,13 +81,17 @@ class Store:
         """How many commits this store has made: far fewer than writes, when many come at once."""
         return self._writer.commits
 
-    async def save(self, trace: Trace) -> None:
-        """Keep a run. Returns when it is committed. Saving the same id again changes nothing."""
-        await self._writer.write(INSERT_ROW, prepare=partial(to_row, trace))
+    async def save(self, trace: Trace, *, key_id: str | None = None) -> None:
+        """Keep a run, as this key's. Returns when it is committed. Saving the same id again changes nothing."""
+        await self._writer.write(INSERT_ROW, prepare=partial(to_row, trace, key_id))
 
     async def get(self, id_or_prefix: str) -> Trace:
         """The run with this id, or the only one whose id begins so."""
         return await self.read(lambda connection: get_trace(connection, id_or_prefix))
+
+    async def whole_id(self, id_or_prefix: str) -> str:
+        """The id of that run, also where its trace cannot be read any more."""
+        return await self.read(lambda connection: whole_id(connection, id_or_prefix))
 
     async def list(
         self,
@@ -120,10 +124,6 @@ class Store:
                 after = (created_at, id)
             if len(page) < PAGE:
                 return
-
-    async def delete(self, id: str) -> None:
-        """Forget a run, by its whole id."""
-        await self.write(delete_row, prepare=lambda: id)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query in a thread, in a transaction of its own."""

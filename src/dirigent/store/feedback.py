@@ -13,7 +13,8 @@ from sqlalchemy import Connection, select
 from dirigent.store import Store
 from dirigent.store.engine import insert_if_new
 from dirigent.store.moments import now, utc_text
-from dirigent.store.tables import attempts, feedback
+from dirigent.store.owners import keys_of
+from dirigent.store.tables import feedback
 from dirigent.workers.secret import redact
 
 
@@ -43,7 +44,6 @@ async def feedback_of(store: Store, run_id: str) -> list[Verdict]:
 
 
 def _add(connection: Connection, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
-    own = select(attempts.c.id).where(attempts.c.run_id == verdict.run_id, attempts.c.key_id == verdict.key_id)
-    if connection.execute(own.limit(1)).first() is None:
+    if verdict.key_id not in keys_of(connection, verdict.run_id):
         return "unknown"
     return "kept" if insert_if_new(connection, feedback, msgspec.structs.asdict(verdict)) else "again"

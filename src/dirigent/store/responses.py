@@ -74,6 +74,10 @@ class _Body(msgspec.Struct, frozen=True):
     response: Raw
 
 
+_BODY = msgspec.json.Decoder(_Body)
+"""Made here for the reason that is given in `traces.py`."""
+
+
 def _row(kept: KeptResponse) -> dict[str, Any]:
     at = utc_text(now())
     return {
@@ -137,7 +141,7 @@ def _delete(connection: Connection, which: tuple[str, str]) -> bool:
 
 def _kept(row: Row[Any]) -> KeptResponse:
     try:
-        body = msgspec.json.decode(row.body, type=_Body)
+        body = _BODY.decode(row.body)
     except msgspec.MsgspecError as error:
         raise StoreError(f"response {row.id} cannot be read back: {error}; delete it to be rid of it") from error
     return KeptResponse(

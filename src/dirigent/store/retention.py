@@ -1,9 +1,9 @@
 """Retention: what has been kept long enough is deleted, and that it was is written down.
 
 Runs go with what belongs to them: their trace, the response made of them, feedback, the state of a run that waits. A
-key may have days of its own, more or fewer; a run belongs to the key that paid for its calls. The ledger and the audit
-log are never touched: money and deeds stay on record. Replies kept for Idempotency-Keys go after their day, whatever
-is set. Works in small commits, so that nobody waits long for the lock.
+key may have days of its own, more or fewer; a run belongs to the key that asked for it (`owners.py`). The ledger and
+the audit log are never touched: money and deeds stay on record. Replies kept for Idempotency-Keys go after their day,
+whatever is set. `prune` works in small commits, so that nobody waits long for the lock; `forget` takes one run at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, false, or_, select, tuple_
 from sqlalchemy.sql.elements import False_
 
-from dirigent.errors import ConfigError
+from dirigent.errors import ConfigError, StoreError
 from dirigent.store import Store
-from dirigent.store.audit import Entry, record
+from dirigent.store.audit import Entry, append, record
 from dirigent.store.idempotency import KEPT_S
 from dirigent.store.keys import MAX_RETENTION_DAYS, list_keys
 from dirigent.store.moments import now, utc_text
+from dirigent.store.run_states import drop
 from dirigent.store.tables import attempts, feedback, idempotency, responses, run_states, traces
 
 BATCH = 200
@@ -68,6 +69,25 @@ async def prune(store: Store, *, days: float | None, at: datetime | None = None,
     return pruned
 
 
+async def forget(store: Store, run_id: str, *, actor: str) -> Pruned:
+    """Delete one run, by its whole id, with what belongs to it, and note it in the audit log: all in one commit."""
+    return await store.write(_forget, prepare=lambda: (run_id, actor))
+
+
+def _forget(connection: Connection, wanted: tuple[str, str]) -> Pruned:
+    run_id, actor = wanted
+    if not connection.execute(delete(traces).where(traces.c.id == run_id)).rowcount:
+        raise StoreError(f"no trace has the id {run_id!r}; nothing was deleted")
+    gone = {
+        "traces": 1,
+        "responses": connection.execute(delete(responses).where(responses.c.run_id == run_id)).rowcount,
+        "feedback": connection.execute(delete(feedback).where(feedback.c.run_id == run_id)).rowcount,
+        "run_states": drop(connection, run_id),
+    }
+    append(connection, Entry(actor, "trace.delete", {"run_id": run_id, **gone}))
+    return Pruned(**gone)
+
+
 class _Cuts(msgspec.Struct, frozen=True):
     """Rows that were made before these moments go."""
 
@@ -87,10 +107,16 @@ class _Cuts(msgspec.Struct, frozen=True):
         return or_(*rows) if rows else false()
 
     def of_traces(self) -> ColumnElement[bool]:
-        """A trace names nobody: whose it is, the ledger knows."""
-        rows = [and_(traces.c.created_at < cut, _paid_by((key,))) for key, cut in self.own.items()]
+        """A row that names no key is the ledger's to tell: it may be from before they did."""
+        unnamed = traces.c.key_id.is_(None)
+        rows = []
+        for key, cut in self.own.items():
+            rows.append(and_(traces.c.key_id == key, traces.c.created_at < cut))
+            rows.append(and_(unnamed, traces.c.created_at < cut, _paid_by((key,))))
         if self.others is not None:
-            rows.append(and_(traces.c.created_at < self.others, ~_paid_by(tuple(self.own))))
+            keys = tuple(self.own)
+            nobodys = or_(traces.c.key_id.not_in(keys), and_(unnamed, ~_paid_by(keys)))
+            rows.append(and_(traces.c.created_at < self.others, nobodys))
         return or_(*rows) if rows else false()
 
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from dirigent.errors import StoreError
 from dirigent.store import Store
@@ -93,7 +93,9 @@ async def journal(store: Store, run_id: str, *, body: msgspec.Struct) -> None:
 
 async def pause(store: Store, trace: Trace, *, key_id: str, body: msgspec.Struct) -> None:
     """Keep a run that waits, and its trace so far."""
-    await store.write(_replace, prepare=lambda: (to_row(trace), _values(trace.id, key_id, "waiting", NOBODY, body)))
+    await store.write(
+        _replace, prepare=lambda: (to_row(trace, key_id), _values(trace.id, key_id, "waiting", NOBODY, body))
+    )
 
 
 async def hand_over(store: Store, run_id: str, *, body: msgspec.Struct) -> None:
@@ -168,6 +170,20 @@ async def paid_calls(store: Store, run_id: str) -> list[Paid]:
     return await store.read(lambda connection: [Paid(*row) for row in connection.execute(query)])
 
 
+def drop(connection: Connection, run_id: str) -> int:
+    """Delete a run's state within the caller's transaction; how many rows went. Refused while it is carried out."""
+    rows = _rows(connection, run_states.c.run_id == run_id)
+    if not rows:
+        return 0
+    under_way = rows[0].state != "waiting" and not rows[0].abandoned(now())
+    if under_way or not connection.execute(delete(run_states).where(*_unchanged(rows[0]))).rowcount:
+        raise StoreError(
+            f"run {run_id} is being carried out; wait until it has ended, or cancel its response "
+            "(POST /v1/responses/ID/cancel), then try again"
+        )
+    return 1
+
+
 def _values(run_id: str, key_id: str, state: RowState, owner: str, body: msgspec.Struct) -> dict[str, Any]:
     changes = _changes(state, owner, body)
     return changes | {"run_id": run_id, "key_id": key_id, "created_at": changes["updated_at"]}
@@ -218,7 +234,13 @@ def _replace(connection: Connection, wanted: tuple[dict[str, Any], dict[str, Any
 
 
 def _replace_trace(connection: Connection, trace: dict[str, Any]) -> None:
-    """A trace is never rewritten once its run is over; until then, each end of it takes the last one's place."""
+    """A trace is never rewritten once its run is over; until then, each end of it takes the last one's place.
+
+    Whose run it is stands in its state, where the caller does not say.
+    """
+    if trace["key_id"] is None:
+        whose = select(run_states.c.key_id).where(run_states.c.run_id == trace["id"])
+        trace = trace | {"key_id": connection.scalar(whose)}
     connection.execute(delete(traces).where(traces.c.id == trace["id"]))
     connection.execute(insert(traces), trace)
 
@@ -234,15 +256,19 @@ def _rows(connection: Connection, condition: Any) -> Sequence[RunRow]:
 
 
 def _take(connection: Connection, row: RunRow) -> int:
-    unchanged = (
+    state = "running" if row.state == "waiting" else row.state
+    changes = {"state": state, "owner": own_name(), "updated_at": utc_text(now())}
+    return connection.execute(update(run_states).where(*_unchanged(row)).values(**changes)).rowcount
+
+
+def _unchanged(row: RunRow) -> tuple[ColumnElement[bool], ...]:
+    """The row as it was read: who else changed it meanwhile has won."""
+    return (
         run_states.c.run_id == row.run_id,
         run_states.c.state == row.state,
         run_states.c.owner == row.owner,
         run_states.c.updated_at == row.updated_at,
     )
-    state = "running" if row.state == "waiting" else row.state
-    changes = {"state": state, "owner": own_name(), "updated_at": utc_text(now())}
-    return connection.execute(update(run_states).where(*unchanged).values(**changes)).rowcount
 
 
 def _give_back(connection: Connection, run_id: str) -> None:

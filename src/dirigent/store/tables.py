@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -60,7 +60,10 @@ traces = Table(
     Column("searchable", Text, nullable=False, comment="question, answer and error, case folded"),
     Column("format", Integer, nullable=False, comment="how body is written"),
     Column("body", LargeBinary, nullable=False, comment="the whole trace"),
+    Column("key_id", String(16), comment="who asked; empty: no key, or written before this was kept"),
     Index(None, "created_at", "id"),
+    # Retention by key: without it, every row would be read while the write lock is held.
+    Index(None, "key_id", "created_at"),
 )
 
 # SQLite gives out row numbers by itself, but only to a column that is declared as INTEGER.

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, select, tuple_
+from sqlalchemy import ColumnElement, Connection, select, tuple_
 from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
@@ -65,8 +65,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Part of the question, the answer or the error, in any case."""
 
 
-def to_row(trace: Trace) -> dict[str, Any]:
-    """Everything the table keeps of a trace, without secrets."""
+def to_row(trace: Trace, key_id: str | None = None) -> dict[str, Any]:
+    """Everything the table keeps of a trace, without secrets; `key_id` is whose run it was."""
     trace, encoded = _without_secrets(trace)
     format, body = (PLAIN, encoded) if len(encoded) <= PLAIN_BYTES else (COMPRESSED, zlib.compress(encoded, 1))
     attempts = trace.attempts
@@ -89,6 +89,7 @@ def to_row(trace: Trace) -> dict[str, Any]:
         "searchable": _text("\n".join((question, trace.answer, trace.error)).casefold()),
         "format": format,
         "body": body,
+        "key_id": key_id,
     }
 
 
@@ -99,18 +100,24 @@ INSERT_ROW = Statement(postgresql.insert(traces).on_conflict_do_nothing(), names
 
 def get_trace(connection: Connection, id_or_prefix: str) -> Trace:
     """The trace with this id, or the only one whose id begins so."""
+    id = whole_id(connection, id_or_prefix)
+    body = connection.execute(select(traces.c.id, traces.c.format, traces.c.body).where(traces.c.id == id))
+    return read_body(*body.one())
+
+
+def whole_id(connection: Connection, id_or_prefix: str) -> str:
+    """This id, or the only one that begins so."""
     if not id_or_prefix:
         raise StoreError("which trace? give its id or the beginning of it; `dirigent traces list` shows them")
     first, after = id_or_prefix, id_or_prefix + "\U0010ffff"
     query = select(traces.c.id).where(traces.c.id >= first, traces.c.id < after).order_by(traces.c.id).limit(6)
-    found = list(connection.scalars(query))
+    found: list[str] = list(connection.scalars(query))
     if not found:
         raise StoreError(f"no trace begins with {id_or_prefix!r}; `dirigent traces list` shows what there is")
     if len(found) > 1 and found[0] != id_or_prefix:
         more = " and more" if len(found) == 6 else ""
         raise StoreError(f"{id_or_prefix!r} begins several traces: {', '.join(found[:5])}{more}; give more of the id")
-    body = connection.execute(select(traces.c.id, traces.c.format, traces.c.body).where(traces.c.id == found[0]))
-    return read_body(*body.one())
+    return found[0]
 
 
 def list_rows(connection: Connection, wanted: Wanted, limit: int | None) -> list[TraceRow]:
@@ -132,12 +139,6 @@ def page_of_bodies(
     return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
 
 
-def delete_row(connection: Connection, id: str) -> None:
-    """Exactly this id: deleting by the beginning of one would be too easy."""
-    if not connection.execute(delete(traces).where(traces.c.id == id)).rowcount:
-        raise StoreError(f"no trace has the id {id!r}; nothing was deleted")
-
-
 def read_body(id: str, format: int, body: bytes) -> Trace:
     """A trace as it was saved."""
     reader = READERS.get(format)
@@ -157,8 +158,11 @@ def _read_compressed(body: bytes) -> Trace:
 
 
 def _read_plain(body: bytes) -> Trace:
-    return msgspec.json.decode(body, type=Trace)
+    return _TRACE.decode(body)
 
+
+_TRACE = msgspec.json.Decoder(Trace)
+"""Made here, before there are threads: two that come first to a type at once crash msgspec, and queries run in them."""
 
 READERS: Mapping[int, Callable[[bytes], Trace]] = {COMPRESSED: _read_compressed, PLAIN: _read_plain}
 

@@ -195,6 +195,7 @@ class Watch:
                 if state.global_step % updates:
                     return control
                 watch.end_step(state.global_step // updates)
+                watch.stop.reason = agreed(watch.stop.reason)
                 if watch.stop.reason or state.global_step >= state.max_steps:
                     control.should_training_stop = True
                     control.should_save = True
@@ -210,6 +211,18 @@ class Watch:
                     watch.save(Path(args.output_dir) / f"{PREFIX}{step}", step)
 
         return Following()
+
+
+def agreed(reason: str) -> str:
+    """Why the run is to end, for all of its processes: the first of them that has a reason gives it. One that ended by
+    itself would leave the others waiting for it in the next update."""
+    from torch import distributed
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return reason
+    said = [""] * distributed.get_world_size()
+    distributed.all_gather_object(said, reason)
+    return next((one for one in said if one), "")
 
 
 def load_state(folder: Path) -> TrainState:
