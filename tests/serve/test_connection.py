@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from dirigent.serve import connection
-from dirigent.serve.connection import _Joining
-from tests.serve.conftest import Server, Start
+from dirigent.serve.connection import Connection, _Joining
+from tests.serve.conftest import Server, Start, started
+from tests.stub_provider import StubProvider
 
 BODY = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}).encode()
 
@@ -175,6 +179,152 @@ async def test_what_is_left_of_a_refused_body_is_bounded(server: Server, monkeyp
     await wire.close()
 
 
+def refused(wire: Wire, size: int) -> bytes:
+    """The header of a request that is refused (415) before its body has come."""
+    lines = ("POST /v1/chat/completions HTTP/1.1", f"Host: {wire.host}", f"Content-Length: {size}", "", "")
+    return "\r\n".join(lines).encode()
+
+
+@pytest.mark.parametrize("pieces", [(b"x" * 10,), (b"x" * 4, b"x" * 6)])
+async def test_a_refused_body_that_came_whole_leaves_an_idle_connection(start: Start, pieces: tuple[bytes]) -> None:
+    server = await start(header_timeout_s=0.3, idle_timeout_s=5)
+    wire = await Wire.open(server)
+    wire.writer.write(refused(wire, 10))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    for piece in pieces:
+        wire.writer.write(piece)
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)  # longer than a header may take
+    wire.writer.write(wire.request())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_refused_body_that_came_whole_does_not_make_a_connection_live_for_ever(start: Start) -> None:
+    server = await start(header_timeout_s=5, idle_timeout_s=0.3)
+    wire = await Wire.open(server)
+    wire.writer.write(refused(wire, 10))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    wire.writer.write(b"x" * 10)
+    began = time.monotonic()
+    assert await wire.rest() == b""
+    assert 0.25 < time.monotonic() - began < 3
+    await wire.close()
+
+
+async def test_a_refused_body_that_comes_byte_by_byte_is_cut_off_without_a_word(soon: Server) -> None:
+    """Its request has had its reply: a second one would be taken for the next request's."""
+    wire = await Wire.open(soon)
+    wire.writer.write(refused(wire, 1000))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    began = time.monotonic()
+    ended = asyncio.ensure_future(wire.rest())
+    while not ended.done():
+        wire.writer.write(b"x")
+        await asyncio.sleep(0.02)
+    with contextlib.suppress(ConnectionResetError):
+        assert await ended == b""
+    assert time.monotonic() - began < 5
+    await wire.close()
+
+
+async def test_the_header_behind_a_refused_body_has_its_own_time(soon: Server) -> None:
+    wire = await Wire.open(soon)
+    wire.writer.write(refused(wire, 10))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    whole = wire.request()
+    for piece in (b"x" * 4, b"x" * 6 + whole[:20], whole[20:]):
+        wire.writer.write(piece)
+        await asyncio.sleep(0.2)
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    wire.writer.write(refused(wire, 10))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    wire.writer.write(b"x" * 10 + whole[:20])
+    began = time.monotonic()
+    assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
+    assert 0.25 < time.monotonic() - began < 5
+    await wire.close()
+
+
+async def test_a_request_directly_behind_a_refused_body_is_answered(server: Server) -> None:
+    wire = await Wire.open(server)
+    wire.writer.write(refused(wire, 10))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    wire.writer.write(b"x" * 10 + wire.request() * 2)
+    for _ in range(2):
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_refused_body_in_chunks_is_taken_to_its_last_one(start: Start) -> None:
+    server = await start(header_timeout_s=0.3, idle_timeout_s=5)
+    wire = await Wire.open(server)
+    lines = ("POST /v1/chat/completions HTTP/1.1", f"Host: {wire.host}", "Transfer-Encoding: chunked", "", "")
+    wire.writer.write("\r\n".join(lines).encode())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    for piece in (b"4\r\nxxxx\r\n", b"2\r\nx", b"x\r\n0\r\n", b"\r\n"):
+        wire.writer.write(piece)
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)
+    wire.writer.write(wire.request())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_body_in_chunks_is_read_whole(soon: Server) -> None:
+    wire = await Wire.open(soon)
+    header = wire.request().removesuffix(BODY).replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked")
+    for piece in (header, b"%x\r\n" % len(BODY), BODY[:9], BODY[9:], b"\r\n0\r\n\r\n"):
+        wire.writer.write(piece)
+        await asyncio.sleep(0.1)  # in all longer than a header may take
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+def asking_first(wire: Wire, request: bytes) -> bytes:
+    """The header of a request whose body is sent when the server says so."""
+    return request.partition(b"\r\n\r\n")[0] + b"\r\nExpect: 100-continue\r\n\r\n"
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(soon: Server) -> None:
+    wire = await Wire.open(soon)
+    for _ in range(2):
+        wire.writer.write(asking_first(wire, wire.request()))
+        assert await wire.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await asyncio.sleep(0.4)  # longer than a header may take
+        wire.writer.write(BODY)
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_client_that_asks_first_is_refused_and_may_send_its_body_all_the_same(start: Start) -> None:
+    server = await start(header_timeout_s=0.3, idle_timeout_s=5)
+    wire = await Wire.open(server)
+    wire.writer.write(asking_first(wire, refused(wire, 10)))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
+    wire.writer.write(b"x" * 10)
+    await asyncio.sleep(0.5)
+    wire.writer.write(wire.request())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_request_behind_one_under_way_is_answered_after_it_however_it_is_cut(soon: Server) -> None:
+    async def late(_call: object) -> str:
+        await asyncio.sleep(0.2)
+        return "late but whole"
+
+    soon.stub.answer = late
+    wire = await Wire.open(soon)
+    whole = wire.request()
+    for piece in (whole + whole[:20], whole[20:-5], whole[-5:] + whole):
+        wire.writer.write(piece)
+        await asyncio.sleep(0.05)
+    for _ in range(3):
+        assert b"late but whole" in await wire.answer()
+    await wire.close()
+
+
 async def test_a_connection_without_requests_is_closed_when_its_time_is_up(
     start: Start,
 ) -> None:
@@ -194,6 +344,149 @@ async def test_two_requests_in_one_piece_are_both_answered(server: Server) -> No
     wire.writer.write(wire.request() * 2)
     assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
     assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+def busy(seconds: float, *, after_s: float, then: Callable[[], object]) -> None:
+    """Keep the event loop busy. It does `then` next, and after that, without reading, what has become due."""
+    loop = asyncio.get_running_loop()
+    loop.call_later(after_s, time.sleep, seconds)
+    loop.call_later(after_s + 0.02, then)
+
+
+async def test_a_request_that_came_while_the_server_was_busy_keeps_its_idle_connection(start: Start) -> None:
+    server = await start(idle_timeout_s=0.3)
+    wire = await Wire.open(server)
+    wire.writer.write(wire.request())
+    await wire.answer()
+    busy(0.5, after_s=0.1, then=lambda: wire.writer.write(wire.request()))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_header_that_came_while_the_server_was_busy_came_in_time(soon: Server) -> None:
+    wire = await Wire.open(soon)
+    wire.writer.write(wire.request()[:20])
+    busy(0.5, after_s=0.1, then=lambda: wire.writer.write(wire.request()[20:]))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+@pytest.fixture
+def stopping(tmp_path: Path, stub: StubProvider, empty_store: Path) -> AbstractAsyncContextManager[Server]:
+    """A server that stops when the block ends."""
+    shutil.copy(empty_store, tmp_path / "serve.db")
+    return started(tmp_path, stub)
+
+
+async def test_a_request_that_came_just_before_the_server_stops_is_answered(
+    stopping: AbstractAsyncContextManager[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Connection.shutdown
+
+    def late(self: Connection) -> None:
+        wire.writer.write(wire.request())
+        stop(self)
+
+    async with stopping as server:
+        wire = await Wire.open(server)
+        wire.writer.write(wire.request())
+        await wire.answer()
+        monkeypatch.setattr(Connection, "shutdown", late)
+        said = asyncio.ensure_future(wire.rest())
+        await asyncio.sleep(0)
+    assert (await said).startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in said.result()
+    await wire.close()
+
+
+async def test_requests_under_way_are_answered_by_a_server_that_stops(
+    stopping: AbstractAsyncContextManager[Server],
+) -> None:
+    async with stopping as server:
+        release = asyncio.Event()
+
+        async def late(_call: object) -> str:
+            await release.wait()
+            return "late but whole"
+
+        server.stub.answer = late
+        wire = await Wire.open(server)
+        wire.writer.write(wire.request() * 2)
+        said = asyncio.ensure_future(wire.rest())
+        await server.stub.called(1)
+        asyncio.get_running_loop().call_later(0.3, release.set)
+    assert (await said).count(b"late but whole") == 2
+    await wire.close()
+
+
+async def test_an_idle_connection_does_not_keep_a_server_from_stopping(
+    stopping: AbstractAsyncContextManager[Server],
+) -> None:
+    async with stopping as server:
+        wire = await Wire.open(server)
+        wire.writer.write(wire.request())
+        await wire.answer()
+        began = time.monotonic()
+    assert time.monotonic() - began < connection.LAST_REQUEST_S
+    assert await wire.rest() == b""
+    await wire.close()
+
+
+async def test_a_refused_body_may_still_come_when_the_server_stops(
+    stopping: AbstractAsyncContextManager[Server],
+) -> None:
+    """A connection that is closed with something unread is reset, and the refusal may be lost with it."""
+    async with stopping as server:
+        wire = await Wire.open(server)
+        wire.writer.write(refused(wire, 10))
+        await wire.answer()
+        asyncio.get_running_loop().call_later(0.3, wire.writer.write, b"x" * 10 + wire.request())
+        said = asyncio.ensure_future(wire.rest())
+    assert (await said).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+WISH = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n"
+
+
+@pytest.mark.parametrize("cut", [10_000, 30, -len(BODY), -5], ids=["nowhere", "header", "body", "end"])
+async def test_a_wish_for_http_2_is_passed_over_and_its_body_read(server: Server, cut: int) -> None:
+    wire = await Wire.open(server)
+    whole = wire.request().replace(b"Content-Type", WISH + b"Content-Type")
+    for _ in range(2):
+        wire.writer.write(whole[:cut])
+        await asyncio.sleep(0.05)
+        wire.writer.write(whole[cut:])
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    wire.writer.write(whole * 2 + wire.request())
+    for _ in range(3):
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_header_with_such_a_wish_is_held_to_the_same_time(soon: Server) -> None:
+    wire = await Wire.open(soon)
+    wire.writer.write(wire.request().replace(b"Content-Type", WISH + b"Content-Type"))
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    wire.writer.write(b"GET / HTTP/1.1\r\n" + WISH)
+    assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
+    await wire.close()
+
+
+async def test_what_comes_behind_a_body_is_no_header(server: Server) -> None:
+    wire = await Wire.open(server)
+    lines = ("GET /v1/models HTTP/1.1", f"Host: {wire.host}", "Transfer-Encoding: chunked", "", "0", "Host: x", "", "")
+    wire.writer.write("\r\n".join(lines).encode())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+@pytest.mark.parametrize("said", [b"nonsense\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n"])
+async def test_what_is_no_request_is_400_and_the_end(server: Server, said: bytes) -> None:
+    wire = await Wire.open(server)
+    wire.writer.write(said)
+    assert (await wire.rest()).startswith(b"HTTP/1.1 400 ")
     await wire.close()
 
 
@@ -228,6 +521,16 @@ async def test_a_header_goes_out_together_with_what_follows_it():
     joining.write(b"more")
     await asyncio.sleep(0)
     assert sent.calls == [HEADER + b"ok", b"more"]
+
+
+async def test_an_empty_piece_is_not_what_follows_a_header():
+    sent = Sent()
+    joining = _Joining(sent, asyncio.get_running_loop())
+    joining.write(HEADER)
+    joining.write(b"")
+    joining.write(b"ok")
+    joining.write(b"")
+    assert sent.calls == [HEADER + b"ok"]
 
 
 async def test_a_header_that_nothing_follows_goes_out_when_the_turn_ends():

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from sqlalchemy import delete
 
 from dirigent.serve.service import Service
-from dirigent.store.keys import Caller, create_key
+from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
+from dirigent.store.responses import find_response, keep_response
 from dirigent.store.tables import traces
 from dirigent.trace import Trace
 from tests.serve.conftest import Server, by_model
@@ -161,6 +163,64 @@ async def test_its_tool_calls_wait_for_their_results(server: Server) -> None:
     second = await ended(server, answer.object["id"])
     assert second["output"][0]["content"][0]["text"] == "rainy"
     assert second["dirigent"]["trace_id"] == first["dirigent"]["trace_id"]
+
+
+async def test_whoever_sees_its_tool_calls_can_answer_them_at_once(server: Server) -> None:
+    server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather")
+    tell, answered = server.service.on_finished["response"], asyncio.Event()
+
+    async def slowly(service: Service, purpose: Mapping[str, str], trace: Trace) -> None:
+        await tell(service, purpose, trace)
+        if trace.status == "waiting":
+            await answered.wait()
+
+    server.service.on_finished["response"] = slowly
+    id = (await respond(server, "weather?", background=True, tools=[TOOL])).object["id"]
+    (call,) = (await ended(server, id))["output"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    answer = await respond(server, [result], previous_response_id=id, tools=[TOOL])
+    answered.set()
+    assert answer.status == 200, answer.text
+    assert answer.object["output"][0]["content"][0]["text"] == "rainy"
+
+
+@pytest.mark.parametrize("traced", [True, False])
+async def test_tool_calls_that_nobody_was_told_of_are_found_and_answered(
+    server: Server, traced: bool, wait_until: WaitUntil
+) -> None:
+    """As after a kill in the instant after the run was let wait."""
+
+    async def die(service: Service, purpose: Mapping[str, str], trace: Trace) -> None:
+        pass
+
+    server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather")
+    tell, server.service.on_finished["response"] = server.service.on_finished["response"], die
+    begun = await respond(server, "weather?", background=True, tools=[TOOL], dirigent={"trace": traced})
+    await wait_until(lambda: not server.service.background)
+    server.service.on_finished["response"] = tell
+    first = (await server.get(f"/v1/responses/{begun.object['id']}")).object
+    assert first["status"] == "completed", first
+    assert ("steps" in first["dirigent"]) is traced
+    (call,) = first["output"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    answer = await respond(server, [result], previous_response_id=first["id"], tools=[TOOL], background=True)
+    second = await ended(server, answer.object["id"])
+    assert second["output"][0]["content"][0]["text"] == "rainy"
+
+
+async def test_one_whose_run_waits_for_another_is_not_given_its_end(server: Server, wait_until: WaitUntil) -> None:
+    """As after a kill in the instant before the run was gone on with."""
+    server.stub.answer = lambda call: asks_for("weather")
+    begun = await respond(server, "weather?", background=True, tools=[TOOL])
+    first = await ended(server, begun.object["id"])
+    await wait_until(lambda: not server.service.background)
+    store = server.service.store
+    kept = await find_response(store, first["id"], key_id=LOCAL_ADMIN.key_id)
+    assert kept is not None
+    await keep_response(store, msgspec.structs.replace(kept, id="resp_next", status="in_progress"))
+    response = (await server.get("/v1/responses/resp_next")).object
+    assert response["status"] == "failed"
+    assert "ask again" in response["error"]["message"]
 
 
 @pytest.mark.parametrize(("traced", "status"), [(True, "completed"), (False, "failed")])

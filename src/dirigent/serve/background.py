@@ -18,6 +18,10 @@ trace is in the store, with status `done`, `failed`, `cancelled` or `waiting` (t
 run goes on when a later request brings their results, see `resume.py`). It may be called twice if its process
 dies in the middle, so it must come to the same the second time. After a `StoreError` it is called again a minute
 later; anything else that it raises is logged, and that was it.
+
+A run that waits does so before anybody is told, since whoever reads of it may bring the results at once. If its
+process dies between the two, or there is a `StoreError`, nobody is told: what is left is its row, which waits and
+has the purpose.
 """
 
 from __future__ import annotations
@@ -286,8 +290,11 @@ class _Background:
 
 
 async def _finish(service: Service, body: Kept, trace: Trace) -> None:
-    """Keep the trace, tell whoever the run was for, and only then forget the state."""
+    """Keep the trace, tell whoever the run was for, and only then forget the state. One that waits can be gone on with
+    before its end is told."""
     await run_states.keep_trace(service.store, trace)
+    if trace.status == "waiting":
+        await run_states.let_wait(service.store, trace.id, body=body)
     try:
         await _tell(service, body.purpose, trace)
     except StoreError as error:
@@ -295,9 +302,7 @@ async def _finish(service: Service, body: Kept, trace: Trace) -> None:
         return
     except Exception:  # a bug, which would come again
         log.exception("the end of background run %s could not be told", trace.id)
-    if trace.status == "waiting":
-        await run_states.let_wait(service.store, trace.id, body=body)
-    else:
+    if trace.status != "waiting":
         await run_states.forget(service.store, trace.id)
 
 

@@ -3,19 +3,26 @@
 uvicorn waits without end for a header that comes byte by byte, and keeps headers of any length. Here a header is
 bounded in time and size, from the first byte of the connection or of the next request on it. Time and size of the
 body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. What is left of a body when
-its request has been refused is dropped, so that the caller can send it and read why. A client that does not take its
-reply is cut off rather than waited for.
+its request has been refused is dropped, so that the caller can send it and read why; it is bounded as a header is in
+time and as a body is in size, and once it is whole the connection is idle again. A client that does not take its reply
+is cut off rather than waited for.
 
 When the server stops, uvicorn closes every connection without a request. One that was taken a moment ago has its
-request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`.
+request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`. No connection is
+closed for its silence before a last look: a busy server may not have read yet what has arrived.
+
+Many clients of the JVM ask for HTTP/2 with every request (`Upgrade: h2c`), and take HTTP/1.1 as well. httptools stops
+at the end of such a header, so that the body would be lost: it is given the same header without that wish.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dirigent.serve.gate import App
@@ -23,6 +30,8 @@ from dirigent.serve.reading import MAX_BODY_BYTES
 from dirigent.serve.replying import InOnePiece
 
 LAST_REQUEST_S = 1.0
+LAST_LOOK_S = 0.01
+"""Enough for one turn of the event loop, in which it reads before it looks at the time; 0 would skip the reading."""
 
 LEAVING = "dirigent.leaving"
 """Under this name a request's scope has the `Leaving` of its connection, among its extensions."""
@@ -61,6 +70,8 @@ class _Joining:
         self._header = b""
 
     def write(self, data: bytes) -> None:
+        if not data:  # as one of several lines, asyncio from Python 3.12 on tries without end to send it
+            return
         if self._header:
             header, self._header = self._header, b""
             self._transport.writelines((header, data))
@@ -92,29 +103,37 @@ class Connection(HttpToolsProtocol):
     header_timeout_s: float
     max_header_bytes: int
     _waiting: asyncio.TimerHandle | None = None
-    """Runs while a header is awaited."""
+    """Runs while a header is awaited, or what is left of a body; at the end, while a last request may come."""
     _part: Literal["", "header", "body"] = ""
     """What of a request came last, if not all of it."""
     _received = 0
     """Bytes of a header, or of what is left of a body."""
     _stopping = False
+    _wish_ends = 0
+    """Where the header ends, in what came last, that asks for another protocol; 0 where none does."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, _Joining(transport, self.loop)))
         self._leaving = Leaving()
-        self._waiting = self.loop.call_later(self.header_timeout_s, self._refuse, _TOO_LATE)
+        self._waiting = self.loop.call_later(self.header_timeout_s, self._look_again)
 
     def data_received(self, data: bytes) -> None:
         before = self._part
         super().data_received(data)
+        while self._wish_ends:
+            data, self._wish_ends = self._without_wish() + data[self._wish_ends :], 0
+            super().data_received(data)
         if self.transport.is_closing():
             return
         if self._under_way():
             if before == self._part == "header":  # of the next request, before this one is answered
                 self._count(len(data))
             return
+        if before and not self._part:  # the rest of a body whose request was answered before
+            self._rest()
+            return
         if self._waiting is None:
-            self._waiting = self.loop.call_later(self.header_timeout_s, self._refuse, _TOO_LATE)
+            self._waiting = self.loop.call_later(self.header_timeout_s, self._look_again)
         if before in ("", self._part):  # else it holds the end of a body as well
             self._count(len(data))
 
@@ -124,14 +143,21 @@ class Connection(HttpToolsProtocol):
         cast(dict[str, Any], self.scope)["extensions"] = {LEAVING: self._leaving}
 
     def on_headers_complete(self) -> None:
+        if self._wishes():
+            return
         self._stop_waiting()
         self._part = "body"
         super().on_headers_complete()
+        self.headers = []  # what comes behind a body is no header of its request
         if self._stopping and self.cycle is not None:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
+        if self._wishes():
+            return
         self._part = ""
+        if not self._stopping:
+            self._stop_waiting()  # what follows is another request, with time of its own
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -144,16 +170,43 @@ class Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         self._stopping = True
-        if self._waiting is None:
+        if self._under_way():
             super().shutdown()
-        else:
-            self._stop_waiting()
-            self._waiting = self.loop.call_later(LAST_REQUEST_S, self.transport.close)
+            return
+        something_comes = self._waiting is not None or self._part == "body"
+        self._stop_waiting()
+        self._waiting = self.loop.call_later(LAST_REQUEST_S if something_comes else LAST_LOOK_S, self.transport.close)
 
     def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(LAST_LOOK_S, self._close_idle)
+
+    def _close_idle(self) -> None:
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # it does not read: closing would wait for it
         super().timeout_keep_alive_handler()
+
+    def _wishes(self) -> bool:
+        """Whether this header asks for another protocol. CONNECT does so too, and means it."""
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called by uvicorn while it handles httptools' exception, which says where the header ends."""
+        error = sys.exception()
+        if isinstance(error, httptools.HttpParserUpgrade) and self._wishes():
+            self._wish_ends = error.args[0]
+
+    def _without_wish(self) -> bytes:
+        """The last header without the wish for another protocol."""
+        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = [b"%b: %b" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        return b"\r\n".join((first, *lines, b"", b""))
+
+    def _rest(self) -> None:
+        """Wait for the next request as uvicorn does after a reply, which it gave up when the body came."""
+        if not self._stopping:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _under_way(self) -> bool:
         """Whether a request is being answered, so that its own time-outs hold."""
@@ -170,6 +223,12 @@ class Connection(HttpToolsProtocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+    def _look_again(self) -> None:
+        self._waiting = self.loop.call_later(LAST_LOOK_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._refuse(b"" if self._part == "body" else _TOO_LATE)
 
     def _refuse(self, said: bytes) -> None:
         self._stop_waiting()

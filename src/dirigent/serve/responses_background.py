@@ -73,18 +73,18 @@ async def _looked_at(service: Service, kept: KeptResponse) -> tuple[KeptResponse
     row = await run_states.find(service.store, kept.run_id)
     if row is not None and row.state != "waiting":
         return kept, row
-    await finish(service.store, kept, await _found_end(service, kept, waits=row is not None))
+    await finish(service.store, kept, await _found_end(service, kept, row))
     return await _again(service, kept.id, kept.key_id), None
 
 
-async def _found_end(service: Service, kept: KeptResponse, *, waits: bool) -> ResponseObject:
-    """What became of a response whose run nobody carries out. A run that waits was not taken up for it."""
+async def _found_end(service: Service, kept: KeptResponse, row: RunRow | None) -> ResponseObject:
+    """What became of a response whose run nobody carries out. A run that waits may not have been taken up for it."""
     try:
-        trace = None if waits else await service.store.get(kept.run_id)
+        purpose = {} if row is None else row.read(Kept).purpose
+        if row is None or purpose.get("response_id") == kept.id:
+            return ended(read(kept), await service.store.get(kept.run_id), whole="trace" in purpose)
     except StoreError:
-        trace = None
-    if trace is not None:
-        return ended(read(kept), trace)
+        pass  # no trace of it, or one of another version
     return failed(read(kept), Problem(503, "the server stopped before the run began; ask again", code="lost"))
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 FIELD = re.compile(r'["\']answer["\']\s*:\s*')
-SAID = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*:?\s*(.+)", re.IGNORECASE)
+SAID = re.compile(r"(?:final answer|answer)(?:\*{1,3}(?!=))?\s*(?:is|:|=)\s*:?\s*(.+)", re.IGNORECASE)
+"""The word may be bold, as in "**Answer**: 28"; `answer**=2` is Python."""
 HASHES = re.compile(r"####\s*(.+)")
 LETTER_SAID = re.compile(r"answer is:?\s*\**(?:\(([A-Za-z])\)|([A-Z])\b(?!['’]))")
 LETTER_LABEL = re.compile(r"(?i:answer)\**:\s*\**(?:\(([A-Za-z])\)|\(?([A-Zb-z])\b(?!['’]))")
