@@ -130,6 +130,17 @@ async def test_it_refuses_to_listen_to_everybody_without_keys(tmp_path: Path, st
         assert b"dirigent keys create" in said
 
 
+async def test_a_crash_says_where_it_was(tmp_path: Path, stub: StubProvider) -> None:
+    async with process(tmp_path, stub.url("openai")) as running:
+        assert running.stderr is not None
+        await running.stderr.readline()
+        running.send_signal(signal.SIGSEGV)
+        said = (await asyncio.wait_for(running.stderr.read(), 10)).decode()
+        assert await running.wait() == -signal.SIGSEGV
+    assert said.startswith("Fatal Python error: Segmentation fault")
+    assert "cli/serve.py" in said
+
+
 async def test_it_leaves_no_core_dump_and_serves_on_the_quick_loop(tmp_path: Path, stub: StubProvider) -> None:
     async with process(tmp_path, stub.url("openai")) as running:
         assert running.stderr is not None

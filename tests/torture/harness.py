@@ -216,8 +216,7 @@ class Server:
     def _environment(self) -> dict[str, str]:
         env = {KEY_VARIABLE: self.provider_key, PEPPER_VARIABLE: self.pepper, "DIRIGENT_HOME": str(self.folder)}
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        # as installed: from the second start on, nothing is compiled; a crash says where it was
-        return kept | env | {"PYTHONFAULTHANDLER": "1"}
+        return kept | env  # as installed: from the second start on, nothing is compiled
 
     async def _said_url(self, offset: int, give_up_at: float) -> str:
         assert self.process is not None

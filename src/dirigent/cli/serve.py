@@ -34,6 +34,8 @@ def serve(
 
     async def work() -> None:
         _require_extra()
+        import faulthandler
+
         import msgspec
 
         from dirigent.cli.running import bring_weights, check_workers
@@ -43,6 +45,7 @@ def serve(
         from dirigent.serve.service import open_service
 
         no_core_dumps()
+        faulthandler.enable()  # in a dump's place: which lines a crash was in, and nothing of what they held
         loaded = await load(config)
         await check_workers(loaded)
         await bring_weights(loaded)
