@@ -34,18 +34,23 @@ def serve(
 
     async def work() -> None:
         _require_extra()
-        import faulthandler
-
         import msgspec
 
         from dirigent.cli.running import bring_weights, check_workers
         from dirigent.runtime import load
         from dirigent.serve.gate import is_loopback
-        from dirigent.serve.listen import bound, check_bind, check_no_loop, no_core_dumps, serve_until_stopped
+        from dirigent.serve.listen import (
+            bound,
+            check_bind,
+            check_no_loop,
+            no_core_dumps,
+            serve_until_stopped,
+            tell_of_crashes,
+        )
         from dirigent.serve.service import open_service
 
         no_core_dumps()
-        faulthandler.enable()  # in a dump's place: which lines a crash was in, and nothing of what they held
+        tell_of_crashes()
         loaded = await load(config)
         await check_workers(loaded)
         await bring_weights(loaded)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -38,6 +40,12 @@ def no_core_dumps() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def tell_of_crashes() -> None:
+    """In a dump's place: the lines that a crash was in, and nothing of what they held."""
+    if sys.__stderr__ is not None:  # a service of Windows has none
+        faulthandler.enable(sys.__stderr__)
 
 
 async def check_bind(host: str, store: Store) -> None:
