@@ -8,7 +8,6 @@ rounds it must be allowed. The planners themselves know nothing of tasks and gra
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -17,7 +16,7 @@ from dirigent.errors import ConfigError
 from dirigent.evals.baselines import PLAIN, TEAM, TRAINED, UNKNOWN_USD, Baseline, Fitting, fit_baseline, layers_of
 from dirigent.evals.evaluate import Entry, PlannerFor, PoolFor
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record
+from dirigent.evals.record import Record, name_of
 from dirigent.limits import Limits
 from dirigent.plan import Plan
 from dirigent.planners.examples import Example, Rollout
@@ -183,8 +182,7 @@ class Rollouts:
         self._out_of_money = False
 
     async def __call__(self, question: str, plan: Plan) -> tuple[float, float] | None:
-        digest = hashlib.blake2b(msgspec.json.encode(plan), digest_size=8).hexdigest()
-        entry = Entry(f"masrouter fit {digest}", lambda task, pool: Adapted(plan))
+        entry = Entry(f"masrouter fit {name_of(plan)}", lambda task, pool: Adapted(plan))
         outcomes = [] if self._out_of_money else await self._ask([entry], [self._by_question[question]])
         self._out_of_money = self._out_of_money or not outcomes
         if not outcomes or outcomes[0].failed or outcomes[0].error_kind == "ConfigError":

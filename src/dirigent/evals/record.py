@@ -125,8 +125,12 @@ def read_outcomes(path: Path) -> list[Outcome]:
 
 def digest(tasks: Sequence[Task]) -> str:
     """A name for exactly these questions and answers."""
-    text = msgspec.json.encode([(task.id, task.question, task.answer) for task in tasks])
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    return name_of([(task.id, task.question, task.answer) for task in tasks])
+
+
+def name_of(value: object) -> str:
+    """A short name for exactly this value, for an evaluation's settings."""
+    return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
 
 
 @contextmanager

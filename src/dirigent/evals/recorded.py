@@ -21,7 +21,6 @@ the replay and mean nothing.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -47,7 +46,7 @@ from dirigent.evals.planners import (
     require_whole,
     unknown_planner,
 )
-from dirigent.evals.record import Record
+from dirigent.evals.record import Record, name_of
 from dirigent.evals.recorded_prices import recorded_price
 from dirigent.evals.report import Facts, Report, make_report
 from dirigent.evals.stats import mean
@@ -180,12 +179,8 @@ def load_recorded(file: Path, *, limit: int | None = None, tasks: Sequence[str] 
     }
     asked = _drawn(graded, limit, seed)
     name, left_out = file.name.split(".")[0], len(rows) - len(graded)
-    return RecordedSet(name, asked, workers, has_answers, left_out, answers=_digest(complete))
-
-
-def _digest(rows: Sequence[_RecordedRow]) -> str:
-    text = msgspec.json.encode([(row.question, row.outputs, row.scores) for row in rows])
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    answers = name_of([(row.question, row.outputs, row.scores) for row in complete])
+    return RecordedSet(name, asked, workers, has_answers, left_out, answers)
 
 
 def _drawn(tasks: Sequence[Task], limit: int | None, seed: int) -> list[Task]:
