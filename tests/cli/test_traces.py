@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, update
 from dirigent.store import Store
 from dirigent.store.moments import now, utc_text
 from dirigent.store.process import own_name
-from dirigent.store.tables import feedback, run_states, traces
+from dirigent.store.tables import feedback, idempotency, run_states, traces
 from tests.cli.conftest import POOL, Run
 
 pytestmark = pytest.mark.usefixtures("pool_file")
@@ -136,12 +136,14 @@ def test_delete_takes_what_belongs_to_the_run_and_refuses_one_that_is_under_way(
     state = {"state": "running", "owner": own_name(), "updated_at": at, "format": 1, "body": b""}
     write(lambda c: c.execute(insert(feedback), common | {"score": 1.0, "comment": ""}))
     write(lambda c: c.execute(insert(run_states), common | state))
+    reply = {"key_id": "k", "name": "n", "digest": "d", "run_id": kept, "created_at": at, "status": 200, "owner": ""}
+    write(lambda c: c.execute(insert(idempotency), reply))
     ran = run("traces", "delete", kept)
     assert ran.code == 1
     assert "is being carried out" in ran.err
     assert len(run("traces", "list", "--json").object["traces"]) == 1
     write(lambda c: c.execute(update(run_states).values(state="waiting", owner="")))
-    assert f"deleted {kept} and 2 rows that belong to it" in run("traces", "delete", kept).err
+    assert f"deleted {kept} and 3 rows that belong to it" in run("traces", "delete", kept).err
 
 
 def test_a_trace_that_cannot_be_read_can_be_deleted(run: Run, kept: str, own_place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import shutil
 import time
@@ -68,8 +69,8 @@ async def soon(start: Start) -> Server:
 
 @pytest.mark.parametrize("beginning", [b"", b"P", b"POST /v1/models HTTP/1.1\r\nHost: x\r\nX-Slow: "])
 async def test_a_header_that_does_not_come_is_408_and_the_end(soon: Server, beginning: bytes) -> None:
-    wire = await Wire.open(soon)
     began = time.monotonic()
+    wire = await Wire.open(soon)
     wire.writer.write(beginning)
     assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
     assert 0.25 < time.monotonic() - began < 5
@@ -124,6 +125,83 @@ async def test_an_endless_header_is_431_and_the_end(start: Start, most: int) -> 
     await asyncio.sleep(0.1)
     wire.writer.write(b"z" * 1000)  # in a piece of its own, so that all was read before the server hangs up
     assert (await wire.rest()).startswith(b"HTTP/1.1 431 ")
+    await wire.close()
+
+
+def with_header_of(size: int, request: bytes) -> bytes:
+    """The same request, with a header of so many bytes."""
+    header, end, body = request.partition(b"\r\n\r\n")
+    header += b"\r\nX-Long: "
+    return header + b"z" * (size - len(header + end)) + end + body
+
+
+@pytest.mark.parametrize("cut", [-1, 20, 1500], ids=["in one read", "begun before", "nearly all before"])
+@pytest.mark.parametrize("most", [2048, 8192])  # few enough to be in one packet: what is unread at the end resets
+async def test_a_header_that_is_whole_is_held_to_its_length_however_it_comes(start: Start, most: int, cut: int) -> None:
+    server = await start(max_header_bytes=most)
+    for size, status in ((most, b"200"), (most + 1, b"431"), (3 * most, b"431")):
+        wire = await Wire.open(server)
+        whole = with_header_of(size, wire.request())
+        for piece in (whole,) if cut < 0 else (whole[:cut], whole[cut:]):
+            wire.writer.write(piece)
+            await asyncio.sleep(0.05)
+        if status == b"431":
+            said = await wire.rest()
+            assert said.count(b"HTTP/1.1 ") == 1, "and nothing more is said"
+        else:
+            said = await wire.answer()
+        assert said.startswith(b"HTTP/1.1 %b " % status)
+        await wire.close()
+    assert len(server.stub.calls) == 1, "what was refused was not carried out"
+
+
+async def test_the_next_header_on_a_connection_is_held_to_the_same_length(start: Start) -> None:
+    server = await start(max_header_bytes=2048)
+    wire = await Wire.open(server)
+    wire.writer.write(wire.request())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    wire.writer.write(with_header_of(2049, wire.request()))
+    assert (await wire.rest()).startswith(b"HTTP/1.1 431 ")
+    await wire.close()
+
+
+async def test_a_wish_for_http_2_does_not_make_a_header_shorter(start: Start) -> None:
+    server = await start(max_header_bytes=2048)
+    wire = await Wire.open(server)
+    wish = b"Connection: Upgrade\r\nUpgrade: h2c, " + b"z" * 2048 + b"\r\n"
+    wire.writer.write(wire.request().replace(b"Content-Type", wish + b"Content-Type"))
+    assert (await wire.rest()).startswith(b"HTTP/1.1 431 ")
+    assert server.stub.calls == []
+    await wire.close()
+
+
+@pytest.mark.parametrize("cuts", [(), (20,), (-150,), (20, -150), (20, -20)])
+async def test_bodies_and_further_requests_are_no_part_of_a_header(start: Start, cuts: tuple[int, ...]) -> None:
+    server = await start(max_header_bytes=2048)
+    wire = await Wire.open(server)
+    long = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi" * 3000}]}).encode()
+    whole = wire.request().replace(BODY, long).replace(b": %d\r\n" % len(BODY), b": %d\r\n" % len(long))
+    every = whole + wire.request() * 20 + whole + wire.request()  # the small ones together are longer than a header
+    assert 20 < len(wire.request()) - 150 < len(wire.request()) - len(BODY), "a cut within the last header"
+    ends = [0, *(cut % len(every) for cut in cuts), len(every)]
+    for begin, end in itertools.pairwise(ends):
+        wire.writer.write(every[begin:end])
+        await asyncio.sleep(0.05)
+    for _ in range(23):
+        assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+async def test_a_header_that_is_whole_and_too_long_behind_a_request_under_way_is_the_end(start: Start) -> None:
+    server = await start(max_header_bytes=2048)
+    server.stub.delay_s = 60.0
+    wire = await Wire.open(server)
+    wire.writer.write(wire.request())
+    call = await server.stub.called(1)
+    wire.writer.write(with_header_of(2049, wire.request()))
+    assert await wire.rest() == b"", "nothing is said in the middle of another reply"
+    await asyncio.wait_for(call.ended.wait(), 5)
+    assert call.aborted
     await wire.close()
 
 

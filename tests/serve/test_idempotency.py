@@ -1,4 +1,5 @@
-"""Idempotency-Key: one execution, the same bytes again, also after a restart; conflicts said plainly."""
+"""Idempotency-Key: one execution, the same bytes again, also after a restart; conflicts said plainly; nothing of a run
+that was deleted."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from dirigent.serve import idempotency
 from dirigent.serve.idempotency import _broke_off, _stands
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
+from dirigent.store.retention import forget
 from tests.serve.conftest import Answer, Server, Start
 from tests.serve.test_process import process
 from tests.stub_provider import StubProvider
@@ -234,6 +236,44 @@ async def test_a_name_that_cannot_be_kept_is_a_400(server: Server, name: str) ->
     answer = await server.chat(headers={"Idempotency-Key": name})
     assert (answer.status, answer.error["param"]) == (400, "Idempotency-Key")
     assert server.stub.calls == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/responses", {"input": "hi", "background": True}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50}),
+    ],
+    ids=["chat", "responses", "background", "messages"],
+)
+async def test_the_reply_of_a_run_that_was_deleted_is_not_given_again(
+    server: Server, path: str, body: dict[str, Any], stream: bool, wait_until: Any
+) -> None:
+    body = {"model": "worker/alpha", "stream": stream} | body
+    runs = []
+    for _ in range(2):
+        answer = await server.request("POST", path, json=body, headers=ONCE)
+        assert answer.status == 200, answer.text
+        assert "Idempotent-Replayed" not in answer.headers, "it is a new request"
+        again = await server.request("POST", path, json=body, headers=ONCE)
+        assert (again.text, again.headers["Idempotent-Replayed"]) == (answer.text, "true")
+        runs.append(answer.headers["X-Dirigent-Trace-Id"])
+        await wait_until(lambda: not server.service.background)
+        assert (await forget(server.service.store, runs[-1], actor="cli")).idempotency == 1
+    assert runs[0] != runs[1]
+    assert len(server.stub.calls) == 2
+
+
+async def test_the_reply_of_a_run_that_failed_goes_with_it_too(server: Server) -> None:
+    server.stub.faults = ["400"]
+    first = await server.chat(headers=ONCE)
+    assert (first.status, first.error["code"]) == (400, "worker_refused")
+    assert same(first, await server.chat(headers=ONCE))
+    await forget(server.service.store, first.headers["X-Dirigent-Trace-Id"], actor="cli")
+    assert (await server.chat(headers=ONCE)).status == 200
 
 
 DIES = """

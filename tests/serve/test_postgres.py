@@ -17,6 +17,7 @@ from dirigent.store.audit import verify
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
 from dirigent.store.moments import now
+from dirigent.store.retention import forget
 from tests.serve.conftest import CONFIG, Answer, Server, started
 from tests.store import conftest as stores
 from tests.store.samples import a_trace
@@ -110,6 +111,16 @@ async def test_of_many_at_once_with_one_idempotency_key_one_is_carried_out(serve
     assert later.headers["Idempotent-Replayed"] == "true"
     assert later.text == next(answer.text for answer in answers if answer.status == 200)
     assert len(server.stub.calls) == 1
+
+
+async def test_the_reply_of_a_run_that_was_deleted_is_not_given_again(server: Server) -> None:
+    first, again = [await server.chat(headers={"Idempotency-Key": "one"}) for _ in range(2)]
+    assert again.text == first.text
+    gone = await forget(server.service.store, first.headers["X-Dirigent-Trace-Id"], actor="cli")
+    assert (gone.traces, gone.idempotency) == (1, 1)
+    new = await server.chat(headers={"Idempotency-Key": "one"})
+    assert "Idempotent-Replayed" not in new.headers
+    assert len(server.stub.calls) == 2
 
 
 async def test_feedback_is_given_once_also_when_two_come_at_once(server: Server) -> None:

@@ -1,4 +1,5 @@
-"""Claims on a name: one of many wins, on either database; what is old or abandoned may be claimed anew."""
+"""Claims on a name: one of many wins, on either database; what is old or abandoned, or whose run was deleted, may be
+claimed anew."""
 
 from __future__ import annotations
 
@@ -10,8 +11,18 @@ import pytest
 from dirigent.store import Store, idempotency
 from dirigent.store.idempotency import Claimed, Differs, Kept, Outcome, Running, claim, finish, release
 from dirigent.store.moments import now
+from dirigent.store.retention import Pruned, forget
+from dirigent.store.run_states import begin
+from tests.store.samples import a_trace
 
 REPLY = Kept(200, (("content-type", "text/plain"),), b"hi \xff", "run")
+
+
+async def kept(store: Store, **more: str) -> None:
+    """The reply of a run that has ended."""
+    claim = await claimed(store, **more)
+    await store.save(a_trace("run"))
+    await finish(store, claim, REPLY)
 
 
 async def ask(
@@ -36,7 +47,7 @@ async def test_of_many_at_once_over_two_connections_exactly_one_wins(url: str) -
 
 async def test_a_finished_claim_gives_its_reply_to_the_same_request_of_the_same_key_only(url: str) -> None:
     async with Store.open(url) as store:
-        await finish(store, await claimed(store), REPLY)
+        await kept(store)
         assert await ask(store) == REPLY
         assert await ask(store, digest="other") == Differs()
         assert isinstance(await ask(store, key_id="other"), Claimed)
@@ -50,7 +61,7 @@ async def test_a_released_claim_is_free_again(url: str) -> None:
 
 async def test_a_reply_is_forgotten_after_a_day(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Store.open(url) as store:
-        await finish(store, await claimed(store), REPLY)
+        await kept(store)
         tomorrow = now() + timedelta(hours=24, seconds=1)
         monkeypatch.setattr(idempotency, "now", lambda: tomorrow)
         assert isinstance(await ask(store, digest="other"), Claimed)
@@ -61,6 +72,7 @@ async def test_a_claim_older_than_any_run_is_taken_over_and_its_first_owner_cann
 ) -> None:
     async with Store.open(url) as store:
         first = await claimed(store)
+        await store.save(a_trace("run"))
         later: datetime = now() + timedelta(seconds=61)
         monkeypatch.setattr(idempotency, "now", lambda: later)
         second = await claimed(store)
@@ -70,3 +82,53 @@ async def test_a_claim_older_than_any_run_is_taken_over_and_its_first_owner_cann
         assert await ask(store) == Running()
         await finish(store, second, Kept(200, (), b"second"))
         assert await ask(store) == Kept(200, (), b"second")
+
+
+async def test_a_reply_is_forgotten_with_its_run_and_no_other_is(url: str) -> None:
+    async with Store.open(url) as store:
+        for name in ("one", "two"):  # both of one run: it waited for its caller's tools in between
+            await kept(store, name=name)
+        await store.save(a_trace("other"))
+        await finish(store, await claimed(store, name="other"), Kept(200, (), b"other", "other"))
+        await finish(store, await claimed(store, name="none"), Kept(200, (), b"a dry run"))
+        under_way = await claimed(store, name="under way")
+        assert (await forget(store, "run", actor="cli")).idempotency == 2
+        assert isinstance(await ask(store, name="one", digest="another"), Claimed)
+        assert isinstance(await ask(store, name="two"), Claimed)
+        assert await ask(store, name="other") == Kept(200, (), b"other", "other")
+        assert await ask(store, name="none") == Kept(200, (), b"a dry run")
+        assert await ask(store, name="under way") == Running()
+        await finish(store, under_way, Kept(200, (), b"in time"))
+        assert await ask(store, name="under way") == Kept(200, (), b"in time")
+
+
+@pytest.mark.parametrize("body", [b"hi", None])
+async def test_a_reply_whose_run_was_deleted_before_it_was_kept_is_not_kept(url: str, body: bytes | None) -> None:
+    async with Store.open(url) as store:
+        claim = await claimed(store)
+        await store.save(a_trace("run"))
+        await forget(store, "run", actor="cli")
+        await finish(store, claim, Kept(200, (), body, "run"))
+        assert isinstance(await ask(store), Claimed)
+
+
+async def test_a_reply_of_a_run_that_has_only_begun_is_kept(url: str) -> None:
+    async with Store.open(url) as store:
+        claim = await claimed(store)
+        await begin(store, "run", key_id="k", body=Pruned())
+        await finish(store, claim, REPLY)
+        assert await ask(store) == REPLY
+
+
+async def test_a_reply_that_is_kept_while_its_run_is_deleted_by_another_process_is_gone_whoever_is_first(
+    url: str,
+) -> None:
+    async with Store.open(url) as one, Store.open(url) as two:
+        for round in range(30):
+            run_id, name = f"run-{round}", f"n{round}"
+            claim = await claimed(one, name=name)
+            await one.save(a_trace(run_id))
+            deleting = forget(two, run_id, actor="cli")
+            keeping = finish(one, claim, Kept(200, (), b"hi", run_id))
+            await asyncio.gather(*((deleting, keeping) if round % 2 else (keeping, deleting)))
+            assert isinstance(await ask(one, name=name), Claimed)

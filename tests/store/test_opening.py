@@ -19,10 +19,13 @@ from dirigent.errors import StoreError
 from dirigent.limits import Quote
 from dirigent.store import Store
 from dirigent.store.engine import open_engine, parse_url, writing
+from dirigent.store.idempotency import Claimed, Kept, claim
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger
+from dirigent.store.moments import now, utc_text
 from dirigent.store.owners import run_keys
-from dirigent.store.tables import REVISIONS, VERSION_TABLE, metadata
+from dirigent.store.retention import forget
+from dirigent.store.tables import REVISIONS, VERSION_TABLE, idempotency, metadata, traces
 from dirigent.store.traces import to_row
 from tests.store.samples import a_trace
 
@@ -60,6 +63,22 @@ async def test_traces_from_before_they_were_kept_as_a_keys_go_on_being_their_pay
         ledger = StoreLedger(store, caller=Caller("k"), run_id="7f3a")
         ledger.settle(await ledger.reserve(Quote("w", 0.01, 0.0, 10)), cost_usd=0.01, output_tokens=1)
         assert await run_keys(store, "7f3a") == {"k"}
+
+
+async def test_a_reply_that_was_kept_before_runs_took_theirs_along_is_given_again_and_goes_with_its_run(url: str):
+    engine = open_engine(url, wait_s=5)
+    row = to_row(a_trace("7f3a"))
+    reply = {"key_id": "k", "name": "n", "digest": "d", "owner": "o", "created_at": utc_text(now()), "run_id": "7f3a"}
+    with writing(engine).begin() as connection:
+        migrate(connection, to="0004")
+        connection.execute(insert(traces), row)
+        connection.execute(insert(idempotency), reply | {"status": 200, "headers": "[]", "body": b"hi"})
+    engine.dispose()
+    asked = {"key_id": "k", "name": "n", "digest": "d", "longest_s": 60.0}
+    async with Store.open(url) as store:
+        assert await claim(store, **asked) == Kept(200, (), b"hi", "7f3a")
+        await forget(store, "7f3a", actor="cli")
+        assert isinstance(await claim(store, **asked), Claimed)
 
 
 def migrate(connection: Connection, *, to: str) -> None:

@@ -132,6 +132,57 @@ async def test_what_belongs_to_a_run_goes_with_it(url: str) -> None:
         assert await store.read(lambda c: c.scalar(running)) == 2, "what is being carried out is not deleted"
 
 
+async def keep_reply(store: Store, name: str, *, run_id: str | None, days: float, key_id: str = "k") -> None:
+    """A reply of this age under an Idempotency-Key."""
+    at = utc_text(ago(days))
+    row = {"key_id": key_id, "name": name, "digest": "d", "owner": "o", "created_at": at, "run_id": run_id}
+    given = {"status": 200, "headers": "[]", "body": b"what I was told"}
+    await store.write(lambda c, _: c.execute(insert(idempotency), row | given).rowcount, prepare=lambda: None)
+
+
+async def replies(store: Store) -> set[str]:
+    return set(await store.read(lambda connection: connection.scalars(select(idempotency.c.name)).all()))
+
+
+async def test_a_kept_reply_goes_with_its_run_however_late_it_was_given(url: str) -> None:
+    async with Store.open(url) as store:
+        short = (await create_key(store, Caller(label="short", retention_days=2))).row.caller
+        for id, caller, days in (("old", None, 50), ("young", None, 20), ("short", short, 3)):
+            await keep(store, id, caller=caller, days=days)
+            for tool_results in (1, 2):  # of a run that waited for them for long
+                await keep_reply(store, f"{id}-{tool_results}", run_id=id, days=0.1)
+        assert await prune(store, days=30, at=NOW) == Pruned(traces=2, idempotency=4)
+        assert await replies(store) == {"young-1", "young-2"}
+
+
+async def test_where_runs_are_kept_for_less_than_a_day_so_are_replies(url: str) -> None:
+    async with Store.open(url) as store:
+        long = (await create_key(store, Caller(label="long", retention_days=90))).row.caller
+        for id, caller, days in (("old", None, 0.7), ("young", None, 0.3), ("long", long, 0.7)):
+            await keep(store, id, caller=caller, days=days)
+            key_id = caller.key_id if caller is not None else "k"
+            await keep_reply(store, id, run_id=id, days=days, key_id=key_id)
+            await keep_reply(store, f"dry run, {id}", run_id=None, days=days, key_id=key_id)
+        at = utc_text(ago(0.7))
+        claim = {"key_id": "k", "name": "under way", "digest": "d", "owner": "o", "created_at": at}
+        await store.write(lambda c, _: c.execute(insert(idempotency), claim).rowcount, prepare=lambda: None)
+        assert await prune(store, days=0.5, at=NOW) == Pruned(traces=1, idempotency=2)
+        assert await replies(store) == {"young", "dry run, young", "long", "dry run, long", "under way"}
+
+
+async def test_a_run_stays_where_its_kept_replies_cannot_be_deleted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(retention, "forget_replies", fail)
+    async with Store.open(url) as store:
+        await keep(store, "run", caller=None, days=50)
+        for deleting in (prune(store, days=30, at=NOW), forget(store, "run", actor="cli")):
+            with pytest.raises(StoreError, match="the disk is full"):
+                await deleting
+            assert await ids(store) == {"run"}
+
+
 async def test_the_ledger_stays_and_the_audit_log_tells(url: str) -> None:
     async with Store.open(url) as store:
         caller = (await create_key(store, Caller(label="a"))).row.caller
@@ -173,14 +224,16 @@ async def test_forgetting_a_run_deletes_all_that_belongs_to_it_in_one_commit_and
         for id in ("mine", "other"):
             await keep_whole(store, id, caller)
         before, commits = await usage(store), store.commits
-        assert await forget(store, "mine", actor="cli") == Pruned(traces=1, responses=2, feedback=1, run_states=1)
+        assert await forget(store, "mine", actor="cli") == Pruned(
+            1, responses=2, feedback=1, run_states=1, idempotency=2
+        )
         assert store.commits - commits == 1
-        assert await left_of(store, "mine") == [0, 0, 0, 0]
-        assert await left_of(store, "other") == [1, 2, 1, 1]
+        assert await left_of(store, "mine") == [0, 0, 0, 0, 0]
+        assert await left_of(store, "other") == [1, 2, 1, 1, 2]
         assert await usage(store) == before, "money stays on record"
         *_, row = [row async for row in audit.export(store)]
         assert (row.actor, row.action) == ("cli", "trace.delete")
-        told = {"run_id": "mine", "traces": 1, "responses": 2, "feedback": 1, "run_states": 1}
+        told = {"run_id": "mine", "traces": 1, "responses": 2, "feedback": 1, "run_states": 1, "idempotency": 2}
         assert msgspec.json.decode(row.details) == told, "and nothing of what was asked"
         assert not (await audit.verify(store)).problem
 
@@ -194,12 +247,12 @@ async def test_a_run_that_is_being_carried_out_is_not_forgotten(url: str, state:
         await store.write(lambda connection, _: connection.execute(held).rowcount, prepare=lambda: None)
         with pytest.raises(StoreError, match=r"run run is being carried out.*wait until it has ended, or cancel"):
             await forget(store, "run", actor="cli")
-        assert await left_of(store, "run") == [1, 2, 1, 1]
+        assert await left_of(store, "run") == [1, 2, 1, 1, 2]
         assert [row.action async for row in audit.export(store)] == ["key.create"]
         left = update(run_states).values(owner=own_name().rsplit("/", 1)[0] + "/1")  # its process is dead
         await store.write(lambda connection, _: connection.execute(left).rowcount, prepare=lambda: None)
         await forget(store, "run", actor="cli")
-        assert await left_of(store, "run") == [0, 0, 0, 0]
+        assert await left_of(store, "run") == [0, 0, 0, 0, 0]
 
 
 async def test_a_run_that_is_not_there_is_not_forgotten_twice(url: str) -> None:
@@ -212,16 +265,17 @@ async def test_a_run_that_is_not_there_is_not_forgotten_twice(url: str) -> None:
 
 
 async def keep_whole(store: Store, id: str, caller: Caller) -> None:
-    """A run that waits, with its ledger, a trace, two responses and a verdict."""
+    """A run that waits, with its ledger, a trace, two responses, a verdict and two replies under Idempotency-Keys."""
     await keep(store, id, caller=caller, days=1)
     for number in (1, 2):
         await keep_response(store, KeptResponse(f"{id}-{number}", caller.key_id, id, "completed", b"[]", b"{}"))
+        await keep_reply(store, f"{id}-{number}", run_id=id, days=0.1)
     await add_feedback(store, Verdict(id, caller.key_id, 1.0, "what I asked for"))
     await pause(store, a_trace(id, status="waiting"), key_id=caller.key_id, body=Pruned())
 
 
 async def left_of(store: Store, id: str) -> list[int]:
-    """How many traces, responses, verdicts and states there are of a run."""
-    columns = (traces.c.id, responses.c.run_id, feedback.c.run_id, run_states.c.run_id)
+    """How many traces, responses, verdicts, states and kept replies there are of a run."""
+    columns = (traces.c.id, *(table.c.run_id for table in (responses, feedback, run_states, idempotency)))
     queries = [select(func.count()).where(column == id) for column in columns]
     return await store.read(lambda connection: [connection.execute(query).scalar_one() for query in queries])

@@ -186,7 +186,7 @@ def delete(
         if as_json:
             print_json({"deleted": whole})
         else:
-            others = gone.responses + gone.feedback + gone.run_states
+            others = gone.responses + gone.feedback + gone.run_states + gone.idempotency
             say(f"deleted {whole}" + (f" and {others} rows that belong to it" if others else ""))
 
     carry_out(work, as_json=as_json)

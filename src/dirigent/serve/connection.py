@@ -1,11 +1,12 @@
 """One connection of a client: uvicorn's, with bounds on what comes before a request is whole.
 
 uvicorn waits without end for a header that comes byte by byte, and keeps headers of any length. Here a header is
-bounded in time and size, from the first byte of the connection or of the next request on it. Time and size of the
-body are bounded where it is read (`handling.py`), idle time between requests by uvicorn. What is left of a body when
-its request has been refused is dropped, so that the caller can send it and read why; it is bounded as a header is in
-time and as a body is in size, and once it is whole the connection is idle again. A client that does not take its reply
-is cut off rather than waited for.
+bounded in time and size, from the first byte of the connection or of the next request on it. While it comes, bytes
+are counted; when it is whole, its own length is, whatever else came in the same read. Time and size of the body are
+bounded where it is read (`handling.py`), idle time between requests by uvicorn. What is left of a body when its request
+has been refused is dropped, so that the caller can send it and read why; it is bounded as a header is in time and as a
+body is in size, and once it is whole the connection is idle again. A client that does not take its reply is cut off
+rather than waited for.
 
 When the server stops, uvicorn closes every connection without a request. One that was taken a moment ago has its
 request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`. No connection is
@@ -108,6 +109,8 @@ class Connection(HttpToolsProtocol):
     """What of a request came last, if not all of it."""
     _received = 0
     """Bytes of a header, or of what is left of a body."""
+    _begun = False
+    """Whether a request began in what came last."""
     _stopping = False
     _wish_ends = 0
     """Where the header ends, in what came last, that asks for another protocol; 0 where none does."""
@@ -118,7 +121,7 @@ class Connection(HttpToolsProtocol):
         self._waiting = self.loop.call_later(self.header_timeout_s, self._look_again)
 
     def data_received(self, data: bytes) -> None:
-        before = self._part
+        before, self._begun = self._part, False
         super().data_received(data)
         while self._wish_ends:
             data, self._wish_ends = self._without_wish() + data[self._wish_ends :], 0
@@ -126,7 +129,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._under_way():
-            if before == self._part == "header":  # of the next request, before this one is answered
+            if before == self._part == "header" and not self._begun:  # of the next request, before this one is answered
                 self._count(len(data))
             return
         if before and not self._part:  # the rest of a body whose request was answered before
@@ -139,10 +142,13 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._part, self._received = "header", 0
+        self._part, self._received, self._begun = "header", 0, True
         cast(dict[str, Any], self.scope)["extensions"] = {LEAVING: self._leaving}
 
     def on_headers_complete(self) -> None:
+        if self._header_bytes() > self.max_header_bytes:
+            self._refuse_as_too_large()
+            raise ValueError("the header is too long")  # no more of it is parsed
         if self._wishes():
             return
         self._stop_waiting()
@@ -162,6 +168,10 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         super()._start_asgi_task(cycle, cast(Any, InOnePiece(cast(App, app))))
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():  # else its refusal has been said
+            super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -215,8 +225,16 @@ class Connection(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._received += size
         if self._received > (MAX_BODY_BYTES if self._part == "body" else self.max_header_bytes):
-            # Nothing can be said within the reply to another request, or after this one's own.
-            self._refuse(b"" if self._part == "body" or self._under_way() else _TOO_LARGE)
+            self._refuse_as_too_large()
+
+    def _header_bytes(self) -> int:
+        """Of a header that is whole, with one blank where it may have more: those are not kept."""
+        first = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
+        return first + sum([len(name) + len(value) + 4 for name, value in self.headers]) + 2
+
+    def _refuse_as_too_large(self) -> None:
+        """Nothing can be said within the reply to another request, or after this one's own."""
+        self._refuse(b"" if self._part == "body" or self._under_way() else _TOO_LARGE)
 
     def _stop_waiting(self) -> None:
         self._received = 0

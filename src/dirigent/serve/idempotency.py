@@ -12,7 +12,7 @@ A reply is kept before its last byte is sent, so whoever was answered gets the s
 from any process over the same store. Kept are replies that stand: not a failure of ours (5xx), not a refusal before
 anything was done, not what a caller gave up by leaving. One that is longer than `MAX_KEPT_BYTES`, holds what looks
 like a secret, or tells a run of the background that goes on when its caller leaves, is marked as given and not kept:
-asking again gets a 409 that says so. All is forgotten after a day.
+asking again gets a 409 that says so. All is forgotten after a day, or when its run is deleted.
 """
 
 from __future__ import annotations

@@ -166,7 +166,9 @@ async def _answered(service: Service, request: Request, wanted: Wanted, *, ask: 
         raise Problem(400, "a dry run has nothing to stream", param="dirigent.dry_run")
     if wanted.request.background:
         kept = await begin(service, ask, wanted.response, wanted.items, place=place)
-        return ResponseReplay(service, kept) if streamed else Response(kept.response, media_type="application/json")
+        if streamed:
+            return ResponseReplay(service, kept)
+        return JsonReply(kept.response, headers={"X-Dirigent-Trace-Id": kept.run_id})
     if streamed:
         events = ResponseEvents(ask, wanted.response, keep=_keeper(service, wanted, ask))
         return EventStream(service, ask, place, events=events)

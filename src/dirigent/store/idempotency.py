@@ -4,11 +4,13 @@ A name belongs to one key: two keys that choose the same name have nothing to do
 before anything is done for it and finished with the reply, each in one commit, so that of many requests at once
 exactly one is carried out, whichever process they reach. A claim whose process is dead, or that is older than any
 run can be, may be claimed anew, by one and once: a request that ends its server twice is not tried a third time. Rows
-are kept for a day. Knows nothing of HTTP but that replies have a status.
+are kept for a day, and a reply no longer than its run: whoever deletes runs calls `forget_replies` in the same commit.
+Knows nothing of HTTP but that replies have a status.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +21,7 @@ from dirigent.store import Store
 from dirigent.store.engine import insert_if_new
 from dirigent.store.moments import now, utc_text
 from dirigent.store.process import is_dead, own_name
-from dirigent.store.tables import idempotency
+from dirigent.store.tables import idempotency, run_states, traces
 
 KEPT_S = 24 * 3600.0
 TAKEN_OVER = "[]"
@@ -75,13 +77,18 @@ async def claim(store: Store, *, key_id: str, name: str, digest: str, longest_s:
 
 
 async def finish(store: Store, claimed: Claimed, kept: Kept) -> None:
-    """Keep the reply. Returns when it is committed."""
+    """Keep the reply, unless its run has been deleted meanwhile. Returns when it is committed."""
     await store.write(_finish, prepare=lambda: (claimed, kept))
 
 
 async def release(store: Store, claimed: Claimed) -> None:
     """Forget the claim: nothing came of it that is worth giving again."""
     await store.write(_release, prepare=lambda: claimed)
+
+
+def forget_replies(connection: Connection, run_ids: Collection[str]) -> int:
+    """Delete what was kept of these runs within the caller's transaction, after their traces; how many rows went."""
+    return connection.execute(delete(idempotency).where(idempotency.c.run_id.in_(run_ids))).rowcount
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -125,6 +132,9 @@ def _claim(connection: Connection, wanted: _Wanted) -> Outcome:
 
 def _finish(connection: Connection, work: tuple[Claimed, Kept]) -> None:
     claimed, kept = work
+    if kept.run_id and not _is_there(connection, kept.run_id):
+        _release(connection, claimed)
+        return
     values = {
         "status": kept.status,
         "headers": msgspec.json.encode(kept.headers).decode(),
@@ -132,6 +142,16 @@ def _finish(connection: Connection, work: tuple[Claimed, Kept]) -> None:
         "run_id": kept.run_id or None,
     }
     connection.execute(update(idempotency).where(*_of(claimed)).values(values))
+
+
+def _is_there(connection: Connection, run_id: str) -> bool:
+    """Whether a run has a trace, or a state while it has none yet. On PostgreSQL, whoever deletes it right now is
+    waited for, and whoever comes next to delete it waits, and finds the reply."""
+    trace = select(traces.c.id).where(traces.c.id == run_id).with_for_update(read=True, key_share=True)
+    if connection.execute(trace).first() is not None:
+        return True
+    state = select(run_states.c.run_id).where(run_states.c.run_id == run_id)
+    return connection.execute(state).first() is not None
 
 
 def _release(connection: Connection, claimed: Claimed) -> None:

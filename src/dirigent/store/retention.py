@@ -1,9 +1,10 @@
 """Retention: what has been kept long enough is deleted, and that it was is written down.
 
-Runs go with what belongs to them: their trace, the response made of them, feedback, the state of a run that waits. A
-key may have days of its own, more or fewer; a run belongs to the key that asked for it (`owners.py`). The ledger and
-the audit log are never touched: money and deeds stay on record. Replies kept for Idempotency-Keys go after their day,
-whatever is set. `prune` works in small commits, so that nobody waits long for the lock; `forget` takes one run at once.
+Runs go with what belongs to them: their trace, the response made of them, feedback, the state of a run that waits,
+replies kept for Idempotency-Keys. A key may have days of its own, more or fewer; a run belongs to the key that asked
+for it (`owners.py`). The ledger and the audit log are never touched: money and deeds stay on record. Kept replies go
+after a day, whatever is set. `prune` works in small commits, so that nobody waits long for the lock, and a trace has
+its kept replies in the same one; `forget` takes one run at once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, false, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Delete, Table, and_, delete, exists, false, or_, select, tuple_
 from sqlalchemy.sql.elements import False_
 
 from dirigent.errors import ConfigError, StoreError
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append, record
-from dirigent.store.idempotency import KEPT_S
+from dirigent.store.idempotency import KEPT_S, forget_replies
 from dirigent.store.keys import MAX_RETENTION_DAYS, list_keys
 from dirigent.store.moments import now, utc_text
 from dirigent.store.run_states import drop
@@ -56,12 +57,16 @@ async def prune(store: Store, *, days: float | None, at: datetime | None = None,
     )
     waiting = run_states.c.state == "waiting"
     with_its_run = exists().where(traces.c.id == feedback.c.run_id, cuts.of_traces())
+    had_its_day = idempotency.c.created_at < _before(moment, KEPT_S / 86_400)
+    given = idempotency.c.status.is_not(None)
+    verdicts = await _delete(store, feedback, or_(cuts.of(feedback), with_its_run) if cuts.any else false())
+    runs, replies = await _delete_traces(store, cuts.of_traces())
     pruned = Pruned(
-        feedback=await _delete(store, feedback, or_(cuts.of(feedback), with_its_run) if cuts.any else false()),
-        traces=await _delete(store, traces, cuts.of_traces()),
+        traces=runs,
         responses=await _delete(store, responses, cuts.of(responses)),
+        feedback=verdicts,
         run_states=await _delete(store, run_states, and_(waiting, cuts.of(run_states)) if cuts.any else false()),
-        idempotency=await _delete(store, idempotency, idempotency.c.created_at < _before(moment, KEPT_S / 86_400)),
+        idempotency=replies + await _delete(store, idempotency, or_(had_its_day, and_(given, cuts.of(idempotency)))),
     )
     if pruned.any_run:
         details = msgspec.structs.asdict(pruned) | {"older_than_days": days, "keys_with_their_own": len(cuts.own)}
@@ -83,6 +88,7 @@ def _forget(connection: Connection, wanted: tuple[str, str]) -> Pruned:
         "responses": connection.execute(delete(responses).where(responses.c.run_id == run_id)).rowcount,
         "feedback": connection.execute(delete(feedback).where(feedback.c.run_id == run_id)).rowcount,
         "run_states": drop(connection, run_id),
+        "idempotency": forget_replies(connection, (run_id,)),
     }
     append(connection, Entry(actor, "trace.delete", {"run_id": run_id, **gone}))
     return Pruned(**gone)
@@ -128,9 +134,7 @@ async def _delete(store: Store, table: Table, condition: ColumnElement[bool]) ->
     """Batch by batch; how many rows went. What nobody wants deleted costs no lock."""
     if isinstance(condition, False_):
         return 0
-    columns = list(table.primary_key.columns)
-    key: ColumnElement[Any] = tuple_(*columns) if len(columns) > 1 else columns[0]
-    statement = delete(table).where(key.in_(select(*columns).where(condition).limit(BATCH)))
+    statement = _next_of(table, condition)
 
     def batch(connection: Connection, _: None) -> int:
         return connection.execute(statement).rowcount
@@ -139,6 +143,29 @@ async def _delete(store: Store, table: Table, condition: ColumnElement[bool]) ->
     while count := await store.write(batch, prepare=lambda: None):
         total += count
     return total
+
+
+async def _delete_traces(store: Store, condition: ColumnElement[bool]) -> tuple[int, int]:
+    """The same of traces, each batch with the replies that were kept of its runs; how many of either went."""
+    if isinstance(condition, False_):
+        return 0, 0
+    statement = _next_of(traces, condition).returning(traces.c.id)
+
+    def batch(connection: Connection, _: None) -> tuple[int, int]:
+        run_ids = connection.scalars(statement).all()
+        return len(run_ids), forget_replies(connection, run_ids)
+
+    runs = replies = 0
+    while (count := await store.write(batch, prepare=lambda: None))[0]:
+        runs, replies = runs + count[0], replies + count[1]
+    return runs, replies
+
+
+def _next_of(table: Table, condition: ColumnElement[bool]) -> Delete:
+    """Deletes the next batch."""
+    columns = list(table.primary_key.columns)
+    key: ColumnElement[Any] = tuple_(*columns) if len(columns) > 1 else columns[0]
+    return delete(table).where(key.in_(select(*columns).where(condition).limit(BATCH)))
 
 
 def _before(moment: datetime, days: float) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -175,6 +175,7 @@ idempotency = Table(
     Column("headers", Text, comment="JSON"),
     Column("body", LargeBinary),
     Index(None, "created_at"),
+    Index(None, "run_id"),
 )
 
 feedback = Table(
