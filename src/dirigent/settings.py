@@ -31,7 +31,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     header_timeout_s: float = 10.0
     """For a caller to send the header of a request."""
     max_header_bytes: int = 65_536
-    """Of one request's header; a longer one is a 431."""
+    """Of one request's header, and of the trailers and chunk extensions of its body; more is a 431."""
     body_timeout_s: float = 30.0
     """For a caller to send its whole request."""
     send_timeout_s: float = 30.0

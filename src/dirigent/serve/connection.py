@@ -8,6 +8,13 @@ has been refused is dropped, so that the caller can send it and read why; it is 
 body is in size, and once it is whole the connection is idle again. A client that does not take its reply is cut off
 rather than waited for.
 
+A body in chunks may have bytes beside its content: extensions of a chunk's size, and trailers behind the last chunk.
+httptools drops the first and keeps the second (60 MB of short trailers took 950 MB). Together they are bounded as a
+header is, to within one read; trailers alone exactly.
+
+A connection that is closed with something unread is reset, and what was said last may be lost with it. Whoever is
+refused here (408, 431) is told so, then the server's half is closed, and for `LAST_WORD_S` what still comes is dropped.
+
 When the server stops, uvicorn closes every connection without a request. One that was taken a moment ago has its
 request on the way as a rule, and closing would reset it: here it may still ask, for `LAST_REQUEST_S`. No connection is
 closed for its silence before a last look: a busy server may not have read yet what has arrived.
@@ -19,6 +26,7 @@ at the end of such a header, so that the body would be lost: it is given the sam
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, cast
@@ -33,6 +41,8 @@ from dirigent.serve.replying import InOnePiece
 LAST_REQUEST_S = 1.0
 LAST_LOOK_S = 0.01
 """Enough for one turn of the event loop, in which it reads before it looks at the time; 0 would skip the reading."""
+LAST_WORD_S = 1.0
+"""How long a client that was refused may go on sending before it looks up."""
 
 LEAVING = "dirigent.leaving"
 """Under this name a request's scope has the `Leaving` of its connection, among its extensions."""
@@ -86,6 +96,10 @@ class _Joining:
         self._send_header()
         self._transport.close()
 
+    def write_eof(self) -> None:
+        self._send_header()
+        self._transport.write_eof()
+
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
@@ -104,13 +118,17 @@ class Connection(HttpToolsProtocol):
     header_timeout_s: float
     max_header_bytes: int
     _waiting: asyncio.TimerHandle | None = None
-    """Runs while a header is awaited, or what is left of a body; at the end, while a last request may come."""
+    """Runs while a header is awaited, or what is left of a body; at the end, while a last request may come, or while a
+    refusal is read."""
     _part: Literal["", "header", "body"] = ""
     """What of a request came last, if not all of it."""
     _received = 0
-    """Bytes of a header, or of what is left of a body."""
+    """Bytes of a header, or of what is left of a body, or of what comes after a refusal."""
     _begun = False
     """Whether a request began in what came last."""
+    _beside = 0
+    """Bytes of a body that are neither content nor what chunks need."""
+    _refused = False
     _stopping = False
     _wish_ends = 0
     """Where the header ends, in what came last, that asks for another protocol; 0 where none does."""
@@ -121,12 +139,23 @@ class Connection(HttpToolsProtocol):
         self._waiting = self.loop.call_later(self.header_timeout_s, self._look_again)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            self._received += len(data)
+            if self._received > MAX_BODY_BYTES:
+                self._close_idle()
+            return
         before, self._begun = self._part, False
+        self._beside += len(data)
         super().data_received(data)
         while self._wish_ends:
             data, self._wish_ends = self._without_wish() + data[self._wish_ends :], 0
             super().data_received(data)
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
+            return
+        if before != "body" or self._begun or self._beside < 0:  # what of it is this body's is not known, or content
+            self._beside = 0
+        elif self._beside > self.max_header_bytes:
+            self._refuse_body()
             return
         if self._under_way():
             if before == self._part == "header" and not self._begun:  # of the next request, before this one is answered
@@ -158,9 +187,17 @@ class Connection(HttpToolsProtocol):
         if self._stopping and self.cycle is not None:
             self.cycle.keep_alive = False
 
+    def on_body(self, body: bytes) -> None:
+        size = len(body)
+        self._beside -= size + (size.bit_length() + 3) // 4 + 4  # a chunk needs its size in hex, and two line ends
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         if self._wishes():
             return
+        if self.headers and _size(self.headers) > self.max_header_bytes:  # those behind the body
+            self._refuse_body()
+            raise ValueError("the trailers are too long")
         self._part = ""
         if not self._stopping:
             self._stop_waiting()  # what follows is another request, with time of its own
@@ -170,7 +207,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, cast(Any, InOnePiece(cast(App, app))))
 
     def send_400_response(self, msg: str) -> None:
-        if not self.transport.is_closing():  # else its refusal has been said
+        if not self._refused and not self.transport.is_closing():
             super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,11 +267,16 @@ class Connection(HttpToolsProtocol):
     def _header_bytes(self) -> int:
         """Of a header that is whole, with one blank where it may have more: those are not kept."""
         first = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
-        return first + sum([len(name) + len(value) + 4 for name, value in self.headers]) + 2
+        return first + _size(self.headers) + 2
 
     def _refuse_as_too_large(self) -> None:
         """Nothing can be said within the reply to another request, or after this one's own."""
         self._refuse(b"" if self._part == "body" or self._under_way() else _TOO_LARGE)
+
+    def _refuse_body(self) -> None:
+        """For what is beside it. Nothing can be said before the reply to another request, or within this one's own."""
+        self._refuse(b"" if self.pipeline or self.cycle.response_started else _TOO_LARGE)
+        self.cycle.disconnected = True  # else it might still be carried out
 
     def _stop_waiting(self) -> None:
         self._received = 0
@@ -250,6 +292,18 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, said: bytes) -> None:
         self._stop_waiting()
-        if not self.transport.is_closing():
-            self.transport.write(said)
+        if self.transport.is_closing():
+            return
+        if not said:
             self.transport.close()
+            return
+        self._refused = True
+        self.transport.write(said)
+        with contextlib.suppress(OSError):  # it may have gone this moment
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._waiting = self.loop.call_later(LAST_WORD_S, self._close_idle)
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum([len(name) + len(value) + 4 for name, value in headers])
