@@ -2,14 +2,16 @@
 
     python benchmarks/claims.py --conductor runs/gym-gpu [--warm-start ADAPTER] [--workers exact|local] [--limit N]
     python benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --local 400 --latency 21 --out seed1.json
+    python benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --elsewhere --out seed1.json
     python benchmarks/claims.py --join seed1.json seed2.json seed3.json --out docs/results/claims.json
 
 An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the folder of a finished run, which
 brings its warm start along. Controls join with --right-plans, --rejection, --format-only, --shuffled and --direct.
 torch measures everything on whatever device it finds; --local N and --latency N add what the files do through llama.cpp
-on this CPU, now or, with --add, to a table that was measured on another machine. What was not measured is a line that
-says so. Writes JSON and Markdown; --join makes one table of several training seeds, mean and spread. --metrics keeps a
-run's curves beside the table, for the docs to draw.
+on this CPU, now or, with --add, to a table that was measured on another machine. --add also reads what the run's folder
+says and the table does not; with --elsewhere it asks the questions again that are not the generator's. What was not
+measured is a line that says so. Writes JSON and Markdown; --join makes one table of several training seeds, mean and
+spread. --metrics keeps a run's curves beside the table, for the docs to draw.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.commit import source_commit
+from dirigent.evals.stats import wilson
 from dirigent.tasks.gym.probe import probe_accuracy
 from dirigent.tasks.gym.split import generate
+from dirigent.tasks.task import Task
 from dirigent.train.claim import Claim, as_table, missed, over_seeds
-from dirigent.train.claims import Evidence, Scores, claims, file_claims, scores
+from dirigent.train.claims import PLACED, START_SAMPLED, Evidence, Run, Scores, claims, file_claims, scores
 from dirigent.train.controls import Share, share
 from dirigent.train.dataset import Row, held_rows
 from dirigent.train.recipe import Recipe, load_recipe
@@ -42,11 +46,27 @@ from dirigent.weights import packaged
 
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN = (
-    "kind", "step", "valid", "accuracy", "decomposition", "routing_given_decomposition", "access_given_decomposition",
-    "steps", "steps_needed", "steps_over_minimal", "worker_entropy", "position_entropy", "zero_variance_groups",
+    "kind", "step", "valid", "accuracy", "accuracy_given_valid", "decomposition", "routing_given_decomposition",
+    "routing_own_names", "routing_other_names", "access_given_decomposition", "steps", "steps_needed",
+    "steps_over_minimal", "steps_1", "steps_2", "steps_3", "steps_4", "steps_5", "plan_tokens", "cost",
+    "worker_entropy", "position_entropy", "zero_variance_groups",
 )  # fmt: skip
 """Of a run's metrics, what docs/generate.py draws."""
 VALID_FILES = "valid plans through llama.cpp, grammar on"
+RIGHT, VALID = "right answers", "valid plans, no grammar"
+FITTED = 78_000
+"""Questions that the shortcut probe learns from: as many as the warm start is shown the cuts of."""
+SHORTCUT = "shortcut probe: a bag of words"
+FORMERLY = {"warm start: valid plans": "warm start, greedy: valid plans"}
+"""Lines that earlier tables have under other names."""
+CONTROL_LINES = {
+    "direct": "(a)",
+    "right-plans": "(b)",
+    "rejection": "(c)",
+    "format-only": "(d) format-only",
+    "shuffled": "(d) shuffled",
+}
+"""Role -> how its line begins."""
 ROLES = ("conductor", "warm-start", "right-plans", "rejection", "format-only", "shuffled", "direct")
 
 
@@ -67,6 +87,8 @@ class Table(msgspec.Struct, frozen=True):
     """Training seeds that the table is the mean of."""
     right: dict[str, float] = {}
     """What torch got of each test question, for files to be compared with. Of one seed only."""
+    cut: dict[str, str] = {}
+    """Role -> how far its run came, of those that ended before their last update."""
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -110,8 +132,9 @@ def measured(args: argparse.Namespace) -> Table:
         device = str(next(bench.stacked.model.parameters()).device)
     files = asyncio.run(_locally(args, recipe, evidence.test.rows, adapters["conductor"]))
     evidence = msgspec.structs.replace(evidence, local=files.scores, plan_s=files.plan_s)
+    cut = cut_short(adapters)
     return Table(
-        table=[*claims(evidence, seed=args.seed), *_own_lines(evidence), _line(VALID_FILES, files.valid)],
+        table=noted([*claims(evidence, seed=args.seed), *_own_lines(evidence, files.valid)], cut),
         workers=args.workers,
         adapters={role: _sha256(path) for role, path in adapters.items()},
         commit=asyncio.run(source_commit()),
@@ -120,50 +143,114 @@ def measured(args: argparse.Namespace) -> Table:
         sizes={name: getattr(sizes, name) for name in sizes.__struct_fields__} | {"local": args.local},
         device=device,
         right=scores(evidence.test),
+        cut=cut,
     )
 
 
 def added(args: argparse.Namespace) -> Table:
-    """A table that was measured elsewhere, with the lines that want this CPU."""
-    table = _read(args.add)
-    conductor = found_adapters(args)["conductor"]
-    if not args.local and not args.latency:
-        raise ConfigError("--add adds what --local N and --latency N measure: say one of them")
-    if _sha256(conductor) != table.adapters.get("conductor"):
-        raise ConfigError(f"{conductor} is not the conductor that {args.add} was measured of")
+    """A table that was measured elsewhere, with the lines that want this CPU, and what the run's folder says."""
+    table, adapters = _read(args.add), found_adapters(args)
+    if _sha256(adapters["conductor"]) != table.adapters.get("conductor"):
+        raise ConfigError(f"{adapters['conductor']} is not the conductor that {args.add} was measured of")
+    own = {role: path for role, path in adapters.items() if _sha256(path) == table.adapters.get(role)}
+    recipe, cut = _recipe(args), cut_short(own)
+    start = start_line(table, own, recipe)
+    if not (args.local or args.latency or args.elsewhere or start or cut):
+        raise ConfigError(
+            "--add adds what --local N, --latency N and --elsewhere measure, and what a run's folder says of its start "
+            "and its updates: say one of them, or another folder"
+        )
     if args.local and not table.right:
         raise ConfigError(f"{args.add} does not say what torch got of each question: measure it anew, or leave --local")
-    recipe = _recipe(args)
     rows = held_rows("test", table.sizes["test"], seed=table.sizes["seed"], settings=recipe.rows)
     args.workers = table.workers
-    files = asyncio.run(_locally(args, recipe, rows, conductor))
+    files = asyncio.run(_locally(args, recipe, rows, adapters["conductor"]))
     lines = [*file_claims(table.right, files.scores, files.plan_s, seed=table.sizes["seed"])]
-    new = {line.name: line for line in (*lines, _line(VALID_FILES, files.valid)) if line.value is not None}
+    lines += [_line(VALID_FILES, files.valid), *([start] if start else [])]
+    if args.elsewhere:
+        lines += _elsewhere(recipe, own["conductor"], table)
+    new = {line.name: line for line in lines if line.value is not None}
     return msgspec.structs.replace(
         table,
-        table=[new.get(line.name, line) for line in table.table],
+        table=noted([new.get(line.name, line) for line in table.table], cut),
         sizes=table.sizes | ({"local": args.local} if args.local else {}),
+        cut=table.cut | cut,
     )
 
 
 def joined(files: list[Path]) -> Table:
-    """One table of several seeds'."""
+    """One table of several seeds'. How far a bag of words comes is the gym's doing and no seed's: it is found anew."""
     tables = [_read(file) for file in files]
     if len({(table.workers, json.dumps(table.sizes | {"local": 0}, sort_keys=True)) for table in tables}) > 1:
         raise ConfigError("the tables were measured with different workers or sizes; measure them alike")
+    sizes = tables[0].sizes
+    shortcut = msgspec.structs.replace(shortcut_line(sizes["test"], seed=sizes["seed"]), seeds=len(tables))
+    lines = over_seeds([table.table for table in tables])
     return msgspec.structs.replace(
         tables[0],
-        table=over_seeds([table.table for table in tables]),
+        table=[shortcut if line.name == shortcut.name else line for line in lines],
         adapters={f"{role} {i + 1}": sha for i, table in enumerate(tables) for role, sha in table.adapters.items()},
+        commit=", ".join(dict.fromkeys(table.commit or "unknown" for table in tables)),
+        date=max(table.date for table in tables),
         seconds=sum(table.seconds for table in tables),
         seeds=len(tables),
         right={},
+        cut={f"{role} {i + 1}": far for i, table in enumerate(tables) for role, far in table.cut.items()},
     )
+
+
+def as_now(table: Table) -> Table:
+    """A table of an earlier commit with the lines that there are now: what it lacks was not measured. A shortcut probe
+    that was fitted on other questions is left out."""
+    nothing = Evidence(test=Run((), ()), ceiling={}, by_table=table.workers == "exact")
+    had = {FORMERLY.get(line.name, line.name): line for line in table.table}
+    lines = []
+    for line in (*claims(nothing), Claim(RIGHT), Claim(VALID), Claim(_shortcut_name()), Claim(VALID_FILES)):
+        before = had.pop(line.name, line)
+        lines.append(msgspec.structs.replace(before, name=line.name, note=before.note or line.note))
+    others = [line for name, line in had.items() if not name.startswith(SHORTCUT)]
+    return msgspec.structs.replace(table, table=[*lines, *others])
+
+
+def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Claim | None:
+    """How many sampled plans of the warm start are valid, as the run itself found before it began; None where the table
+    knows, or the run's folder does not."""
+    line = next((line for line in table.table if line.name == START_SAMPLED), None)
+    file = adapters["warm-start"].parent / "start.json" if "warm-start" in adapters else None
+    if line is None or line.value is not None or file is None or not file.is_file():
+        return None
+    from dirigent.train.warmstart import SAMPLES, WarmStart
+
+    valid = msgspec.json.decode(file.read_bytes(), type=WarmStart).valid_sampled
+    n = recipe.warm_start.measure
+    note = f"development questions, {SAMPLES} plans each, when the run began"
+    return msgspec.structs.replace(line, value=valid, interval=wilson(valid * n, n), n=n, note=note)
+
+
+def cut_short(adapters: Mapping[str, Path]) -> dict[str, str]:
+    """Role -> how far its run came, of those that ended before their last update."""
+    found = {}
+    for role, path in adapters.items():
+        file = path.parent / "result.json"
+        result = msgspec.json.decode(file.read_bytes()) if file.is_file() else {}
+        if result.get("step", 0) < result.get("steps", 0):
+            found[role] = f"{result['step']} of {result['steps']} updates"
+    return found
+
+
+def noted(lines: Sequence[Claim], cut: Mapping[str, str]) -> list[Claim]:
+    """Lines of controls that were cut short say so."""
+    said = {CONTROL_LINES[role]: far for role, far in cut.items() if role in CONTROL_LINES}
+    found = []
+    for line in lines:
+        far = next((far for begins, far in said.items() if line.name.startswith(begins)), "")
+        found.append(msgspec.structs.replace(line, note=far) if far and line.value is not None else line)
+    return found
 
 
 def _read(file: Path) -> Table:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Table)
+        return as_now(msgspec.json.decode(file.read_bytes(), type=Table))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file} is no table that this program wrote: {error}") from None
 
@@ -188,6 +275,8 @@ def as_page(found: Table) -> str:
     who = "specialists that answer by the tables" if found.workers == "exact" else "the trained specialists"
     seeds = f"mean of {found.seeds} training seeds" if found.seeds > 1 else "one training seed"
     head = f"{seeds.capitalize()}, over {who}; commit `{found.commit or 'unknown'}`, {found.date}, {found.device}."
+    if found.cut:
+        head += f" Cut short: {'; '.join(f'{role} at {far}' for role, far in found.cut.items())}."
     return f"{head}\n\n{as_table(found.table)}"
 
 
@@ -234,15 +323,44 @@ async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row]
     return files
 
 
-def _own_lines(evidence: Evidence) -> list[Claim]:
-    """Lines beside those of the issue: how often plans are valid with nothing to help, and the shortcut probe."""
-    tasks = [row.task for row in evidence.test.rows]
-    shortcut = probe_accuracy(generate("train", 3000, seed=1), tasks)
+def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
+    """Lines beside those of the issue: right answers, how often plans are valid with nothing to help and with the
+    grammar, and the shortcut probe."""
+    kept = [one for one in evidence.test.scored if not one.dropped]
     return [
-        _line("right answers", share(one.correct for one in evidence.test.scored if not one.dropped)),
-        _line("valid plans, no grammar", share(one.valid for one in evidence.test.scored if not one.dropped)),
-        Claim("shortcut probe: a bag of words guesses the sequence of skills", value=shortcut, n=len(tasks)),
+        _line(RIGHT, share(one.correct for one in kept)),
+        _line(VALID, share(one.valid for one in kept)),
+        _shortcut([row.task for row in evidence.test.rows]),
+        _line(VALID_FILES, valid_files),
     ]
+
+
+def shortcut_line(n: int, *, seed: int) -> Claim:
+    """The shortcut probe on so many questions of the test. Half a minute."""
+    return _shortcut(generate("test", n, seed=seed))
+
+
+def _shortcut(tasks: Sequence[Task]) -> Claim:
+    found = probe_accuracy(generate("train", FITTED, seed=1), tasks)
+    return Claim(_shortcut_name(), value=found, interval=wilson(found * len(tasks), len(tasks)), n=len(tasks))
+
+
+def _shortcut_name() -> str:
+    return f"{SHORTCUT}, fitted on {FITTED:,} questions, guesses the sequence of skills"
+
+
+def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
+    """The lines of the sets in other words than the generator's, asked on this machine."""
+    from benchmarks.claims_evidence import Sizes, open_bench, other_sets
+
+    from dirigent.train.run import quieten
+
+    quieten()
+    sizes = Sizes(probes=table.sizes["probes"], seed=table.sizes["seed"])
+    with open_bench(recipe, {"conductor": conductor}, workers=table.workers) as bench:
+        _say("questions from elsewhere")
+        others = other_sets(bench, sizes, names=tuple(PLACED))
+    return claims(Evidence(test=Run((), ()), ceiling={}, others=others, by_table=table.workers == "exact"))
 
 
 def _line(name: str, found: Share | None) -> Claim:
@@ -279,9 +397,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sampled", type=int, default=200, help="questions that get 16 sampled plans; slow on a CPU")
     parser.add_argument("--local", type=int, default=0, help="questions of the test that go through llama.cpp too")
     parser.add_argument("--latency", type=int, default=0, help="questions that plans are timed on")
+    parser.add_argument("--elsewhere", action="store_true", help="with --add: questions that are not the generator's")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--metrics", nargs="+", type=Path, default=[], help="metrics.jsonl of the runs")
-    parser.add_argument("--add", type=Path, help="a table to fill with what --local and --latency measure here")
+    parser.add_argument(
+        "--add", type=Path, help="a table to fill with what is measured here, or stands in the run's folder"
+    )
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="tables of several training seeds")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "claims.json")
     args = parser.parse_args()

@@ -33,20 +33,17 @@ from dirigent.tasks.gym.split import generate
 from dirigent.tasks.task import Task, grade, tidy
 from dirigent.train.adapters import load_adapter
 from dirigent.train.base import encode, load_base, prompt_texts
-from dirigent.train.claims import Evidence, Run, Scores, scores
+from dirigent.train.claims import OTHER_SETS, Evidence, Run, Scores, scores
 from dirigent.train.controls import (
     Followed,
     PlanShares,
-    Share,
     aliased_rows,
     followed,
     novel_rows,
     plan_pass_at,
     plan_shares,
     reworded_rows,
-    share,
     swapped_rows,
-    unevenness,
 )
 from dirigent.train.dataset import Row, RowSettings, held_rows, make_row, second_round
 from dirigent.train.decode import DecodeSettings, decode
@@ -69,11 +66,6 @@ DIRECT = "direct"
 """The control that answers questions itself."""
 CHOOSING_SEED = 10_000
 """Added to the seed where something is chosen, as `evals/gym_pools.py` does."""
-PROBE_SETS = {
-    "second-seed": "a second seed of the generator",
-    "handwritten": "questions written by hand, in other words",
-    "reasoning": "questions of reasoning-gym, as recorded",
-}
 
 Say = Callable[[str], None]
 
@@ -106,6 +98,8 @@ class Bench:
     tokenizer: Any
     scorer: Scorer
     recipe: Recipe
+    by_table: bool = True
+    """Whether the workers answer by the tables."""
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -160,7 +154,7 @@ def open_bench(recipe: Recipe, adapters: Mapping[str, Path], *, workers: str) ->
     if workers == "local":
         hands = load_workers(model, tokenizer, recipe.workers.adapters, specialists=ROSTER, cache=recipe.grpo.cache)
     with open_scorer(recipe, workers=hands) as scorer:
-        yield Bench(stack(model, loaded), tokenizer, scorer, recipe)
+        yield Bench(stack(model, loaded), tokenizer, scorer, recipe, by_table=workers == "exact")
 
 
 def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
@@ -188,15 +182,15 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
     found["swapped"] = _swapped(bench, rows, sizes.seed)
     found["novel"] = bench.run(CONDUCTOR, novel_rows(sizes.novel, seed=sizes.seed, settings=bench.recipe.rows))
     found["rounds"] = _two_rounds(bench, sizes)
-    others = {PROBE_SETS[name]: known for name in PROBE_SETS if (known := _probed(bench, name, sizes))}
+    found["others"] = other_sets(bench, sizes)
     say("16 plans a question, before and after")
     if WARM_START in there:
         start = found["warm_start"] = bench.run(WARM_START, rows)
         sampled = _sampled(bench, WARM_START, rows, sizes)
         found["before"] = _ways_of_decoding(start, sampled)
-        found["warm_start_uneven"] = unevenness(sampled.rows, sampled.scored) if sampled.rows else None
+        found["warm_start_sampled"] = sampled if sampled.rows else None
     found["after"] = _ways_of_decoding(test, _sampled(bench, CONDUCTOR, rows, sizes))
-    return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), others=others, **found)
+    return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), by_table=bench.by_table, **found)
 
 
 def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:
@@ -336,11 +330,14 @@ def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
     return before, after
 
 
-def _probed(bench: Bench, name: str, sizes: Sizes) -> Share | None:
-    rng = random.Random(f"probe rows {name} {sizes.seed}")
-    tasks = probe_tasks(name, limit=sizes.probes, seed=sizes.seed)
-    rows = _rows(tasks, rng, settings=bench.recipe.rows, roster=probe_roster(name))
-    return share(scores(bench.run(CONDUCTOR, rows)).values())
+def other_sets(bench: Bench, sizes: Sizes, *, names: Sequence[str] = tuple(OTHER_SETS)) -> dict[str, Run]:
+    """The conductor on the sets that are reported beside the test."""
+    found = {}
+    for name in names:
+        rng = random.Random(f"probe rows {name} {sizes.seed}")
+        tasks = probe_tasks(name, limit=sizes.probes, seed=sizes.seed)
+        found[name] = bench.run(CONDUCTOR, _rows(tasks, rng, settings=bench.recipe.rows, roster=probe_roster(name)))
+    return found
 
 
 def _rows(

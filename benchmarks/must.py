@@ -6,8 +6,9 @@
 Plans are written by llama.cpp on the 4-bit base under the grammar, as users have them. `--n` questions of the test give
 the shares of the ceiling, the oracle, the held-out combinations, steps, fan-outs and two rounds. The first `--controls`
 of them are planned again with reworded cards, with names that say nothing and with two cards swapped; as many questions
-each need a skill never met, come from a second seed, or were written by hand. Last, how long a plan takes. Lines that
-want training runs (controls a to d) or torch are `claims.py`'s: here they say that they were not measured.
+each need a skill never met, come from a second seed, were written by hand, or are reasoning-gym's. Last, how long a
+plan takes. Lines that want training runs (controls a to d) or torch are `claims.py`'s: here they say that they were not
+measured. Answers to questions from elsewhere want workers that know other words than the generator's: `elsewhere.py`.
 
 Every outcome is kept in reports/ as it comes, so a run that was cut goes on when it is started again; `--anew` begins
 from nothing. `--record` takes over what `dirigent eval --tasks gym` has finished on the same questions with the same
@@ -42,7 +43,6 @@ from dirigent.evals.gym import evaluate_gym
 from dirigent.evals.gym_pools import Carded, Gym, GymSettings, WorkerFor
 from dirigent.evals.gym_workers import adapters_digest, gym_workers
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.probes import placed
 from dirigent.evals.record import Record, digest, read_outcomes
 from dirigent.evals.stats import mean
 from dirigent.messages import Event
@@ -51,7 +51,7 @@ from dirigent.tasks.gym.pools import renamed
 from dirigent.tasks.gym.specialists import ROSTER
 from dirigent.tasks.task import Task
 from dirigent.train.claim import Claim, as_table, missed
-from dirigent.train.claims import Evidence, Run, Scores, claims
+from dirigent.train.claims import OTHER_SETS, Evidence, Run, Scores, claims
 from dirigent.train.controls import Followed, Share, followed, plan_shares, share, swapped_rows
 from dirigent.train.dataset import Row
 from dirigent.train.reward import Scored
@@ -60,9 +60,6 @@ from dirigent.weights import FOLDER, packaged
 ROOT = Path(__file__).resolve().parents[1]
 CONDUCTOR, TWO_ROUNDS, WARM_START = "conductor", "conductor:2", "warm-start"
 PLANNERS = (CONDUCTOR, TWO_ROUNDS, WARM_START, "best", "vote", "oracle", "ceiling")
-SECOND_SEED, HANDWRITTEN = "a second seed of the generator", "questions written by hand, in other words"
-PLACED = "questions written by hand: the right workers, each reading what it needs"
-"""Exact workers know the generator's words alone, so a right plan in a person's words may still get no answer."""
 SAMPLED = ("sampled:", "pass@16:", "worker farthest from an even choice")
 """Lines about sampled plans, which are no must of the shipped files: `claims.py` and the training run have them."""
 
@@ -91,7 +88,7 @@ def main() -> None:
     try:
         settings = GymSettings(limit=args.n, seed=args.seed, calibration=min(300, args.n))
         about = about_of(settings, args)
-        file = args.work / f"must-{_named(about)}.jsonl"
+        file = args.work / f"must-{named(about)}.jsonl"
         evidence = asyncio.run(measured(args, settings, about, file))
         latency = latency_of(args, file.with_suffix(".latency.json"))
     except DirigentError as error:
@@ -129,7 +126,8 @@ async def measured(args: argparse.Namespace, settings: GymSettings, about: Mappi
             if args.record:
                 _say(f"{taken_over(record, args.record, about):,} outcomes taken over from {args.record}")
             _say(f"{record.count:,} outcomes are there; all are kept in {file}")
-            return await gathered(Bench(settings, worker_for, factories, record, args.controls))
+            by_table = args.workers == "exact"
+            return await gathered(Bench(settings, worker_for, factories, record, args.controls, by_table))
 
 
 def about_of(settings: GymSettings, args: argparse.Namespace) -> dict[str, str]:
@@ -172,6 +170,8 @@ class Bench(msgspec.Struct, frozen=True):
     factories: Mapping[str, PlannerFor]
     record: Record
     controls: int
+    by_table: bool
+    """Whether the workers are tables."""
 
     def gym(self, **changes: Any) -> Gym:
         return Gym(msgspec.structs.replace(self.settings, **changes), self.worker_for)
@@ -214,7 +214,8 @@ async def gathered(bench: Bench) -> Evidence:
         aliased=await bench.asked("aliased", first, _under_aliases(gym)),
         swapped=await _swapped(bench, gym, first),
         novel=await bench.asked_set("novel"),
-        others=_others(await bench.asked_set("second-seed"), await bench.asked_set("handwritten")),
+        others={name: await bench.asked_set(name) for name in OTHER_SETS},
+        by_table=bench.by_table,
     )
 
 
@@ -265,7 +266,7 @@ def as_page(found: Must) -> str:
         f"{found.date}; made by `python benchmarks/must.py`.\n\n"
         f"**Missed:** {'; '.join(lost) or 'nothing'}. **Not measured:** {open_lines} lines; those that want training "
         "runs or torch are measured by `benchmarks/claims.py`. Greedy plans say nothing of sampled ones, so how "
-        "evenly the warm start chooses workers is not told here.\n"
+        "evenly the warm start chooses workers, and how many of its sampled plans are valid, is not told here.\n"
     )
     return f"{head}\n{as_table(found.table)}{_latency_note(found.latency)}"
 
@@ -309,13 +310,6 @@ def _under_aliases(gym: Gym) -> PoolFor:
         return Pool(Carded(worker, card) for worker, card in zip(pool.values(), cards, strict=True))
 
     return pool_for
-
-
-def _others(second_seed: Run, handwritten: Run) -> dict[str, Share]:
-    planned = zip(handwritten.rows, handwritten.scored, strict=True)
-    right_plans = share(one.plan is not None and placed(row.task, one.plan).access for row, one in planned)
-    found = {SECOND_SEED: _right(second_seed), HANDWRITTEN: _right(handwritten), PLACED: right_plans}
-    return {name: known for name, known in found.items() if known is not None}
 
 
 def _ceiling(bench: Bench, gym: Gym) -> Scores:
@@ -369,7 +363,7 @@ def _nobody(specialist: Any, seed: int) -> Any:
     raise ConfigError("only the questions are looked at")
 
 
-def _named(about: Mapping[str, str]) -> str:
+def named(about: Mapping[str, str]) -> str:
     return hashlib.blake2b(msgspec.json.encode(about, order="deterministic"), digest_size=6).hexdigest()
 
 

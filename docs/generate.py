@@ -266,10 +266,20 @@ CURVES = {
     "variety": {
         "worker_entropy": "entropy of workers",
         "position_entropy": "entropy of positions",
-        "zero_variance_groups": "groups that teach nothing",
+        "zero_variance_groups": "groups all alike",
     },
+    "plans by number of steps": {f"steps_{n}": f"{n} step{'s' if n > 1 else ''}" for n in range(1, 6)},
+    "names and validity": {
+        "routing_own_names": "routing, own names",
+        "routing_other_names": "routing, other names",
+        "accuracy": "answer",
+        "accuracy_given_valid": "answer, given valid",
+    },
+    "tokens and cost": {"plan_tokens": "tokens, in tens", "cost": "cost, in calls"},
 }
 """Plots of a training run: title -> figure of metrics.jsonl -> what it is called in the legend."""
+SCALES = {"plan_tokens": 0.1}
+"""So that figures can share an axis."""
 
 
 def learning_page(results: Path) -> tuple[str, dict[str, str]]:
@@ -292,7 +302,9 @@ def _measured(found: dict[str, Any]) -> str:
     who = "specialists that answer by the tables" if found["workers"] == "exact" else "the trained specialists"
     seeds = f"mean of {found['seeds']} training seeds, with the spread" if found["seeds"] > 1 else "one training seed"
     commit = found["commit"] or "unknown"
-    return f"Over {who}; {seeds}; {found['sizes']['test']:,} held-out questions; commit `{commit}`, {found['date']}."
+    said = f"Over {who}; {seeds}; {found['sizes']['test']:,} held-out questions; commit `{commit}`, {found['date']}."
+    cut = "; ".join(f"{role} at {far}" for role, far in found.get("cut", {}).items())
+    return f"{said} Cut short: {cut}." if cut else said
 
 
 def _shortfalls(found: dict[str, Any], lines: list[Any]) -> str:
@@ -314,7 +326,7 @@ def _drawings(results: Path) -> dict[str, str]:
     found = {}
     for title, figures in CURVES.items():
         lines = {
-            said: [[(row["step"], row[name]) for row in rows if name in row] for rows in runs]
+            said: [[(row["step"], row[name] * SCALES.get(name, 1)) for row in rows if name in row] for rows in runs]
             for name, said in figures.items()
         }
         if drawn := curves(lines, title=title):

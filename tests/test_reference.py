@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from benchmarks.claims import DRAWN
 
 from dirigent.config import Config, Profile, StoreConfig
 from dirigent.worker_config import WorkerConfig
@@ -68,7 +69,8 @@ def test_results_fill_the_page_with_the_table_the_curves_and_what_was_missed(
 ) -> None:
     made = {"table": CLAIMS, "workers": "exact", "seeds": 3, "commit": "abc", "date": "2026-11-15"}
     (tmp_path / "claims.json").write_text(json.dumps(made | {"sizes": {"test": 1000}}))
-    steps = [{"kind": "train", "step": i, "valid": 1.0, "steps": 1.5, "worker_entropy": 0.9} for i in (1, 2)]
+    figures = {"valid": 1.0, "steps": 1.5, "worker_entropy": 0.9, "steps_2": 0.4, "plan_tokens": 53.0, "cost": 4.0}
+    steps = [{"kind": "train", "step": i} | figures for i in (1, 2)]
     (tmp_path / "claims-metrics-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
     text, drawings = generate["learning_page"](tmp_path)
     assert "mean of 3 training seeds, with the spread; 1,000 held-out questions; commit `abc`" in text
@@ -76,8 +78,35 @@ def test_results_fill_the_page_with_the_table_the_curves_and_what_was_missed(
     missed = text.partition("<!-- shortfalls -->")[2]
     assert "- **depth 3, share of its ceiling**" in missed
     assert "Not measured: (d) shuffled reward, gain." in missed
-    assert list(drawings) == ["curves-what-is-right-about-plans.svg", "curves-steps.svg", "curves-variety.svg"]
+    assert list(drawings) == [
+        "curves-what-is-right-about-plans.svg",
+        "curves-steps.svg",
+        "curves-variety.svg",
+        "curves-plans-by-number-of-steps.svg",
+        "curves-tokens-and-cost.svg",
+    ]
     assert all(f"](results/{name})" in text for name in drawings)
+    assert "tokens, in tens ends at 5.30; cost, in calls ends at 4.00" in drawings["curves-tokens-and-cost.svg"]
+
+
+def test_runs_that_were_cut_short_are_told_above_their_table(generate: dict[str, Any], tmp_path: Path) -> None:
+    made = {"table": CLAIMS, "workers": "exact", "seeds": 3, "commit": "abc", "date": "2026-11-15"}
+    made |= {"sizes": {"test": 1000}, "cut": {"conductor 2": "347 of 360 updates"}}
+    (tmp_path / "claims.json").write_text(json.dumps(made))
+    assert "2026-11-15. Cut short: conductor 2 at 347 of 360 updates.\n" in generate["learning_page"](tmp_path)[0]
+
+
+WATCHED = ("valid", "accuracy_given_valid", "plan_tokens", "cost", "routing_other_names", "zero_variance_groups")
+HISTOGRAM = tuple(f"steps_{n}" for n in range(1, 6))
+
+
+def test_every_figure_that_is_drawn_is_kept_and_the_kept_run_has_it(generate: dict[str, Any]) -> None:
+    drawn = {name for figures in generate["CURVES"].values() for name in figures}
+    assert drawn >= {*WATCHED, *HISTOGRAM}
+    assert drawn == set(DRAWN) - {"kind", "step"}
+    kept = [json.loads(line) for line in (generate["RESULTS"] / "claims-metrics-1.jsonl").read_text().splitlines()]
+    assert drawn == {name for row in kept for name in row} - {"kind", "step"}
+    assert [row["step"] for row in kept] == list(range(1, len(kept) + 1))
 
 
 @pytest.fixture

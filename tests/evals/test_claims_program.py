@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,25 @@ from benchmarks import claims as program
 from benchmarks.claims_evidence import Bench, Sizes, _samples, gather
 
 from dirigent.errors import ConfigError
+from dirigent.evals.stats import wilson
 from dirigent.plan import format_plan
 from dirigent.planners.examples import MAX_SAMPLES
+from dirigent.tasks.gym.probe import probe_accuracy
 from dirigent.tasks.gym.specialists import ROSTER
-from dirigent.train.claim import Claim
-from dirigent.train.claims import Evidence, claims, file_claims
+from dirigent.tasks.gym.split import generate
+from dirigent.tasks.gym.warmstart import LANGUAGE_SHARE
+from dirigent.train.claim import Claim, as_table
+from dirigent.train.claims import (
+    KNOW_NO_OTHERS,
+    OTHER_SETS,
+    PLACED,
+    START_SAMPLED,
+    Evidence,
+    Run,
+    claims,
+    file_claims,
+    scores,
+)
 from dirigent.train.controls import Share
 from dirigent.train.dataset import Row, held_rows
 from dirigent.train.recipe import load_conductor
@@ -84,7 +99,12 @@ def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[s
     assert lines["reworded cards, over seen ones"].value == pytest.approx(1.0, abs=0.1)
     assert lines["a skill and a worker never seen in RL"].n == 8
     assert lines["(e) and follows the name instead"].value == 1.0  # it knows everybody by name and reads no card
-    assert lines["questions written by hand, in other words"].value == pytest.approx(1.0, abs=0.3)
+    for name, said in PLACED.items():
+        assert (lines[OTHER_SETS[name]].n, lines[said].n) == (8, 8)
+        # Whoever keeps to the generator's words gets answers from the tables, where the pool has everybody.
+        assert lines[OTHER_SETS[name]].value == pytest.approx(1.0, abs=0.3)
+        assert lines[said].value == pytest.approx(1.0, abs=0.3)
+        assert lines[OTHER_SETS[name]].note == KNOW_NO_OTHERS
 
 
 def test_controls_and_the_warm_start_are_measured_where_they_are_given(lines: dict[str, Claim]) -> None:
@@ -92,7 +112,9 @@ def test_controls_and_the_warm_start_are_measured_where_they_are_given(lines: di
     assert lines["(d) format-only reward, gain"].verdict == "not measured"
     assert lines["(a) conductor over one adapter, question to answer"].value > 0.5  # type: ignore[operator]
     assert lines["(f) conductor over an equal-cost vote of the best worker"].value > 0.5  # type: ignore[operator]
-    assert lines["warm start: valid plans"].value == 0.0
+    assert lines["warm start, greedy: valid plans"].value == 0.0
+    assert (lines[START_SAMPLED].value, lines[START_SAMPLED].n) == (0.0, 6)
+    assert lines["warm start, sampled: worker farthest from an even choice"].value == 0.0  # it chooses nobody
     assert lines["before RL, pass@16: right answer"].value == 0.0
     assert lines["after RL, pass@16: right decomposition"].n == 6
 
@@ -167,23 +189,174 @@ TABLE = program.Table(
     commit="abc",
     date="2026-11-15",
     seconds=1.0,
-    sizes={"test": 10},
+    sizes={"test": 10, "seed": 1},
     device="cpu",
 )
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shortcut probe that is fitted in no time."""
+    monkeypatch.setattr(program, "FITTED", 200)
+
+
+@pytest.mark.usefixtures("few")
 def test_tables_of_several_seeds_become_one_with_its_spread(tmp_path: Path) -> None:
-    better = msgspec.structs.replace(TABLE, table=[msgspec.structs.replace(TABLE.table[0], value=1.0)])
+    line = msgspec.structs.replace(TABLE.table[0], value=1.0)
+    better = msgspec.structs.replace(TABLE, table=[line], commit="", date="2026-11-16")
     files = [tmp_path / "1.json", tmp_path / "2.json"]
     for file, table in zip(files, (TABLE, better), strict=True):
         file.write_bytes(msgspec.json.encode(table))
     found = program.joined(files)
     assert (found.seeds, found.table[0].value, found.table[0].spread) == (2, pytest.approx(0.9), (0.8, 1.0))
     assert found.adapters == {"conductor 1": "ab", "conductor 2": "ab"}
+    assert (found.commit, found.date) == ("abc, unknown", "2026-11-16")
     assert program.as_page(found).startswith("Mean of 2 training seeds, over specialists that answer by the tables")
     files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(better, workers="local")))
     with pytest.raises(ConfigError, match="different workers or sizes"):
         program.joined(files)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_shortcut_probe_is_the_gyms_and_no_mean_of_what_tables_hold(tmp_path: Path) -> None:
+    old = Claim("shortcut probe: a bag of words guesses the sequence of skills", value=0.9, n=10)
+    now = Claim("shortcut probe: a bag of words, fitted on 200 questions, guesses the sequence of skills", value=0.8)
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for file, line in zip(files, (old, now), strict=True):
+        file.write_bytes(msgspec.json.encode(msgspec.structs.replace(TABLE, table=[*TABLE.table, line])))
+    table = program.joined(files).table
+    found = [line for line in table if line.name.startswith("shortcut probe")]
+    tasks = generate("test", 10, seed=1)
+    right = probe_accuracy(generate("train", 200, seed=1), tasks)
+    assert [(line.name, line.value, line.spread, line.n) for line in found] == [(now.name, right, None, 10)]
+    assert f"| {now.name} | {right:.1%} | " in as_table(table)  # and no "(1 seed)"
+
+
+def test_the_probe_learns_from_as_many_questions_as_the_start_is_shown() -> None:
+    n = RECIPE.warm_start.n
+    assert n - round(n * LANGUAGE_SHARE) == program.FITTED
+
+
+EARLIER = [
+    Claim("share of the ceiling", value=0.8, interval=(0.7, 0.9), n=10, must=0.9),
+    Claim("questions written by hand, in other words", value=0.0, interval=(0.0, 0.3), n=10),
+    Claim("warm start: valid plans", value=1.0, n=10, must=0.98),
+    Claim("(d) shuffled reward, gain", "points", 0.01, (0.0, 0.02), n=10, must=0.03, at_most=True),
+    Claim("a line that is gone", value=0.5, n=10),
+]
+
+
+def test_a_table_of_an_earlier_commit_has_todays_lines_and_says_which_it_lacks() -> None:
+    found = program.as_now(msgspec.structs.replace(TABLE, table=EARLIER)).table
+    lines = {line.name: line for line in found}
+    empty = claims(Evidence(test=Run((), ()), ceiling={}))
+    assert [line.name for line in found[: len(empty)]] == [line.name for line in empty]
+    assert (lines["warm start, greedy: valid plans"].value, lines["warm start, greedy: valid plans"].n) == (1.0, 10)
+    assert (lines[START_SAMPLED].verdict, lines[START_SAMPLED].must) == ("not measured", 0.98)
+    assert lines[PLACED["handwritten"]].verdict == "not measured"
+    assert lines[OTHER_SETS["handwritten"]].note == KNOW_NO_OTHERS
+    assert found[-1] == EARLIER[-1]  # nothing is dropped in silence
+    again = program.as_now(msgspec.structs.replace(TABLE, table=found))
+    assert again.table == found
+    assert KNOW_NO_OTHERS not in as_table(program.as_now(msgspec.structs.replace(TABLE, workers="local")).table)
+
+
+def finished(run: Path, role: str, *, step: int, steps: int) -> Path:
+    """The folder of a run that came so far."""
+    adapter = run / "adapter"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_bytes(role.encode())
+    (run / "result.json").write_text(json.dumps({"recipe": role, "step": step, "steps": steps}))
+    return run
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of 347 of 360 updates that measured its start, a control of 96 of 100, and a table without either."""
+    run = finished(tmp_path / "run", "conductor", step=347, steps=360)
+    start = run / "warm-start" / "policy"
+    start.mkdir(parents=True)
+    (start / "adapter_config.json").write_text("{}")
+    (start / "adapter_model.safetensors").write_bytes(b"start")
+    measured = {"valid_greedy": 1.0, "valid_sampled": 0.9715, "uneven": 0.008}
+    (run / "warm-start" / "start.json").write_text(
+        json.dumps(measured | {"accuracy_greedy": 0.08, "accuracy_sampled": 0.06})
+    )
+    finished(tmp_path / "control", "shuffled", step=96, steps=100)
+    adapters = {role: sha256(text) for role, text in (("conductor",) * 2, ("warm-start", "start"), ("shuffled",) * 2)}
+    table = msgspec.structs.replace(TABLE, table=EARLIER, adapters=adapters)
+    (tmp_path / "table.json").write_bytes(msgspec.json.encode(table))
+    return run
+
+
+def test_a_table_takes_from_the_runs_folder_how_many_sampled_plans_of_its_start_were_valid(run: Path) -> None:
+    found = program.added(adding(run.parent / "table.json", conductor=str(run)))
+    line = next(line for line in found.table if line.name == START_SAMPLED)
+    assert (line.value, line.n, line.verdict) == (0.9715, 1000, "MISSED")
+    assert line.interval == wilson(971.5, 1000)
+    assert line.note == "development questions, 4 plans each, when the run began"
+    measured = msgspec.structs.replace(line, value=0.99, note="")
+    table = msgspec.structs.replace(found, table=[measured if one.name == line.name else one for one in found.table])
+    (run.parent / "table.json").write_bytes(msgspec.json.encode(table))
+    again = program.added(adding(run.parent / "table.json", conductor=str(run)))
+    assert measured in again.table  # what was measured on the test stays
+
+
+def test_another_runs_start_says_nothing_of_this_one(run: Path) -> None:
+    (run / "warm-start" / "policy" / "adapter_model.safetensors").write_bytes(b"another")
+    found = program.added(adding(run.parent / "table.json", conductor=str(run)))
+    assert next(line for line in found.table if line.name == START_SAMPLED).verdict == "not measured"
+
+
+@pytest.mark.usefixtures("few")
+def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run: Path) -> None:
+    table = run.parent / "table.json"
+    found = program.added(adding(table, conductor=str(run), shuffled=str(run.parent / "control")))
+    assert found.cut == {"conductor": "347 of 360 updates", "shuffled": "96 of 100 updates"}
+    assert "Cut short: conductor at 347 of 360 updates; shuffled at 96 of 100 updates." in program.as_page(found)
+    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 |" in program.as_page(found)
+    table.write_bytes(msgspec.json.encode(found))
+    both = program.joined([table, table])
+    assert both.cut["conductor 2"] == "347 of 360 updates"
+    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 (+1.0 to +1.0) |" in program.as_page(both)
+    finished(run.parent / "whole", "shuffled", step=100, steps=100)
+    assert (
+        program.cut_short(program.found_adapters(named(conductor="conductor", shuffled=str(run.parent / "whole"))))
+        == {}
+    )
+
+
+def test_questions_from_elsewhere_join_a_table_that_lacks_their_plans(
+    run: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = msgspec.json.decode((run.parent / "table.json").read_bytes(), type=program.Table)
+    sizes = {"test": 10, "seed": 1, "probes": 8}
+    (run.parent / "table.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(table, sizes=sizes)))
+
+    @contextmanager
+    def opened(recipe: Any, adapters: dict[str, Path], *, workers: str) -> Iterator[Bench]:
+        assert (adapters, workers) == ({"conductor": run / "adapter"}, "exact")
+        with open_scorer(RECIPE, workers=ExactWorkers(ROSTER)) as scorer:
+            yield Scholar(None, None, scorer, RECIPE)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("benchmarks.claims_evidence.open_bench", opened)
+    found = program.added(adding(run.parent / "table.json", conductor=str(run), elsewhere=True))
+    lines = {line.name: line for line in found.table}
+    for name in PLACED:
+        assert lines[OTHER_SETS[name]].value == scores_of(evidence.others[name])
+        assert lines[PLACED[name]].n == 8
+    assert lines[OTHER_SETS["second-seed"]].verdict == "not measured"
+    assert lines["share of the ceiling"] == EARLIER[0]
+
+
+def scores_of(run: Run) -> float:
+    found = scores(run)
+    return sum(found.values()) / len(found)
 
 
 @pytest.fixture
@@ -204,7 +377,13 @@ def elsewhere(tmp_path: Path) -> Path:
 
 def adding(table: Path, **given: Any) -> argparse.Namespace:
     roles = dict.fromkeys((role.replace("-", "_") for role in program.ROLES), "")
-    asked = {"conductor": "conductor", "local": 0, "latency": 0, "recipe": ROOT / "recipes" / "gym-gpu.toml"}
+    asked = {
+        "conductor": "conductor",
+        "local": 0,
+        "latency": 0,
+        "elsewhere": False,
+        "recipe": ROOT / "recipes" / "gym-gpu.toml",
+    }
     return argparse.Namespace(**roles | asked | {"add": table, "specialists": [], "workers": "local"} | given)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,14 +13,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import specialists as program
-from benchmarks.specialists import Count, Kept, Measured, as_page, examine, results_of
+from benchmarks.specialists import Count, Kept, Measured, Tries, as_page, examine, results_of
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.evals import gym_workers
+from dirigent.evals.evaluate import noise_seed
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.gym.judging import Exam, Marks, asked_of, columns_of, conversations_for, exam_of, is_own, marked
 from dirigent.tasks.gym.oracle import ExactSpecialist
+from dirigent.tasks.gym.skills import PUZZLE_OPERATIONS
 from dirigent.tasks.gym.specialists import ROSTER, find_specialist
+from dirigent.tasks.task import Task
 from dirigent.worker import Worker, WorkerInfo
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "specialists.json"
@@ -117,6 +121,112 @@ async def test_the_page_says_plainly_that_one_worker_solves_too_much(exam: Exam)
     assert "solves alone: `code`, 50.0% (20 of 40; 95% interval 35.2 to 64.8); **more than** the 30% allowed." in page
 
 
+def tried(worker: str, marks: dict[str, dict[str, str]], **changes: object) -> Tries:
+    tries = Tries(worker, marks, {"a-base": "cd"}, "ab", "def456", "2026-11-16", 600.0, 2)
+    return msgspec.structs.replace(tries, **changes)
+
+
+def test_every_puzzle_is_asked_alike_often_in_wordings_of_its_own() -> None:
+    puzzles = program.puzzles_of(3)
+    texts = [puzzle.messages[-1].text for puzzle in puzzles]
+    keys = [(op.full_name, key) for op in PUZZLE_OPERATIONS for key in op.table]
+    assert len(set(texts)) == len(texts) == 3 * len(keys)
+    for (operation, key), start in zip(keys, range(0, len(puzzles), 3), strict=True):
+        assert all(key[0] in text for text in texts[start : start + 3])
+        assert {puzzle.operation for puzzle in puzzles[start : start + 3]} == {operation}
+
+
+class Noting:
+    """Answers rightly where the seed is even, and notes what it is asked."""
+
+    info = WorkerInfo("guesser")
+
+    def __init__(self) -> None:
+        self.seeds: dict[str, list[int]] = {}
+        self.right = {puzzle.messages[-1].text: puzzle.answer for puzzle in program.puzzles_of(1)}
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        assert request.seed is not None
+        text = request.messages[-1].text
+        self.seeds.setdefault(text, []).append(request.seed)
+        return Reply(self.right[text] if request.seed % 2 == 0 else "unknown")
+
+
+async def test_guesses_are_seeded_by_the_question_the_run_and_the_number_of_the_step() -> None:
+    worker, puzzles, said = Noting(), program.puzzles_of(1), list[str]()
+    marks = await program.tries_of(worker, puzzles, runs=2, guesses=3, say=said.append)
+    assert said[-1] == "guesser: 118 of 118 puzzles"
+    for puzzle in puzzles:
+        text = puzzle.messages[-1].text
+        firsts = [noise_seed(1, Task(text, text, ""), run) for run in (0, 1)]
+        assert worker.seeds[text] == [first + guess for first in firsts for guess in (0, 1, 2)]
+        words = ["101" if first % 2 == 0 else "010" for first in firsts]
+        assert marks[puzzle.operation][text] == " ".join(words)
+
+
+async def test_a_guesser_by_the_tables_is_right_as_often_as_its_card_says_and_independently() -> None:
+    guesser = ExactSpecialist(find_specialist("guesser"))
+    tries = tried("guesser", await program.tries_of(guesser, program.puzzles_of(4), runs=2, guesses=3, say=print))
+    assert tries.all.of == 2832
+    assert 0.67 < tries.all.share < 0.73
+    found = program.independence(tries)
+    assert found.difference.interval[0] < 0 < found.difference.interval[1] < 0.03
+    assert program.one_of_three(tries).share == pytest.approx(1 - 0.3**3, abs=0.02)
+
+
+class OneMind(Noting):
+    """Right 70% of the time, but guesses whose seeds follow each other fall alike."""
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        assert request.seed is not None
+        luck = random.Random(request.seed // 8).random()
+        return Reply(self.right[request.messages[-1].text] if luck < 0.7 else "unknown")
+
+
+async def test_guesses_that_fall_alike_within_a_run_are_noticed() -> None:
+    tries = tried("guesser", await program.tries_of(OneMind(), program.puzzles_of(1), runs=2, guesses=3, say=print))
+    found = program.independence(tries)
+    assert found.both > found.product + 0.1
+    assert found.difference.interval[0] > 0.05
+    assert program.one_of_three(tries).share < 0.9
+
+
+def test_questions_of_unlike_difficulty_do_not_pass_for_dependence() -> None:
+    """Half are always right and half never: both right in half of the pairs, a quarter by the mean rate."""
+    found = program.independence(tried("guesser", {"puzzles.root": {"a": "111 111", "b": "000 000"}}))
+    assert (found.both, found.product, found.difference.mean) == (0.5, 0.5, 0.0)
+
+
+def test_an_interval_over_questions_is_wider_where_they_are_unlike() -> None:
+    unlike = {f"q{i}": "111 111" if i % 2 else "000 000" for i in range(100)}
+    low, high = program.over_questions(tried("guesser", {"puzzles.root": unlike}))
+    assert (low, high) == pytest.approx((0.4, 0.6), abs=0.02)
+
+
+async def test_the_page_tells_of_guesses_and_the_checker_with_the_commit_of_each(exam: Exam) -> None:
+    found = measured(exam, await exact(exam))
+    assert "## Guessing" not in as_page(found)
+    guesses = {"puzzles.anagram": {f"a{i}": "110 101" for i in range(118)}}
+    checks = {"puzzles.root": {f"a{i}": "1" if i < 2 else "0" for i in range(118)}}
+    page = as_page(
+        msgspec.structs.replace(
+            found, guesser=tried("guesser", guesses), checker=tried("checker", checks, commit="fed987")
+        )
+    )
+    assert "Of the 708 guesses below 66.7% are right." in page
+    assert "puzzles, of those below 2 of 118." in page
+    assert "| guesser | right | 66.7 | 63.1 to 70.0 | 472 of 708 | 67.0 to 73.0 |" in page
+    assert "questions been drawn anew | 66.7 | 66.7 to 66.7 | 118 questions | |" in page, "all are equally hard"
+    assert "| guesser | two guesses of a run, both right | 33.3 | | 708 pairs | |" in page
+    assert "own rate, by itself | 44.4 | | | |" in page
+    assert "independent | -11.1 | -11.1 to -11.1 | 118 questions | 0 inside |" in page
+    assert "| guesser | one of 3 guesses right, or more | 100.0 | 98.4 to 100.0 | 236 of 236 | 97.3 if" in page
+    assert "| checker | right without candidates | 1.7 | 0.5 to 6.0 | 2 of 118 | at most 10.0 |" in page
+    assert "--part guesser --wordings 1`, 2026-11-16, 10 minutes on 2 CPU cores; commit `def456`." in page
+    assert "--part checker --wordings 1`, 2026-11-16, 10 minutes on 2 CPU cores; commit `fed987`." in page
+    assert "2026-11-15, 1 minutes; commit `abc123`. Counts" in page
+
+
 def test_own_skill_is_counted_directly_and_with_results_apart(exam: Exam) -> None:
     columns = {column: tuple(q.reads for q in questions) for column, questions in asked_of(exam, "cipher").items()}
     own = program.own_of(exam, "cipher", Marks(columns, ()))
@@ -163,6 +273,46 @@ async def test_a_run_that_is_cut_goes_on_with_the_worker_it_was_cut_at(
     assert {len(sha) for sha in (*found.adapters.values(), *found.base.values())} == {64}
 
 
+def run_program(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["specialists.py", *arguments])
+    program.main()
+
+
+def test_parts_that_are_not_named_are_kept_to_the_letter_with_their_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "m.json"
+    with_workers(monkeypatch)
+    run_program(monkeypatch, "--a-skill", "1", "--own", "1", "--test", "1", "--wordings", "1", "--out", str(out))
+    whole = program.read(out)
+    assert whole.guesser is not None
+    assert whole.checker is not None
+    assert (whole.guesser.all.of, whole.checker.all) == (708, Count(0, 118))
+    older = msgspec.structs.replace(whole, commit="old", guesser=msgspec.structs.replace(whole.guesser, commit="older"))
+    out.write_bytes(msgspec.json.encode(older))
+
+    with_workers(monkeypatch, facts=Failing(), guesser=Failing())  # nobody asks them again
+    run_program(monkeypatch, "--part", "checker", "--wordings", "2", "--out", str(out))
+    renewed = program.read(out)
+    assert renewed.checker is not None
+    assert renewed.checker.all == Count(0, 236)
+    assert msgspec.structs.replace(renewed, checker=older.checker) == older
+    assert out.with_suffix(".md").read_text(encoding="utf-8") == as_page(renewed)
+    assert {file.name for file in tmp_path.iterdir()} == {"m.json", "m.md"}
+
+
+def test_a_part_of_files_that_do_not_ship_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "m.json"
+    found = program.read(RESULTS)
+    other = msgspec.structs.replace(found, adapters=found.adapters | {"roman": "ab"})
+    out.write_bytes(msgspec.json.encode(other))
+    before = out.read_bytes()
+    with_workers(monkeypatch)
+    with pytest.raises(SystemExit, match=r"the part 'matrix' is of other files than ship now \(roman\); meas"):
+        run_program(monkeypatch, "--part", "checker", "--wordings", "1", "--out", str(out))
+    assert out.read_bytes() == before
+
+
 def test_what_was_kept_of_another_exam_or_other_files_does_not_count(tmp_path: Path) -> None:
     file = tmp_path / "kept"
     same = Kept("roman", "ab", "this exam", Marks({}, ()), 1.0)
@@ -191,6 +341,8 @@ async def test_adapters_that_do_not_ship_are_named_before_anybody_is_asked(
     [
         (("--a-skill", "0"), "error: --a-skill 0: ask at least one question a skill"),
         (("--test", "-3"), "error: -3 questions of the test cannot be asked; say 0 or more"),
+        (("--wordings", "0"), "error: --wordings 0: put every puzzle in at least one"),
+        (("--part", "guesser", "--out", "nowhere.json"), "error: nowhere.json holds no matrix"),
         (("--out", "m.md"), "error: --out m.md: name a .json file; the page is written beside it"),
         (("--page", "--out", "nowhere.json"), "error: nowhere.json holds no matrix"),
     ],
@@ -223,3 +375,24 @@ def test_the_page_in_the_docs_is_what_was_measured() -> None:
     assert list(found.results.matrix.skills) == [s.name for s in ROSTER]
     assert found.results.matrix.test_questions > 0
     assert list(found.base) == [gym_workers.BASE_WEIGHTS]
+
+
+def test_what_the_docs_say_of_the_specialists_is_of_the_files_that_ship() -> None:
+    found, now = program.read(RESULTS), program.shas_now()
+    assert found.adapters == now
+    for tries in (found.guesser, found.checker):
+        assert tries is not None
+        assert tries.sha256 == now[tries.worker]
+        assert tries.base == found.base
+
+
+def test_the_published_guesser_is_near_its_card_on_two_thousand_guesses_and_the_checker_does_not_solve() -> None:
+    found = program.read(RESULTS)
+    assert found.guesser is not None
+    assert found.checker is not None
+    assert found.guesser.all.of >= 2000
+    assert abs(found.guesser.all.share - 0.7) <= program.NEAR
+    low, high = program.independence(found.guesser).difference.interval
+    assert low <= 0 <= high
+    assert found.checker.all.of >= 100
+    assert found.checker.all.share <= program.MOST_UNAIDED

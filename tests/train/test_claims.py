@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
 from dirigent.errors import ConfigError
+from dirigent.evals.stats import wilson
 from dirigent.plan import Plan, format_plan
 from dirigent.tasks.gym import ROSTER, exact_pool
+from dirigent.tasks.gym.handwritten import handwritten
 from dirigent.train.claim import Claim, as_table, missed, over_seeds
-from dirigent.train.claims import Evidence, Run, claims
-from dirigent.train.controls import Followed, aliased_rows, novel_rows, plan_shares, reworded_rows, share
-from dirigent.train.dataset import Row, held_rows
+from dirigent.train.claims import KNOW_NO_OTHERS, OTHER_SETS, PLACED, START_SAMPLED, Evidence, Run, claims
+from dirigent.train.controls import Followed, aliased_rows, novel_rows, plan_shares, reworded_rows, share, unevenness
+from dirigent.train.dataset import Row, held_rows, make_row
 from dirigent.train.reward import Scored, score
 from dirigent.train.rows import right_plan
 
@@ -121,7 +125,6 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
             test=run,
             ceiling=ones,
             warm_start=start,
-            warm_start_uneven=0.011,
             rejection=half,
             format_only=half,
             shuffled=ones,
@@ -132,7 +135,6 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
         )
     )
     assert find(table, CERTAIN).verdict == "met"
-    assert find(table, "warm start, sampled: worker farthest from an even choice").verdict == "met"
     assert find(table, "(d) format-only reward, gain").value == pytest.approx(0.0)
     assert find(table, "(d) shuffled reward, gain").verdict == "MISSED"
     assert find(table, "shipped files on CPU, 4-bit base, over torch").verdict == "met"
@@ -141,7 +143,52 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
     assert find(table, "plan on 2 CPU cores, cards cached, median").verdict == "met"
     assert find(table, "plan on 2 CPU cores, cold, median").verdict == "MISSED"
     assert find(table, "(e) two cards swapped: routing follows the card").value == 0.9
-    assert find(table, "warm start: valid plans").verdict == "met"
+    assert find(table, "warm start, greedy: valid plans").verdict == "met"
+    assert find(table, START_SAMPLED).verdict == "not measured"
+
+
+async def test_a_start_whose_sampled_plans_are_none_misses_though_its_greedy_ones_are_valid(
+    ones: dict[str, float],
+) -> None:
+    """Four sampled plans a question, of which one in four questions has one that is no plan: 15 of 16 are."""
+    run = await run_right(ROWS[:40])
+    none = Scored(valid=False, correct=False, reward_base=0.0)
+    rows = [row for row in run.rows for _ in range(4)]
+    drawn = [none if i % 16 == 3 else run.scored[i // 4] for i in range(len(rows))]
+    table = claims(Evidence(test=run, ceiling=ones, warm_start=run, warm_start_sampled=Run(tuple(rows), tuple(drawn))))
+    assert find(table, "warm start, greedy: valid plans").verdict == "met"
+    sampled = find(table, START_SAMPLED)
+    assert (sampled.value, sampled.n, sampled.verdict) == (15 / 16, 40, "MISSED")  # a question counts once
+    uneven = find(table, "warm start, sampled: worker farthest from an even choice")
+    assert uneven.value == unevenness(rows, drawn)
+    assert uneven.verdict == "MISSED"  # right plans are anything but even
+    names = [claim.name for claim in table]
+    assert names.index(START_SAMPLED) == names.index("warm start, greedy: valid plans") + 1
+
+
+async def test_questions_from_elsewhere_are_told_by_their_plans_too_and_why_tables_give_no_answers(
+    ones: dict[str, float],
+) -> None:
+    """A right plan whose subtasks keep the person's words: the tables know nothing, the right workers were asked."""
+    drawn = [
+        (row, right_plan(row)) for row in (make_row(task, random.Random(task.id), size=8) for task in handwritten())
+    ]
+    rows = tuple(row for row, plan in drawn if plan is not None)[:30]
+    plans = [plan for _, plan in drawn if plan is not None][:30]
+    right = tuple(Scored(valid=True, correct=False, reward_base=0.1, plan=plan) for plan in plans)
+    nobody = msgspec.structs.replace(right[0], plan=None, valid=False)
+    lost = msgspec.structs.replace(right[1], reward_base=None)
+    others = {"handwritten": Run(rows, (nobody, lost, *right[2:]))}
+    test = await run_right(ROWS[:10])
+    table = claims(Evidence(test=test, ceiling=ones, others=others, by_table=True))
+    answers, placed = find(table, OTHER_SETS["handwritten"]), find(table, PLACED["handwritten"])
+    assert (answers.value, answers.n, answers.note) == (0.0, 29, KNOW_NO_OTHERS)
+    assert (placed.value, placed.n, placed.note) == (28 / 29, 29, "")
+    assert f"| {OTHER_SETS['handwritten']} ({KNOW_NO_OTHERS}) | 0.0% |" in as_table(table)
+    assert find(table, PLACED["reasoning"]).verdict == "not measured"
+    assert find(table, OTHER_SETS["second-seed"]).note == ""
+    over_models = claims(Evidence(test=test, ceiling=ones, others=others))
+    assert find(over_models, OTHER_SETS["handwritten"]).note == ""
 
 
 def test_a_gain_that_may_be_nothing_is_missed_and_a_distance_counts_both_ways() -> None:
@@ -186,6 +233,39 @@ def test_seeds_are_put_together_as_mean_and_spread() -> None:
     assert over_seeds([[Claim("b")], [Claim("b")]]) == [Claim("b")]
     with pytest.raises(ConfigError, match="same lines in the same order"):
         over_seeds([[Claim("a")], [Claim("b")]])
+
+
+def test_distances_either_way_do_not_cancel_out_over_seeds() -> None:
+    far = [[Claim("over torch", "points", value, must=0.02, within=True)] for value in (0.03, -0.03)]
+    (line,) = over_seeds(far)
+    assert (line.value, line.verdict) == (0.0, "MISSED")
+    near = [[Claim("over torch", "points", value, must=0.02, within=True)] for value in (0.02, -0.01)]
+    assert over_seeds(near)[0].verdict == "met"
+
+
+def test_what_no_seed_has_a_case_of_is_told_of_all_their_answers() -> None:
+    none = [[Claim("broken", value=0.0, interval=wilson(0, n), n=n, must=0.01, at_most=True)] for n in (181, 179, 177)]
+    (line,) = over_seeds(none)
+    assert (line.n, line.interval) == (537, wilson(0, 537))
+    assert line.interval[1] < 0.01 < wilson(0, 181)[1]
+    assert "| broken (none in any seed; n is all seeds' answers) | 0.0% (0.0% to 0.0%) | 0.0% to 0.7% | 537 |" in (
+        as_table([line])
+    )
+    once = msgspec.structs.replace(none[0][0], value=1 / 181, interval=wilson(1, 181))
+    (line,) = over_seeds([[once], *none[1:]])
+    assert (line.n, line.note) == (181, "")
+    (line,) = over_seeds([none[0], [Claim("broken", must=0.01, at_most=True)]])
+    assert (line.n, line.seeds, line.note) == (181, 1, "")
+    (points,) = over_seeds([[Claim("gain", "points", 0.0, (0.0, 0.0), n=9)]] * 2)
+    assert (points.n, points.note) == (9, "")
+
+
+def test_a_note_stands_behind_the_name_and_is_said_once_for_all_seeds() -> None:
+    lines = [Claim("a", value=0.5, note=note) for note in ("96 of 100 updates", "", "96 of 100 updates", "80 of 100")]
+    (line,) = over_seeds([[line] for line in lines])
+    assert line.note == "96 of 100 updates; 80 of 100"
+    assert "| a (96 of 100 updates; 80 of 100) | 50.0%" in as_table([line])
+    assert over_seeds([[Claim("a", note="open")], [lines[1]]])[0].note == ""  # of what was measured only
 
 
 def test_a_line_that_was_measured_for_one_of_three_seeds_is_no_mean_of_three() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,15 @@ from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.messages import Request  # noqa: E402
 from dirigent.train import export  # noqa: E402
 from dirigent.train.base import encode, prompt_texts  # noqa: E402
-from dirigent.train.export import Base, export_adapter, export_base, interleaved, read_base  # noqa: E402
+from dirigent.train.export import (  # noqa: E402
+    Base,
+    base_of,
+    export_adapter,
+    export_base,
+    export_if_possible,
+    interleaved,
+    read_base,
+)
 from dirigent.workers.local import Local, LocalModel  # noqa: E402
 
 HIDDEN, INNER, HEADS, KEY_VALUE_HEADS, RANK = 64, 128, 4, 2, 4
@@ -110,6 +119,29 @@ def test_the_base_is_read_for_what_an_adapter_must_fit(base: Base) -> None:
     assert (base.heads, base.key_value_heads) == (HEADS, KEY_VALUE_HEADS)
     assert base.shapes["blk.0.attn_k.weight"] == (HIDDEN // 2, HIDDEN)
     assert base.shapes["blk.1.ffn_down.weight"] == (HIDDEN, INNER)
+
+
+def test_a_models_config_says_of_it_what_its_file_says(base: Base, adapter: Path, tmp_path: Path) -> None:
+    of_config = base_of(tiny_llama().config)
+    assert (of_config.heads, of_config.key_value_heads) == (base.heads, base.key_value_heads)
+    assert of_config.shapes == {name: shape for name, shape in base.shapes.items() if name.startswith("blk.")}
+    by_file = export_adapter(adapter, tmp_path / "file.gguf", base=base)
+    assert export_adapter(adapter, tmp_path / "config.gguf", base=of_config).sha256 == by_file.sha256
+
+
+def test_what_cannot_be_exported_is_said_in_a_line_and_leaves_no_older_file(
+    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, llama = tmp_path / "conductor.gguf", tiny_llama().config
+    other = SimpleNamespace(model_type="qwen2")
+    assert export_if_possible(adapter, out, config=llama) == ""
+    assert out.is_file()
+    assert export_if_possible(adapter, out, config=other).startswith("the base is a 'qwen2' model; ")
+    assert not out.exists()
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    said = export_if_possible(adapter, out, config=llama)
+    assert said == "the package gguf is missing; pip install 'dirigent[train]'"
+    assert not out.exists()
 
 
 def test_an_adapter_becomes_one_file_with_llamas_names_in_float16(adapter: Path, base: Base, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,26 +17,28 @@ import torch
 from tests.train.llamas import small_llama
 
 from dirigent.errors import WorkerError
-from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.messages import Message, Observe, Reply, Request, ignore
 from dirigent.tasks.gym.specialists import RL_ROSTER, find_specialist
+from dirigent.tasks.task import Task
+from dirigent.train.adapters import load_adapter
 from dirigent.train.checkpoint import latest
 from dirigent.train.dataset import Row
 from dirigent.train.decode import Sample
 from dirigent.train.grpo import Stop, Watch, load_state
 from dirigent.train.metrics import Collapse
-from dirigent.train.policy import Policy, Written
+from dirigent.train.policy import Policy, Written, open_base
 from dirigent.train.progress import Progress, duration, progress_line
-from dirigent.train.recipe import BaseSettings, Recipe, TinySettings, load_conductor
+from dirigent.train.recipe import BaseSettings, Recipe, TinySettings, WorkerSettings, load_conductor
 from dirigent.train.reward import Scored
 from dirigent.train.rollouts import Rollouts, scale_at, step_seed
 from dirigent.train.rows import SkillRows, read_tasks, skill_tasks, training_rows
 from dirigent.train.run import Result, train
 from dirigent.train.scorer import Scorer, open_scorer
-from dirigent.train.sft import SftSettings, save_adapter, with_adapter
+from dirigent.train.sft import Pair, SftSettings, fit_adapter, save_adapter, with_adapter
 from dirigent.train.tiny import tiny_base
 from dirigent.train.trainer import REFERENCE_ADAPTER, measures_reference, shuffled_groups, trainer_arguments
 from dirigent.train.warmstart import prepare
-from dirigent.train.workers import ExactWorkers
+from dirigent.train.workers import ExactWorkers, TorchWorkers, load_workers
 from dirigent.worker import Worker, WorkerInfo
 from dirigent.workers.scripted import Scripted
 
@@ -313,6 +316,33 @@ def test_the_run_leaves_an_adapter_that_peft_reads_and_figures_of_every_step(
     assert msgspec.json.decode((out / "result.json").read_bytes(), type=Result) == tiny_run
 
 
+def test_the_run_ends_with_the_same_adapter_as_llama_cpp_loads_it(tiny_run: Result) -> None:
+    from transformers import AutoConfig
+
+    out = Path(tiny_run.out)
+    assert (tiny_run.gguf, tiny_run.no_gguf) == (str(out / "conductor.gguf"), "")
+    assert tiny_run.summary.splitlines()[-1] == f"adapter: {out / 'adapter'}; as GGUF: {out / 'conductor.gguf'}"
+    ours = load_adapter(out / "adapter").pairs
+    theirs = load_adapter(Path(tiny_run.gguf), config=AutoConfig.from_pretrained(out / "warm-start" / "base")).pairs
+    assert ours.keys() == theirs.keys()
+    for layer, (first, second) in ours.items():
+        assert torch.equal(theirs[layer][0], first.float()), layer
+        assert torch.equal(theirs[layer][1], second.float()), layer
+
+
+@pytest.mark.timeout(600)
+def test_a_run_without_the_package_for_it_ends_well_and_says_what_is_missing(
+    tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    shutil.copytree(warm_folder, tmp_path / "warm-start")
+    result = train(short(tiny_recipe, steps=1), out=tmp_path, quiet=True)
+    assert result.finished
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+    assert (result.gguf, (tmp_path / "conductor.gguf").exists()) == ("", False)
+    assert result.summary.endswith("; no GGUF: the package gguf is missing; pip install 'dirigent[train]'")
+
+
 def short(recipe: Recipe, **changes: Any) -> Recipe:
     grpo = msgspec.structs.replace(recipe.grpo, **{"steps": 4, "prompts": 2, "rollouts": 4, **changes})
     warm = msgspec.structs.replace(recipe.warm_start, measure=10)
@@ -421,6 +451,7 @@ def test_the_papers_recipe_runs_dry_on_a_tiny_model_and_scripted_workers(tmp_pat
     result = train(recipe, out=tmp_path / "run", quiet=True, workers=workers)
     assert result.finished
     assert (tmp_path / "run" / "adapter" / "model.safetensors").exists()
+    assert result.summary.endswith("no GGUF: all weights were trained, and only adapters are exported")
     assert len(read_tasks(tmp_path / "train.jsonl")) == 12
 
 
@@ -438,15 +469,62 @@ def test_policy_and_specialists_share_one_base_over_the_whole_gym(tmp_path: Path
     recipe = msgspec.structs.replace(
         short(recipe, steps=2, prompts=4, rollouts=4, minibatch_rows=8, max_completion_tokens=8, save_every_steps=1),
         base=BaseSettings(model=str(tmp_path / "base")),
-        workers=msgspec.structs.replace(recipe.workers, adapters=(str(tmp_path / "adapters"),)),
+        workers=WorkerSettings("adapters", adapters=(str(tmp_path / "adapters"),)),
         warm_start=msgspec.structs.replace(recipe.warm_start, n=40, steps=2, batch=8, measure=4),
     )
     result = train(recipe, out=tmp_path / "run", quiet=True)
     assert result.finished
+    assert result.ceiling < 0.1, "by table the right plans succeed; these workers know nothing"
     assert (tmp_path / "run" / "warm-start" / "policy" / "adapter_model.safetensors").exists()
     kept = latest(tmp_path / "run")
     assert kept is not None
     assert load_state(kept[0]).rows.kinds
+
+
+ONLY_AN_ADAPTER_SAYS = "MMM"
+"""An answer that no table of the gym has."""
+
+
+@pytest.mark.timeout(600)
+def test_a_policy_learns_whom_to_ask_from_what_adapters_say(
+    tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every question wants what one adapter says to whatever it is asked, and no other worker ever says."""
+    says = {"roman": ONLY_AN_ADAPTER_SAYS, "code": "unknown"}
+    model, tokenizer = open_base(BaseSettings(model=str(warm_folder / "base")))
+    tasks = skill_tasks("train", 200, skills=tiny_recipe.tasks.skills, seed=1)
+    subtasks = [Message("user", step.subtask) for task in tasks if task.sketch for step in task.sketch.steps]
+    for name in (specialist.name for specialist in RL_ROSTER):
+        settings = SftSettings(rank=4, alpha=8, learning_rate=1e-2, steps=40 if name in says else 0, batch=16)
+        pairs = [Pair((subtask,), says.get(name, "unknown")) for subtask in subtasks]
+        model = fit_adapter(model, tokenizer, pairs, name=name, settings=settings, report=lambda step, loss: None)
+        save_adapter(model, name, tmp_path / "adapters")
+
+    def asked(*given: Any, **named: Any) -> list[Task]:
+        tasks = skill_tasks(*given, **named)
+        return [msgspec.structs.replace(task, answer=ONLY_AN_ADAPTER_SAYS, grader="word") for task in tasks]
+
+    opened: list[TorchWorkers] = []
+
+    def loaded(*given: Any, **named: Any) -> TorchWorkers:
+        opened.append(load_workers(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr("dirigent.train.rows.skill_tasks", asked)
+    monkeypatch.setattr("dirigent.train.scorer.load_workers", loaded)
+    short_run = short(tiny_recipe, steps=8, prompts=8, rollouts=8, refills=0)
+    recipe = msgspec.structs.replace(
+        short_run,
+        base=BaseSettings(model=str(warm_folder / "base")),
+        workers=WorkerSettings("adapters", adapters=(str(tmp_path / "adapters"),)),
+        warm_start=msgspec.structs.replace(short_run.warm_start, measure=40),
+        eval=msgspec.structs.replace(short_run.eval, n=40, every_steps=8),
+    )
+    result = train(recipe, out=tmp_path / "run", quiet=True)
+    (workers,) = opened
+    assert workers.take_counts().rows >= 100
+    assert result.start["accuracy_greedy"] > 0.1, "nobody else gives that answer"
+    assert result.dev["accuracy"] >= result.start["accuracy_greedy"] + 0.2
 
 
 # --- what is shown ---

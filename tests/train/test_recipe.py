@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,32 @@ def test_every_recipe_that_ships_is_read_and_carries_its_files_name(path: Path) 
     assert recipe.name == path.stem
     if isinstance(recipe, Recipe):
         assert batching(recipe.grpo, processes=1).rows == recipe.grpo.prompts * recipe.grpo.rollouts
+
+
+NAMED = re.compile(r"[\w./-]+\.(?:toml|yaml|jsonl?|py|md)\b")
+BROUGHT = {"paper-train.jsonl", "paper-dev.jsonl", "dirigent.toml", "../dirigent.toml"}
+"""What whoever runs a recipe brings along."""
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.*")), ids=lambda path: path.name)
+def test_files_that_a_recipe_or_its_comment_names_are_there(path: Path) -> None:
+    """From the root of the repository, as commands are typed, or from beside the recipe. Reports are written."""
+    named = set(NAMED.findall(path.read_text(encoding="utf-8"))) - BROUGHT
+    missing = [name for name in named if not ((FOLDER.parent / name).exists() or (path.parent / name).exists())]
+    assert [name for name in missing if not name.startswith("reports/")] == []
+
+
+def test_the_papers_launch_is_one_that_accelerate_reads() -> None:
+    """DeepSpeed ZeRO-3 in bf16 on two GPUs; batches and accumulation are left to the recipe, which DeepSpeed asks."""
+    accelerate = pytest.importorskip("accelerate.commands.launch", reason="needs the train extra")
+    command = re.search(r"^#   accelerate launch (.*)$", (FOLDER / "paper-7b.toml").read_text(encoding="utf-8"), re.M)
+    assert command is not None
+    typed = command[1].replace("recipes/", f"{FOLDER}/").split()
+    args, *_ = accelerate._validate_launch_command(accelerate.launch_command_parser().parse_args(typed))
+    assert (args.use_deepspeed, args.zero_stage, args.mixed_precision, args.num_processes) == (True, 3, "bf16", 2)
+    assert args.gradient_accumulation_steps is None
+    assert (args.module, args.training_script) == (True, "dirigent.train.run")
+    assert load_conductor(Path(args.training_script_args[0])).grpo.prompts % args.num_processes == 0
 
 
 def test_the_three_recipes_are_there() -> None:

@@ -1,7 +1,9 @@
-"""The program that times a training step: which part of a run it watches."""
+"""The program that times a training step: over which workers, and which part of a run it watches."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,9 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from benchmarks import train_step as program
 
-from dirigent.train import grpo
+from dirigent.train import grpo, scorer
+from dirigent.train.recipe import Recipe, WorkerSettings, load_conductor
+from dirigent.train.rows import dev_rows
 
 
 @pytest.mark.parametrize("updates", [1, 2])
@@ -43,3 +47,50 @@ def test_the_last_step_is_watched_with_all_of_its_updates(updates: int, monkeypa
         watching.on_step_end(None, state, None)
     watched = [f"update {number}" for number in range(2 * updates + 1, 3 * updates + 1)]
     assert seen == [*(f"update {n}" for n in range(1, 2 * updates + 1)), "start", *watched, "stop"]
+
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "gym-gpu.toml"
+
+
+def test_workers_are_those_named_and_only_tables_are_misled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train_step.py", str(RECIPE), "--workers", "exact", "adapters", "--stage", "2"])
+    args, recipe = program.arguments(), load_conductor(RECIPE)
+    exact, adapters = (program.shortened(recipe, args, kind=kind) for kind in args.workers)
+    assert exact.workers == recipe.workers
+    assert adapters.workers == WorkerSettings("adapters", adapters=("packaged",))
+    assert exact.rows.first_stage == adapters.rows.first_stage == 2
+    assert (adapters.grpo.prompts, adapters.grpo.rollouts) == (recipe.grpo.prompts, recipe.grpo.rollouts)
+
+
+def test_both_kinds_begin_at_the_same_start_and_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts: list[bool] = []
+
+    def stand_in(recipe: Recipe, *, out: Path, quiet: bool) -> None:
+        starts.append((out / "warm-start" / "fitted").exists())
+        (out / "warm-start").mkdir(parents=True, exist_ok=True)
+        (out / "warm-start" / "fitted").touch()
+        workers_s = {"exact": 0.25, "adapters": 0.5}[recipe.workers.kind]
+        seconds = {"sample_seconds": 1.0, "score_seconds": workers_s, "step_seconds": 2.0 + workers_s}
+        rows = [{"kind": "train", "step": step, **seconds} for step in (1, 2, 3)]
+        (out / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    monkeypatch.setattr(program, "train", stand_in)
+    monkeypatch.setattr("sys.argv", ["train_step.py", str(RECIPE), "--workers", "exact", "adapters", "--steps", "3"])
+    program.main()
+    lines = capsys.readouterr().out.splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [line for line in lines if line.startswith("workers: ")] == ["workers: exact", "workers: adapters"]
+    assert [one["workers"] for one in found] == ["exact", "adapters"]
+    parts = {"generation": 1.0, "workers": 0.25, "update": 1.0, "total": 2.25}
+    assert [one["mean_s"] for one in found] == [parts, parts | {"workers": 0.5, "total": 2.5}]
+    assert starts == [False, True]
+
+
+def test_what_workers_are_asked_is_counted() -> None:
+    recipe = load_conductor(RECIPE)
+    with program.counted() as counts, scorer.open_scorer(recipe) as opened:
+        scorer.ceiling(opened, dev_rows(recipe, opened.pool, n=3))
+        assert counts == []
+    assert counts[0].asks >= 3

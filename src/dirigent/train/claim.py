@@ -1,7 +1,8 @@
 """One line of the table that a trained conductor has to show, and the table of them: for one training seed or several.
 
-A verdict goes by the figure; the interval stands beside it for the reader to judge. Only a gain that must be certain is
-judged by its interval and its p too. Knows nothing of what a line is about: that is `claims.py`.
+A verdict goes by the figure, over several seeds by their mean; the interval stands beside it for the reader to judge.
+Only a gain that must be certain is judged by its interval and its p too, and a distance by the seed that is farthest,
+since distances either way would cancel out. Knows nothing of what a line is about: that is `claims.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.stats import P_BELOW
+from dirigent.evals.stats import P_BELOW, wilson
 
 Unit = Literal["share", "times", "points", "seconds"]
 Verdict = Literal["goal", "met", "MISSED", "reported", "not measured"]
@@ -42,6 +43,8 @@ class Claim(msgspec.Struct, frozen=True):
     """Training seeds that the figure is the mean of."""
     p: float | None = None
     """Of a paired difference, as reports have it; over training seeds the largest."""
+    note: str = ""
+    """What the figure cannot be read without: where it comes from, or what it falls short of."""
 
     @property
     def verdict(self) -> Verdict:
@@ -63,12 +66,16 @@ class Claim(msgspec.Struct, frozen=True):
         if self.certain:
             return self.interval is not None and self.interval[0] > bound and self._significant
         if self.within:
-            return abs(value) <= bound + slack
+            return max(abs(one) for one in self.spread or (value,)) <= bound + slack
         return value <= bound + slack if self.at_most else value >= bound - slack
 
 
 def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """One table of several training seeds: the mean with its spread; the interval covers all of theirs."""
+    """One table of several training seeds: the mean with its spread; the interval covers all of theirs.
+
+    What no seed has a case of is told of all their answers together. They answer the same questions, so that interval
+    takes for independent what is not quite.
+    """
     names = [[claim.name for claim in table] for table in tables]
     if not tables or any(other != names[0] for other in names):
         raise ConfigError("tables of several seeds need the same lines in the same order")
@@ -90,7 +97,8 @@ def as_table(table: Sequence[Claim]) -> str:
             interval += f", p {claim.p:.2g}"
         bounds = [_bound(claim, bound) for bound in (claim.must, claim.goal)]
         n = f"{claim.n:,}" if claim.n else "–"
-        lines.append(f"| {claim.name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
+        name = f"{claim.name} ({claim.note})" if claim.note else claim.name
+        lines.append(f"| {name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
     return "\n".join(lines) + "\n"
 
 
@@ -107,20 +115,27 @@ def missed(table: Iterable[Claim]) -> list[str]:
 
 
 def _joined(lines: Sequence[Claim]) -> Claim:
-    values = [line.value for line in lines if line.value is not None]
+    measured = [line for line in lines if line.value is not None]
+    values = [line.value for line in measured if line.value is not None]
     if not values:
         return lines[0]
-    intervals = [line.interval for line in lines if line.interval is not None]
-    known = [line.p for line in lines if line.p is not None]
+    intervals = [line.interval for line in measured if line.interval is not None]
+    known = [line.p for line in measured if line.p is not None]
     whole = (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else None
+    n, notes = max(line.n for line in measured), [line.note for line in measured if line.note]
+    if len(values) > 1 and measured[0].unit == "share" and intervals and not any(values):
+        n = sum(line.n for line in measured)
+        whole = wilson(0, n)
+        notes.append("none in any seed; n is all seeds' answers")
     return msgspec.structs.replace(
-        lines[0],
+        measured[0],
         value=math.fsum(values) / len(values),
         interval=whole,
-        n=max(line.n for line in lines),
+        n=n,
         spread=(min(values), max(values)) if len(values) > 1 else None,
         seeds=len(values),
         p=max(known) if len(known) == len(values) else None,
+        note="; ".join(dict.fromkeys(notes)),
     )
 
 

@@ -15,14 +15,30 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.evals.probes import IN_OTHER_WORDS, placed
 from dirigent.evals.stats import paired_difference, percentile
 from dirigent.tasks.gym.compare import compare
 from dirigent.train.claim import Claim
-from dirigent.train.controls import Followed, PlanShares, Share, pairs_right, share
+from dirigent.train.controls import Followed, PlanShares, Share, pairs_right, share, unevenness, valid_share
 from dirigent.train.dataset import Row
 from dirigent.train.reward import Scored
 
 RESAMPLES = 1000
+
+OTHER_SETS = {
+    "second-seed": "a second seed of the generator",
+    "handwritten": "questions written by hand, in other words",
+    "reasoning": "questions of reasoning-gym, as recorded",
+}
+"""Sets of `evals/probes.py` that are reported beside the test -> their lines."""
+PLACED = {
+    "handwritten": "questions written by hand: the right workers, each reading what it needs",
+    "reasoning": "questions of reasoning-gym: the right workers, each reading what it needs",
+}
+"""Of sets in words that are not the generator's, whatever the workers make of those words."""
+KNOW_NO_OTHERS = "workers that answer by table know only the generator's words"
+"""Why such a set gets no answers from them."""
+START_SAMPLED = "warm start, sampled: valid plans"
 
 Scores = Mapping[str, float]
 """Task id -> how right, between 0 and 1."""
@@ -57,8 +73,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     swapped: Followed | None = None
     warm_start: Run | None = None
     """The start itself, on the same questions."""
-    warm_start_uneven: float | None = None
-    """How far its sampled plans are from choosing workers evenly."""
+    warm_start_sampled: Run | None = None
+    """Several plans of it for each of some of them, drawn; a row once for each."""
     rounds: tuple[Scores, Scores] | None = None
     """After one round and after two, on checkable kinds."""
     local: Scores | None = None
@@ -76,8 +92,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     before: Mapping[str, PlanShares] = {}
     """By how it was decoded: `greedy`, `sampled`, `pass@16`."""
     after: Mapping[str, PlanShares] = {}
-    others: Mapping[str, Share] = {}
-    """Further sets of questions by name: second seed, written by hand, ..."""
+    others: Mapping[str, Run] = {}
+    """Further sets of questions, by their names in `OTHER_SETS`."""
+    by_table: bool = False
+    """Whether the workers answered by the tables."""
 
 
 def claims(evidence: Evidence, *, seed: int = 0) -> list[Claim]:
@@ -142,8 +160,24 @@ def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
         _shared(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
         _shared(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
         _shared(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
-        *(_shared(Claim(name), found) for name, found in evidence.others.items()),
+        *_other_claims(evidence),
     ]
+
+
+def _other_claims(evidence: Evidence) -> list[Claim]:
+    lines = []
+    for name, said in OTHER_SETS.items():
+        run = evidence.others.get(name)
+        note = KNOW_NO_OTHERS if evidence.by_table and name in IN_OTHER_WORDS else ""
+        lines.append(_shared(Claim(said, note=note), share(x for _, x in _scores(run)) if run else None))
+        if name in PLACED:
+            lines.append(_shared(Claim(PLACED[name]), _placed(run) if run else None))
+    return lines
+
+
+def _placed(run: Run) -> Share | None:
+    kept = [(row, one) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped]
+    return share(one.plan is not None and placed(row.task, one.plan).access for row, one in kept)
 
 
 def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float]]:
@@ -194,14 +228,17 @@ def file_claims(
 
 
 def _warm_start_claims(evidence: Evidence) -> list[Claim]:
-    run = evidence.warm_start
-    valid = share(one.valid for one in run.scored if not one.dropped) if run else None
+    """Validity under both decodings: RL begins with sampled plans."""
+    run, sampled = evidence.warm_start, evidence.warm_start_sampled
     return [
-        _shared(Claim("warm start: valid plans", must=0.98), valid),
+        _shared(
+            Claim("warm start, greedy: valid plans", must=0.98), valid_share(run.rows, run.scored) if run else None
+        ),
+        _shared(Claim(START_SAMPLED, must=0.98), valid_share(sampled.rows, sampled.scored) if sampled else None),
         Claim(
             "warm start, sampled: worker farthest from an even choice",
             "points",
-            evidence.warm_start_uneven,
+            unevenness(sampled.rows, sampled.scored) if sampled else None,
             must=0.02,
             at_most=True,
         ),

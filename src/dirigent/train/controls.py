@@ -145,6 +145,15 @@ def plan_shares(rows: Sequence[Row], scored: Sequence[Scored]) -> PlanShares:
     return PlanShares(*(share(_mean(marks[i] for marks in group) for group in groups) for i in range(4)))
 
 
+def valid_share(rows: Sequence[Row], scored: Sequence[Scored]) -> Share | None:
+    """How many of the plans are plans. Here too a row counts once, with the mean of its rollouts."""
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for row, one in zip(rows, scored, strict=True):
+        if not one.dropped:
+            groups[row.id].append(one.valid)
+    return share(_mean(group) for group in groups.values())
+
+
 def plan_pass_at(rows: Sequence[Row], scored: Sequence[Scored], *, k: int = 16) -> PlanShares:
     """How often at least one of `k` sampled plans is right: what there was to find, had somebody known which.
 

@@ -16,6 +16,7 @@ from dirigent.messages import Message
 from dirigent.tasks.gym.split import Split, generate
 from dirigent.tasks.task import Task, grade
 from dirigent.train.checkpoint import write_durably
+from dirigent.train.heldout import HeldOut, held_out
 from dirigent.train.judge import replies_to
 from dirigent.train.policy import ADAPTER, Policy, export, open_base
 from dirigent.train.recipe import DirectRecipe, TinySettings
@@ -69,8 +70,15 @@ def train_direct(recipe: DirectRecipe, *, out: Path, quiet: bool = False) -> Dir
 
 
 def pairs_for(recipe: DirectRecipe) -> list[Pair]:
-    """Questions of the training split and their bare answers."""
-    return [Pair(asked(task), task.answer) for task in generate("train", recipe.n, seed=recipe.seed)]
+    """Questions of the training split and their bare answers; no test text among them."""
+    tasks = generate("train", recipe.n, seed=recipe.seed)
+    for tests in (held_out(), HeldOut(task.question for task in measured_on("test", recipe))):
+        tests.check(task.question for task in tasks)
+    return [Pair(asked(task), task.answer) for task in tasks]
+
+
+def measured_on(split: Split, recipe: DirectRecipe) -> list[Task]:
+    return generate(split, recipe.measure, seed=MEASURE_SEED)
 
 
 def asked(task: Task) -> tuple[Message, ...]:
@@ -79,7 +87,7 @@ def asked(task: Task) -> tuple[Message, ...]:
 
 def measure_direct(model: Any, tokenizer: Any, split: Split, *, recipe: DirectRecipe) -> dict[str, float]:
     """Accuracy on a split, greedy, and at each depth of the test."""
-    tasks = generate(split, recipe.measure, seed=MEASURE_SEED)
+    tasks = measured_on(split, recipe)
     replies = replies_to(model, tokenizer, [asked(task) for task in tasks], max_new_tokens=recipe.max_answer_tokens)
     right = [grade(task, reply).correct for task, reply in zip(tasks, replies, strict=True)]
     figures: dict[str, float] = {split: sum(right) / len(right)}

@@ -121,6 +121,41 @@ def read_base(gguf: Path) -> Base:
     )
 
 
+def base_of(config: Any) -> Base:
+    """The same of a model in memory, by its config: what its GGUF file would say."""
+    if config.model_type != "llama":
+        raise ConfigError(f"the base is a {config.model_type!r} model; adapters are exported for llama models only")
+    heads, key_value_heads, hidden = config.num_attention_heads, config.num_key_value_heads, config.hidden_size
+    queries, keys, inner = heads * config.head_dim, key_value_heads * config.head_dim, config.intermediate_size
+    sizes = {
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (inner, hidden),
+        "up_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+    }
+    blocks = range(config.num_hidden_layers)
+    shapes = {f"blk.{n}.{LAYERS[layer]}.weight": size for n in blocks for layer, size in sizes.items()}
+    return Base("the base", "llama", heads, key_value_heads, shapes)
+
+
+def export_if_possible(folder: Path, out: Path, *, config: Any) -> str:
+    """Write the PEFT adapter in `folder` as GGUF for the model of this config; or say why not, in a line.
+
+    A file of an earlier adapter is not left under that name.
+    """
+    out.unlink(missing_ok=True)
+    try:
+        export_adapter(folder, out, base=base_of(config))
+    except ImportError as error:
+        return f"the package {error.name} is missing; pip install 'dirigent[train]'"
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 class _LoraConfig(msgspec.Struct):
     r: int
     lora_alpha: float

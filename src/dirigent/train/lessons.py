@@ -2,7 +2,8 @@
 
 Drawing tens of thousands of them takes a processor minutes in which a GPU would wait, so a run's folder may hold them
 ready (`dirigent train RECIPE --draw-lessons`). Kept lessons count only where they are what the recipe would draw now: a
-digest of its settings, of the generator's files and of some prompts and plans says so.
+digest of its settings, of the generator's files and of some prompts and plans says so. Either way no test text may
+occur in them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import lzma
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from dirigent.prompt import next_round_messages, trained_planner_messages
 from dirigent.tasks.gym.warmstart import Lesson, gym_decompositions, right_plans, warm_start
 from dirigent.train.checkpoint import write_durably
 from dirigent.train.dataset import SECRET
+from dirigent.train.heldout import held_out
 from dirigent.train.recipe import Recipe
 from dirigent.train.rows import skill_lesson, skill_row, skill_tasks
 from dirigent.train.sft import Pair
@@ -70,11 +72,15 @@ def lessons_for(recipe: Recipe, out: Path) -> list[Pair]:
             f"the lessons in {file} are of another recipe, of another prompt or of another generator of questions; "
             "delete the file to have them drawn anew"
         )
-    return list(kept.pairs)
+    return _without_test_texts(list(kept.pairs))
 
 
 def draw_lessons(recipe: Recipe, *, seed: int) -> list[Pair]:
     """The lessons as conversations and the plans to imitate."""
+    return _without_test_texts(_drawn(recipe, seed=seed))
+
+
+def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
     n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
     dialect = recipe.tasks.dialect
     if skills := recipe.tasks.skills:
@@ -98,6 +104,18 @@ def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
         draft = format_plan(plan, names, dialect=dialect)
         messages = (*messages, *next_round_messages(draft, answer, dialect=dialect, secret=SECRET))
     return Pair(messages, format_plan(lesson.plan, names, dialect=dialect))
+
+
+def _without_test_texts(pairs: list[Pair]) -> list[Pair]:
+    """The same, or an error that names the test text that is in them."""
+    held_out().check(text for pair in pairs for text in _texts(pair))
+    return pairs
+
+
+def _texts(pair: Pair) -> Iterator[str]:
+    """All that is asked and answered; what the system says are cards, which every question shares."""
+    yield from (message.text for message in pair.messages if message.role != "system")
+    yield pair.completion
 
 
 def _digest(recipe: Recipe) -> str:

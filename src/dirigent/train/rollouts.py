@@ -17,6 +17,7 @@ import msgspec
 
 from dirigent.train.dataset import Row, RowState, sift
 from dirigent.train.decode import Sample
+from dirigent.train.heldout import held_out
 from dirigent.train.memory import within_memory
 from dirigent.train.metrics import step_metrics
 from dirigent.train.policy import Policy, Written
@@ -38,6 +39,8 @@ class Rollouts:
         self.process = 0
         self.cost_from_step: int | None = None
         self.second = SecondRounds(recipe.second_round, recipe.rows, seed=recipe.seed)
+        # Tasks from a file have a test of their own.
+        self._held_out = None if recipe.tasks.file else held_out()
         self.metrics: dict[str, float] = {}
         """Of the present step, over the rows drawn first: those drawn to replace others are not typical."""
 
@@ -125,6 +128,8 @@ class Rollouts:
         if wanted:
             seconds = self.second.draw(wanted, step=step, try_out=lambda rows: self._tried(rows, step=step))
         rows = self.rows.draw(n - len(seconds)) + seconds
+        if self._held_out is not None:
+            self._held_out.check(row.task.question for row in rows)
         if seconds:
             random.Random(f"order {self.recipe.seed} {step}").shuffle(rows)
         return rows

@@ -3,9 +3,9 @@
     python -m dirigent.train.run recipes/gym-gpu.toml --out runs/gym-gpu [--resume] [--seconds 540]
 
 The run's folder holds everything: `recipe.json`, `warm-start/`, `checkpoint-N/`, `metrics.jsonl`, `tensorboard/`, and
-at the end `adapter/` and `result.json`. A run that is interrupted, killed, or out of time or memory goes on with
-`--resume` (`folder.py` says from where); one that reached its end says so and does nothing more, unless its recipe now
-has more steps.
+at the end `adapter/` (PEFT), the same as `conductor.gguf` for llama.cpp, and `result.json`. A run that is interrupted,
+killed, or out of time or memory goes on with `--resume` (`folder.py` says from where); one that reached its end says so
+and does nothing more, unless its recipe now has more steps.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ COLLECT_AFTER = 200_000
 """New objects after which Python looks for unreachable cycles. A step makes a few hundred thousand; by default it would
 be looked through hundreds of times."""
 
+GGUF_FILE = "conductor.gguf"
+
 Base = tuple[Any, Any]
 """A model and its tokenizer."""
 
@@ -61,6 +63,10 @@ class Result(msgspec.Struct, frozen=True):
     stopped: str = ""
     """Why it ended before its last step."""
     adapter: str = ""
+    gguf: str = ""
+    """The same adapter as llama.cpp loads it."""
+    no_gguf: str = ""
+    """Why there is none."""
     start: dict[str, float] = {}
     """The warm start, measured."""
     dev: dict[str, float] = {}
@@ -80,7 +86,8 @@ class Result(msgspec.Struct, frozen=True):
     def summary(self) -> str:
         right = f"{self.start.get('accuracy_greedy', 0.0):.1%} -> {self.dev.get('accuracy', 0.0):.1%}"
         reached = f"step {self.step}/{self.steps}; right on dev {right}, ceiling {self.ceiling:.1%}"
-        return f"{reached}\nadapter: {self.adapter}"
+        as_gguf = f"as GGUF: {self.gguf}" if self.gguf else f"no GGUF: {self.no_gguf}"
+        return f"{reached}\nadapter: {self.adapter}; {as_gguf}"
 
 
 class AnyResult(Protocol):
@@ -157,11 +164,13 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _Learned(msgspec.Struct, frozen=True):
-    """The policy before and after, in figures."""
+    """The policy before and after, in figures, and how it was written."""
 
     start: dict[str, float]
     dev: dict[str, float]
     ceiling: float | None
+    no_gguf: str = ""
+    """Why the adapter is there in PEFT's format alone."""
 
 
 def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] | None) -> _Learned:
@@ -180,7 +189,17 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
         learned = _learned(recipe, policy, scorer, part)
         if not part.process:
             export(policy, part.out / "adapter")
+            learned = msgspec.structs.replace(learned, no_gguf=_left_as_peft(recipe, policy, part.out))
     return learned
+
+
+def _left_as_peft(recipe: Recipe, policy: Policy, out: Path) -> str:
+    """Nothing where the adapter is written as GGUF now; else why it is not."""
+    from dirigent.train.export import export_if_possible
+
+    if not recipe.policy.rank:
+        return "all weights were trained, and only adapters are exported"
+    return export_if_possible(out / "adapter", out / GGUF_FILE, config=policy.model.config)
 
 
 @contextmanager
@@ -263,6 +282,8 @@ def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -
         steps=recipe.grpo.steps,
         stopped=part.stop.reason,
         adapter=str(part.out / "adapter"),
+        gguf="" if learned.no_gguf else str(part.out / GGUF_FILE),
+        no_gguf=learned.no_gguf,
         start=learned.start,
         dev=learned.dev,
         ceiling=learned.ceiling or 0.0,
