@@ -1,49 +1,76 @@
 """Do torch and llama.cpp say the same? Greedy tokens on the same weights: adapter off, on, and merged.
 
-    python benchmarks/parity.py [--prompts 200] [--adapter FOLDER] [--weights FILE.gguf] [--precision f16|f32] [--json]
+    python benchmarks/parity.py [--prompts 200] [--adapter FOLDER] [--weights FILE.gguf] [--precision f16] [--json]
+    python benchmarks/parity.py --adapter FOLDER --precision f16 f32 f32-all --out docs/results/parity.json
 
-Both sides get the same numbers: the base is de-quantised in torch, rounded to the precision, and written as GGUF; the
+Both sides get the same numbers: the base is de-quantised in torch, rounded to float16, and written as GGUF; the
 adapter is exported as it would ship; the merged model is merged in torch and written like the base. Prompts are the
 gym's, as workers and conductor are asked, and go through the chat template of each side, which is compared first.
 Without --adapter a random one of rank 16 on all linear layers is made, large enough to change most answers.
 
 Torch computes in float32. llama.cpp rounds what it multiplies with float16 weights, and its memory of the prompt, to
 float16, so two tokens that are as good as tied may fall the other way. Where a reply differs, the last column says how
-far apart torch finds the two tokens at the first difference: a real fault shows as a large number. With
-`--precision f32` only the memory of the prompt is rounded. Needs the extras `train` and `local`.
+far apart torch finds the two tokens at the first difference: a real fault shows as a large number. Two controls have
+the very same numbers in files of float32: with `--precision f32` llama.cpp rounds its memory of the prompt only, with
+`f32-all` nothing (flash attention is off there: it would round that memory when it reads it).
+
+`--out` writes JSON (figures, every reply that differs, commit, hashes) and the page beside it. Each precision is a part
+of its own: one that is not measured this time is kept with its commit, if it is of the same prompts and files. `--page`
+writes the page anew from a JSON that is there. Needs the extras `train` and `local`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
+import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal, get_args
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import msgspec
 import torch
 
+from dirigent.errors import ConfigError, DirigentError
+from dirigent.evals.commit import source_commit
 from dirigent.limits import Limits
 from dirigent.messages import Message
 from dirigent.prompt import trained_planner_messages
 from dirigent.tasks.gym import ROSTER, cards_for, draw_pool, examples, generate
 from dirigent.tasks.gym.judging import messages_of
 from dirigent.train.base import encode, load_base, prompt_texts
-from dirigent.train.export import Precision, default_base, export_adapter, export_base, read_base
+from dirigent.train.export import default_base, export_adapter, export_base, read_base
 from dirigent.train.sft import SftSettings, with_adapter
+from dirigent.weights import FOLDER, packaged
+from dirigent.workers import local, local_server
 from dirigent.workers.local import LocalModel
+from dirigent.workers.local_server import ServerSettings
+from dirigent.workers.secret import Secret
 
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "docs" / "results" / "parity.json"
+GGML_F32 = 0
+NO_FLASH_ATTENTION = 0
+"""With it, llama.cpp casts a memory in float32 to float16 before it is read."""
 PLANNER_SHARE = 10
 """One prompt in this many is a conductor's, which is ten times as long as a specialist's."""
 
 Conversation = tuple[Message, ...]
 Tokens = list[int]
 Say = Callable[[str], None]
+Precision = Literal["f16", "f32", "f32-all"]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -78,23 +105,126 @@ class Templates(msgspec.Struct, frozen=True):
     of: int
 
 
+class Subject(msgspec.Struct, frozen=True):
+    """What was compared. Parts of one page have it in common."""
+
+    adapter: str
+    """The name it ships under, where the exported file is that one byte for byte; else its folder's."""
+    adapter_sha256: str
+    """Of the exported file."""
+    ships: bool
+    base: str
+    base_sha256: str
+    """Of the file that is de-quantised."""
+    prompts: int
+    planner_prompts: int
+    tokens: int
+    seed: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One precision, and what it takes to measure it again."""
+
+    subject: Subject
+    templates: Templates
+    agreements: tuple[Agreement, ...]
+    changed: int
+    """Replies that the adapter changes, in torch."""
+    commit: str
+    date: str
+    seconds: float
+    cores: int
+    versions: dict[str, str]
+
+
+Parts = dict[Precision, Part]
+
+
 def main() -> None:
     args = _arguments()
-    say = _silent if args.json else _progress
+    try:
+        if args.out and args.out.suffix != ".json":
+            raise ConfigError(f"--out {args.out}: name a .json file; the page is written beside it")
+        if args.page:
+            write(read(args.out or PUBLISHED), args.out or PUBLISHED)
+            return
+        for precision in dict.fromkeys(args.precision):
+            part = measure(args, precision, say=_silent if args.json else _progress)
+            if not args.json:
+                _print_table(part, precision)
+            print(json.dumps(_in_short(part, precision)))
+            if args.out:
+                write(with_part(_before(args.out), precision, part), args.out)
+    except DirigentError as error:
+        sys.exit(f"error: {error}")
+
+
+def measure(args: argparse.Namespace, precision: Precision, *, say: Say) -> Part:
+    began = time.monotonic()
     say("loading the base in torch…")
     weights = args.weights or default_base()
     model, tokenizer = load_base(weights, device="cpu", dtype=torch.float32)
     prompts = gym_prompts(args.prompts, seed=args.seed)
     with tempfile.TemporaryDirectory() as folder:
-        files = prepare(model, Path(folder), like=weights, adapter=args.adapter, precision=args.precision, say=say)
-        templates, agreements, changed = asyncio.run(
-            compare(files, tokenizer, prompts, max_tokens=args.tokens, threads=args.threads, say=say)
-        )
-    if not args.json:
-        _print_table(templates, agreements, changed, args)
-    rows = {a.mode: {"same": a.same, "of": a.of, "widest_gap": round(a.widest_gap, 4)} for a in agreements}
-    settings = {"precision": args.precision, "adapter": args.adapter.name if args.adapter else "random r16"}
-    print(json.dumps(settings | {"template": msgspec.to_builtins(templates), "changed_by_adapter": changed} | rows))
+        files = prepare(model, Path(folder), like=weights, adapter=args.adapter, precision=precision, say=say)
+        exported = _sha256(files.exported)
+        with patch.object(local, "spawn", _spawn_wide) if precision == "f32-all" else nullcontext():
+            templates, agreements, changed = asyncio.run(
+                compare(files, tokenizer, prompts, max_tokens=args.tokens, threads=args.threads, say=say)
+            )
+    shipped = next((name for name, file in packaged(FOLDER).items() if _sha256(file) == exported), "")
+    subject = Subject(
+        adapter=shipped or (args.adapter.name if args.adapter else "random r16"),
+        adapter_sha256=exported,
+        ships=bool(shipped),
+        base=weights.name,
+        base_sha256=_sha256(weights),
+        prompts=len(prompts),
+        planner_prompts=sum(map(_is_planners, range(len(prompts)))),
+        tokens=args.tokens,
+        seed=args.seed,
+    )
+    return Part(
+        subject,
+        templates,
+        tuple(agreements),
+        changed,
+        commit=asyncio.run(source_commit()),
+        date=datetime.now(UTC).date().isoformat(),
+        seconds=round(time.monotonic() - began, 1),
+        cores=os.cpu_count() or 0,
+        versions={name: version(name) for name in ("torch", "transformers", "peft", "xllamacpp")},
+    )
+
+
+def with_part(before: Parts, precision: Precision, part: Part) -> Parts:
+    """The parts of the same subject, this one among them; those of another are gone."""
+    kept = {name: found for name, found in before.items() if found.subject == part.subject}
+    return dict(sorted((kept | {precision: part}).items()))
+
+
+def write(parts: Parts, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(parts), indent=1) + b"\n")
+    out.with_suffix(".md").write_text(as_page(parts), encoding="utf-8")
+
+
+def read(file: Path) -> Parts:
+    """What earlier runs wrote."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Parts)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file} holds no comparison ({error}); measure one first, without --page") from None
+
+
+def _before(out: Path) -> Parts:
+    return read(out) if out.exists() else {}
+
+
+def _in_short(part: Part, precision: Precision) -> dict[str, Any]:
+    rows = {a.mode: {"same": a.same, "of": a.of, "widest_gap": round(a.widest_gap, 4)} for a in part.agreements}
+    settings = {"precision": precision, "adapter": part.subject.adapter}
+    return settings | {"template": msgspec.to_builtins(part.templates), "changed_by_adapter": part.changed} | rows
 
 
 def gym_prompts(count: int, *, seed: int) -> list[Conversation]:
@@ -104,7 +234,7 @@ def gym_prompts(count: int, *, seed: int) -> list[Conversation]:
     questions = iter(generate("dev", count, seed=seed))
     prompts: list[Conversation] = []
     for index in range(count):
-        if index % PLANNER_SHARE == PLANNER_SHARE - 1:
+        if _is_planners(index):
             task = next(questions)
             cards = cards_for(draw_pool(task, rng, size=6), rng)
             prompts.append(trained_planner_messages((Message("user", task.question),), cards, limits=Limits()))
@@ -112,6 +242,10 @@ def gym_prompts(count: int, *, seed: int) -> list[Conversation]:
             example = next(drawn[ROSTER[index % len(ROSTER)].name])
             prompts.append(messages_of(example, f"{rng.getrandbits(64)}"))
     return prompts
+
+
+def _is_planners(index: int) -> bool:
+    return index % PLANNER_SHARE == PLANNER_SHARE - 1
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -123,21 +257,25 @@ class Files(msgspec.Struct, frozen=True):
     base_gguf: Path
     adapter_gguf: Path
     merged_gguf: Path
+    exported: Path
+    """The adapter as it would ship; the one that llama.cpp runs may hold the same numbers in float32."""
 
 
 def prepare(model: Any, folder: Path, *, like: Path, adapter: Path | None, precision: Precision, say: Say) -> Files:
     """Write base, adapter and merged model as GGUF, and keep in torch exactly what was written."""
     from peft import PeftModel
 
-    say(f"writing the {precision} base, the adapter and the merged model…")
-    base_gguf = export_base(_rounded(model, precision), folder / "base.gguf", like=like, precision=precision)
+    stored: Literal["f16", "f32"] = "f16" if precision == "f16" else "f32"
+    say(f"writing the {stored} base, the adapter and the merged model…")
+    base_gguf = export_base(_rounded(model), folder / "base.gguf", like=like, precision=stored)
     peft_folder = adapter or random_adapter(model, folder / "random", rank=16, size=0.05, seed=0)
-    adapter_gguf = folder / "adapter.gguf"
-    export_adapter(peft_folder, adapter_gguf, base=read_base(base_gguf))
+    exported = folder / "adapter.gguf"
+    export_adapter(peft_folder, exported, base=read_base(base_gguf))
+    adapter_gguf = exported if stored == "f16" else _widened(exported, folder / "adapter-f32.gguf")
     merged = PeftModel.from_pretrained(_copied(model), peft_folder).merge_and_unload()
-    merged_gguf = export_base(_rounded(merged, precision), folder / "merged.gguf", like=like, precision=precision)
+    merged_gguf = export_base(_rounded(merged), folder / "merged.gguf", like=like, precision=stored)
     adapted = PeftModel.from_pretrained(model, peft_folder).eval()
-    return Files(adapted, merged.eval(), base_gguf, adapter_gguf, merged_gguf)
+    return Files(adapted, merged.eval(), base_gguf, adapter_gguf, merged_gguf, exported)
 
 
 def random_adapter(model: Any, folder: Path, *, rank: int, size: float, seed: int) -> Path:
@@ -162,14 +300,31 @@ def _copied(model: Any) -> Any:
     return twin.eval()
 
 
-def _rounded(model: Any, precision: Precision) -> Any:
-    """The model in float32 with the numbers that the file will hold. Norms are not rounded in either."""
-    if precision == "f16":
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() == 2:
-                    parameter.copy_(parameter.half().float())
+def _rounded(model: Any) -> Any:
+    """The model in float32 with numbers that a file of float16 holds exactly. Norms are not rounded."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_(parameter.half().float())
     return model
+
+
+def _widened(adapter: Path, out: Path) -> Path:
+    """The same adapter in float32: llama.cpp rounds what it multiplies with matrices of float16, an adapter's too."""
+    from gguf import GGUFReader, GGUFWriter
+
+    reader = GGUFReader(adapter)
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    writer = GGUFWriter(out, fields.pop("general.architecture").contents())
+    for name, field in fields.items():
+        writer.add_key_value(name, field.contents(), field.types[0])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data.astype("float32"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
 
 
 async def compare(
@@ -193,6 +348,35 @@ async def compare(
             say(f"adapter {mode}: {agreements[-1].same} of {len(rows)} the same")
     changed = sum(on != off for on, off in zip(by_torch["on"], by_torch["off"], strict=True))
     return templates, agreements, changed
+
+
+class WideChild:
+    """A server with its memory of the prompt in float32, written and read, and all else as users have it. It lives in
+    this process: a comparison need not survive its crash."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        import xllamacpp
+
+        plain = xllamacpp.CommonParams
+
+        def wide() -> Any:
+            params = plain()
+            params.cache_type_k = params.cache_type_v = GGML_F32
+            params.flash_attn_type = NO_FLASH_ATTENTION
+            return params
+
+        with patch.object(xllamacpp, "CommonParams", wide):
+            self.server = local_server._serve(settings)
+        self.port = urlsplit(self.server.listening_address).port
+        self.key = Secret(settings.key)
+        self.process = SimpleNamespace(returncode=None)
+
+    async def stop(self) -> None:
+        self.server = None
+
+
+async def _spawn_wide(settings: ServerSettings) -> WideChild:
+    return await asyncio.to_thread(WideChild, settings)
 
 
 def _runner(files: Files, mode: str) -> Any:
@@ -295,13 +479,128 @@ def _gap(model: Any, ids: Tokens, preferred: int, other: int) -> float:
     return float(logits[preferred] - logits[other])
 
 
-def _print_table(templates: Templates, agreements: Sequence[Agreement], changed: int, args: Any) -> None:
-    of = templates.of
-    print(f"{of} prompts, {args.tokens} tokens each, {args.precision} base")
+# ---- the page ----------------------------------------------------------------------------------------------------
+
+HOW = """\
+The same weights twice: {base}, de-quantised and rounded to float16, in torch (which computes in float32) and as a GGUF
+file in llama.cpp, with {adapter}, off, on, and merged into the base. {prompts} prompts of the gym ({planners} of them a
+conductor's, the rest a specialist's), greedy, at most {tokens} tokens each. A reply is the same if all its tokens are.
+Where one differs, the gap is by how many logits torch prefers its own token to llama.cpp's at the first difference. On
+an f16 base llama.cpp rounds to float16 whatever it multiplies with the weights, and its memory of the prompt. The other
+two are controls, with the very same numbers, base and adapter, in files of float32: f32 rounds the memory only, f32-all
+(memory in float32, flash attention off, which would round it when reading) nothing."""
+
+
+def as_page(parts: Parts) -> str:
+    """The page of the docs: how many are the same, each that differs, and what the other precision makes of them."""
+    subject = next(iter(parts.values())).subject
+    ships = "which ships byte for byte as exported here" if subject.ships else "which does not ship"
+    how = HOW.format(
+        base=f"`{subject.base}`",
+        adapter=f"the adapter `{subject.adapter}`, {ships}",
+        prompts=subject.prompts,
+        planners=subject.planner_prompts,
+        tokens=subject.tokens,
+    )
+    rows = [_row(precision, part, found) for precision, part in parts.items() for found in part.agreements]
+    head = ["| base | adapter | same tokens | widest gap where they part |", "|---|---|---|---|"]
+    return "\n".join(
+        [
+            "# Parity: torch and llama.cpp, token for token",
+            "",
+            how,
+            "",
+            *head,
+            *rows,
+            "",
+            *(f"- {note}" for note in (*_notes(parts), *_control(parts))),
+            "",
+            *_differences(parts),
+            *(_origin(precision, part) for precision, part in parts.items()),
+            f"Adapter sha256 `{subject.adapter_sha256}`, base sha256 `{subject.base_sha256}`.",
+            "",
+        ]
+    )
+
+
+def _row(precision: Precision, part: Part, found: Agreement) -> str:
+    gap = f"{found.widest_gap:.4f}" if found.differences else "–"
+    return f"| {precision} | {found.mode} | {found.same} of {found.of} | {gap} |"
+
+
+def _notes(parts: Parts) -> list[str]:
+    """Templates and adapter do not depend on how numbers are stored, so they are told once where they agree."""
+    said: dict[str, list[str]] = {}
+    for precision, part in parts.items():
+        written = part.templates
+        line = (
+            f"the chat templates write the same text in {written.same_text} of {written.of} prompts and read the same "
+            f"ids in {written.same_ids}; the adapter changes {part.changed} of {written.of} replies"
+        )
+        said.setdefault(line, []).append(precision)
+    return [f"{', '.join(precisions)}: {line}." for line, precisions in said.items()]
+
+
+def _control(parts: Parts) -> list[str]:
+    """What becomes, without the rounding, of replies that differ with it."""
+    if "f16" not in parts:
+        return []
+    rounded = _parted(parts["f16"])
+    said = []
+    for precision, part in parts.items():
+        exact = _parted(part)
+        both = len(rounded.keys() & exact.keys())
+        if precision != "f16":
+            said.append(
+                f"Of the {len(rounded)} replies that differ on f16, {len(rounded) - both} are the same on {precision}; "
+                f"others that differ there: {len(exact) - both}."
+            )
+    return said
+
+
+def _parted(part: Part) -> Mapping[tuple[str, int], Difference]:
+    return {(found.mode, one.prompt): one for found in part.agreements for one in found.differences}
+
+
+def _differences(parts: Parts) -> list[str]:
+    rows = [
+        f"| {precision} | {mode} | {prompt}, {'conductor' if _is_planners(prompt) else 'specialist'} | {d.position} "
+        f"| {_token(d.torch)} | {_token(d.llama)} | {d.gap:.4f} |"
+        for precision, part in parts.items()
+        for (mode, prompt), d in _parted(part).items()
+    ]
+    if not rows:
+        return []
+    head = "| base | adapter | prompt | token | torch | llama.cpp | gap in logits |"
+    return ["All that differ, prompts and tokens counted from 0:", "", head, "|---|---|---|---|---|---|---|", *rows, ""]
+
+
+def _token(text: str) -> str:
+    """As JSON writes it, so that blanks and ends of lines are seen; no bar divides the cell."""
+    return f"`{json.dumps(text, ensure_ascii=False)}`".replace("|", "\\|")
+
+
+def _origin(precision: Precision, part: Part) -> str:
+    seen = ", ".join(f"{name} {number}" for name, number in part.versions.items())
+    subject = part.subject
+    sizes = f"--prompts {subject.prompts} --tokens {subject.tokens} --seed {subject.seed}"
+    return (
+        f"`python benchmarks/parity.py --adapter FOLDER --precision {precision} {sizes}`, {part.date}, "
+        f"{part.seconds / 60:.0f} minutes on {part.cores} cores; {seen}; commit `{part.commit or 'unknown'}`."
+    )
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _print_table(part: Part, precision: Precision) -> None:
+    templates, of = part.templates, part.templates.of
+    print(f"{of} prompts, {part.subject.tokens} tokens each, {precision} base")
     print(f"chat template  {templates.same_text} of {of} texts and {templates.same_ids} of {of} rows of ids agree")
-    print(f"the adapter changes {changed} of {of} replies\n")
+    print(f"the adapter changes {part.changed} of {of} replies\n")
     print("mode     same tokens   where they part (torch / llama.cpp, how far apart torch finds the two)")
-    for row in agreements:
+    for row in part.agreements:
         first = [
             f"prompt {d.prompt} token {d.position}: {d.torch!r} / {d.llama!r}, {d.gap:.4f}" for d in row.differences
         ]
@@ -322,10 +621,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=24, help="most tokens of a reply")
     parser.add_argument("--adapter", type=Path, help="a PEFT adapter folder (default: a random one)")
     parser.add_argument("--weights", type=Path, help="GGUF of the base (default: the fetched smollm2-135m)")
-    parser.add_argument("--precision", choices=("f16", "f32"), default="f16")
+    parser.add_argument("--precision", choices=get_args(Precision), nargs="+", default=["f16"])
     parser.add_argument("--threads", type=int, help="of llama.cpp (default: all cores)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
+    parser.add_argument("--out", type=Path, help=f"a .json file to write (published: {PUBLISHED.relative_to(ROOT)})")
+    parser.add_argument("--page", action="store_true", help="only write the page of --out anew")
     return parser.parse_args()
 
 
