@@ -84,7 +84,7 @@ results: $(VENV)/.dev  ## docs/results anew: the gym, by table and by the shippe
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
-	@# A CPU takes 20 minutes for it; one that is cut goes on where it was.
+	@# A CPU takes about 40 minutes for it; a matrix that is cut goes on where it was.
 	@$(BIN)/python benchmarks/specialists.py --a-skill 10 > /dev/null
 	@# A quarter of an hour more; it too goes on where it was cut.
 	@$(BIN)/python benchmarks/elsewhere.py > /dev/null

@@ -11,7 +11,7 @@ Without --adapter a random one of rank 16 on all linear layers is made, large en
 Torch computes in float32. llama.cpp rounds what it multiplies with float16 weights, and its memory of the prompt, to
 float16, so two tokens that are as good as tied may fall the other way. Where a reply differs, the last column says how
 far apart torch finds the two tokens at the first difference: a real fault shows as a large number. Two controls have
-the very same numbers in files of float32: with `--precision f32` llama.cpp rounds its memory of the prompt only, with
+the very same numbers in files of float32: with `--precision f32` llama.cpp rounds only within attention, with
 `f32-all` nothing (flash attention is off there: it would round that memory when it reads it).
 
 `--out` writes JSON (figures, every reply that differs, commit, hashes) and the page beside it. Each precision is a part
@@ -487,8 +487,8 @@ file in llama.cpp, with {adapter}, off, on, and merged into the base. {prompts} 
 conductor's, the rest a specialist's), greedy, at most {tokens} tokens each. A reply is the same if all its tokens are.
 Where one differs, the gap is by how many logits torch prefers its own token to llama.cpp's at the first difference. On
 an f16 base llama.cpp rounds to float16 whatever it multiplies with the weights, and its memory of the prompt. The other
-two are controls, with the very same numbers, base and adapter, in files of float32: f32 rounds the memory only, f32-all
-(memory in float32, flash attention off, which would round it when reading) nothing."""
+two are controls, with the very same numbers, base and adapter, in files of float32: f32 rounds only within attention,
+f32-all (memory in float32, flash attention off, which would round it when reading) nothing."""
 
 
 def as_page(parts: Parts) -> str:
