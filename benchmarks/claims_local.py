@@ -7,7 +7,6 @@ program. Needs the extra `local`.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,8 +71,7 @@ async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe, w
 
 async def plan_seconds(conductor: Path, *, questions: int) -> tuple[float, float]:
     """Median seconds of a plan, its cards cached and cold."""
-    args = argparse.Namespace(adapter=str(conductor), questions=questions, threads=2, seed=1)
-    figures = await plan_latency.measure(args)
+    figures = await plan_latency.measure(str(conductor), questions=questions)
     return figures["cached"]["p50_s"], figures["cold"]["p50_s"]
 
 

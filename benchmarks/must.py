@@ -343,8 +343,8 @@ def latency_of(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     from benchmarks.plan_latency import measure
 
     _say(f"seconds of a plan, {args.latency} questions")
-    timed = {"adapter": str(packaged(args.adapters)[CONDUCTOR]), "questions": args.latency, "seed": args.seed}
-    found: dict[str, Any] = asyncio.run(measure(argparse.Namespace(**timed, threads=2, beside=False)))
+    conductor = str(packaged(args.adapters)[CONDUCTOR])
+    found: dict[str, Any] = asyncio.run(measure(conductor, questions=args.latency, seed=args.seed))
     file.write_text(json.dumps(found), encoding="utf-8")
     return found
 

@@ -62,7 +62,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 def main() -> None:
     args = _arguments()
-    figures = asyncio.run(measure(args))
+    figures = asyncio.run(
+        measure(args.adapter, questions=args.questions, threads=args.threads, seed=args.seed, beside=args.beside)
+    )
     if not args.json:
         for name in ("cached", "cold"):
             row = figures[name]
@@ -73,16 +75,19 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-async def measure(args: argparse.Namespace) -> dict[str, Any]:
-    name, adapters = _chosen(args.adapter, packaged())
+async def measure(
+    adapter: str = "", *, questions: int, threads: int = 2, seed: int = 1, beside: bool = False
+) -> dict[str, Any]:
+    """Seconds of a plan, cached and cold, and what they were measured with. `adapter` as on the command line."""
+    name, adapters = _chosen(adapter, packaged())
     specialists = [s for s in ROSTER if s.name in adapters]
-    tasks = _tasks(args.questions, specialists, seed=args.seed)
+    tasks = _tasks(questions, specialists, seed=seed)
     began = time.perf_counter()
     async with (
-        LocalModel(BASE, adapters=adapters, threads=args.threads) as model,
-        LocalModel(BASE, merged=adapters[name], slots=MERGED_SLOTS, threads=args.threads) as merged_model,
+        LocalModel(BASE, adapters=adapters, threads=threads) as model,
+        LocalModel(BASE, merged=adapters[name], slots=MERGED_SLOTS, threads=threads) as merged_model,
     ):
-        merges = name == CONDUCTOR and not args.beside
+        merges = name == CONDUCTOR and not beside
         planning = merged_model if merges else model
         bench = Bench(planning, name, (await planning.running()).process.pid, merged=merges)
         start_s = time.perf_counter() - began
@@ -101,8 +106,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         "merged": merges,
         "workers": len(specialists),
         "questions": len(tasks),
-        "threads": args.threads,
-        "writing_threads": writing_threads(args.threads),
+        "threads": threads,
+        "writing_threads": writing_threads(threads),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "start_s": round(start_s, 2),

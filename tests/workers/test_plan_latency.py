@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from benchmarks import plan_latency
+from benchmarks.claims_local import plan_seconds
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Request, conversation
 from dirigent.prompt import trained_planner_messages
 from dirigent.tasks.gym import ROSTER, generate, plan_for
+from dirigent.weights import packaged
 from dirigent.worker import WorkerInfo
 from dirigent.workers.local import prompt_text
 from dirigent.workers.slots import SHARED_CHARS, Slots
@@ -68,3 +70,10 @@ def test_a_process_has_used_some_processor_time() -> None:
     before = plan_latency._cpu_s(os.getpid())
     sum(range(3_000_000))
     assert plan_latency._cpu_s(os.getpid()) >= before >= 0.0
+
+
+async def test_plans_of_the_conductor_that_ships_are_timed(weights_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_latency, "BASE", str(weights_path))
+    cached_s, cold_s = await plan_seconds(packaged()["conductor"], questions=2)
+    assert cached_s > 0.0
+    assert cold_s > 0.0
