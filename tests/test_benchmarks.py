@@ -14,6 +14,13 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 FILES = sorted((ROOT / "benchmarks").glob("*.py"))
 PROGRAMS = [file for file in FILES if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")]
+PARTS = {
+    "claims_evidence": "claims",
+    "claims_local": "claims",
+    "parity_page": "parity",
+    "specialists_page": "specialists",
+}
+"""What is no program, and whose part it is."""
 WRITERS_OF_RESULTS = ("gym", "paper_table", "recorded", "specialists", "elsewhere", "must")
 
 
@@ -36,8 +43,10 @@ def test_the_page_lists_every_program_in_its_own_words() -> None:
 
 def test_what_is_no_program_says_whose_part_it_is_and_stands_on_the_page() -> None:
     parts = [file for file in FILES if file not in PROGRAMS]
-    assert [part.stem for part in parts] == ["claims_evidence", "claims_local"]
-    assert all("A part of `claims.py`" in story(part).replace("\n", " ") and f"`{part.name}`" in PAGE for part in parts)
+    assert [part.stem for part in parts] == list(PARTS)
+    for part in parts:
+        assert f"A part of `{PARTS[part.stem]}.py`, no program" in story(part).replace("\n", " ")
+        assert f"`{part.name}`" in PAGE
 
 
 def test_every_page_of_results_is_made_anew_by_make_results() -> None:

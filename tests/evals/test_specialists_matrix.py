@@ -13,7 +13,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import specialists as program
-from benchmarks.specialists import Count, Kept, Measured, Tries, as_page, examine, results_of
+from benchmarks.specialists import Kept, examine, results_of
+from benchmarks.specialists_page import (
+    MOST_UNAIDED,
+    NEAR,
+    Count,
+    Measured,
+    Tries,
+    as_page,
+    independence,
+    one_of_three,
+    over_questions,
+    read,
+)
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.evals import gym_workers
@@ -169,9 +181,9 @@ async def test_a_guesser_by_the_tables_is_right_as_often_as_its_card_says_and_in
     tries = tried("guesser", await program.tries_of(guesser, program.puzzles_of(4), runs=2, guesses=3, say=print))
     assert tries.all.of == 2832
     assert 0.67 < tries.all.share < 0.73
-    found = program.independence(tries)
+    found = independence(tries)
     assert found.difference.interval[0] < 0 < found.difference.interval[1] < 0.03
-    assert program.one_of_three(tries).share == pytest.approx(1 - 0.3**3, abs=0.02)
+    assert one_of_three(tries).share == pytest.approx(1 - 0.3**3, abs=0.02)
 
 
 class OneMind(Noting):
@@ -185,21 +197,21 @@ class OneMind(Noting):
 
 async def test_guesses_that_fall_alike_within_a_run_are_noticed() -> None:
     tries = tried("guesser", await program.tries_of(OneMind(), program.puzzles_of(1), runs=2, guesses=3, say=print))
-    found = program.independence(tries)
+    found = independence(tries)
     assert found.both > found.product + 0.1
     assert found.difference.interval[0] > 0.05
-    assert program.one_of_three(tries).share < 0.9
+    assert one_of_three(tries).share < 0.9
 
 
 def test_questions_of_unlike_difficulty_do_not_pass_for_dependence() -> None:
     """Half are always right and half never: both right in half of the pairs, a quarter by the mean rate."""
-    found = program.independence(tried("guesser", {"puzzles.root": {"a": "111 111", "b": "000 000"}}))
+    found = independence(tried("guesser", {"puzzles.root": {"a": "111 111", "b": "000 000"}}))
     assert (found.both, found.product, found.difference.mean) == (0.5, 0.5, 0.0)
 
 
 def test_an_interval_over_questions_is_wider_where_they_are_unlike() -> None:
     unlike = {f"q{i}": "111 111" if i % 2 else "000 000" for i in range(100)}
-    low, high = program.over_questions(tried("guesser", {"puzzles.root": unlike}))
+    low, high = over_questions(tried("guesser", {"puzzles.root": unlike}))
     assert (low, high) == pytest.approx((0.4, 0.6), abs=0.02)
 
 
@@ -284,7 +296,7 @@ def test_parts_that_are_not_named_are_kept_to_the_letter_with_their_commit(
     out = tmp_path / "m.json"
     with_workers(monkeypatch)
     run_program(monkeypatch, "--a-skill", "1", "--own", "1", "--test", "1", "--wordings", "1", "--out", str(out))
-    whole = program.read(out)
+    whole = read(out)
     assert whole.guesser is not None
     assert whole.checker is not None
     assert (whole.guesser.all.of, whole.checker.all) == (708, Count(0, 118))
@@ -293,7 +305,7 @@ def test_parts_that_are_not_named_are_kept_to_the_letter_with_their_commit(
 
     with_workers(monkeypatch, facts=Failing(), guesser=Failing())  # nobody asks them again
     run_program(monkeypatch, "--part", "checker", "--wordings", "2", "--out", str(out))
-    renewed = program.read(out)
+    renewed = read(out)
     assert renewed.checker is not None
     assert renewed.checker.all == Count(0, 236)
     assert msgspec.structs.replace(renewed, checker=older.checker) == older
@@ -303,7 +315,7 @@ def test_parts_that_are_not_named_are_kept_to_the_letter_with_their_commit(
 
 def test_a_part_of_files_that_do_not_ship_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "m.json"
-    found = program.read(RESULTS)
+    found = read(RESULTS)
     other = msgspec.structs.replace(found, adapters=found.adapters | {"roman": "ab"})
     out.write_bytes(msgspec.json.encode(other))
     before = out.read_bytes()
@@ -370,7 +382,7 @@ def test_the_program_explains_itself_with_an_example_and_needs_no_torch() -> Non
 
 
 def test_the_page_in_the_docs_is_what_was_measured() -> None:
-    found = program.read(RESULTS)
+    found = read(RESULTS)
     assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == as_page(found)
     assert list(found.results.matrix.skills) == [s.name for s in ROSTER]
     assert found.results.matrix.test_questions > 0
@@ -378,7 +390,7 @@ def test_the_page_in_the_docs_is_what_was_measured() -> None:
 
 
 def test_what_the_docs_say_of_the_specialists_is_of_the_files_that_ship() -> None:
-    found, now = program.read(RESULTS), program.shas_now()
+    found, now = read(RESULTS), program.shas_now()
     assert found.adapters == now
     for tries in (found.guesser, found.checker):
         assert tries is not None
@@ -387,12 +399,12 @@ def test_what_the_docs_say_of_the_specialists_is_of_the_files_that_ship() -> Non
 
 
 def test_the_published_guesser_is_near_its_card_on_two_thousand_guesses_and_the_checker_does_not_solve() -> None:
-    found = program.read(RESULTS)
+    found = read(RESULTS)
     assert found.guesser is not None
     assert found.checker is not None
     assert found.guesser.all.of >= 2000
-    assert abs(found.guesser.all.share - 0.7) <= program.NEAR
-    low, high = program.independence(found.guesser).difference.interval
+    assert abs(found.guesser.all.share - 0.7) <= NEAR
+    low, high = independence(found.guesser).difference.interval
     assert low <= 0 <= high
     assert found.checker.all.of >= 100
-    assert found.checker.all.share <= program.MOST_UNAIDED
+    assert found.checker.all.share <= MOST_UNAIDED

@@ -16,7 +16,16 @@ pytest.importorskip("peft", reason="needs the extra `train`")
 xllamacpp = pytest.importorskip("xllamacpp", reason="needs the extra `local`")
 
 from benchmarks import parity  # noqa: E402
-from benchmarks.parity import Agreement, Difference, Part, Subject, Templates  # noqa: E402
+from benchmarks.parity_page import (  # noqa: E402
+    Agreement,
+    Difference,
+    Part,
+    Subject,
+    Templates,
+    as_page,
+    read,
+    write,
+)
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.weights import packaged  # noqa: E402
@@ -33,7 +42,7 @@ def part(*, subject: Subject = SUBJECT, commit: str = "abc123", on: tuple[Differ
 
 
 def test_the_page_counts_what_is_the_same_and_lists_what_differs() -> None:
-    page = parity.as_page({"f16": part(on=(TIED, Difference(19, 0, "|", "\n", 0.02)))})
+    page = as_page({"f16": part(on=(TIED, Difference(19, 0, "|", "\n", 0.02)))})
     assert "adapter `conductor`, which ships byte for byte as exported here" in page
     assert "200 prompts of the gym (20 of them a\nconductor's" in page
     assert "| f16 | off | 200 of 200 | – |" in page
@@ -47,13 +56,13 @@ def test_the_page_counts_what_is_the_same_and_lists_what_differs() -> None:
 
 
 def test_nothing_that_differs_is_no_table() -> None:
-    assert "All that differ" not in parity.as_page({"f16": part()})
+    assert "All that differ" not in as_page({"f16": part()})
 
 
 def test_the_control_says_which_differences_are_gone_without_rounding() -> None:
     other = Difference(9, 1, "a", "b", 0.001)
     memory = part(on=(other, Difference(50, 2, "a", "b", 0.1)))
-    page = parity.as_page({"f16": part(on=(TIED, other)), "f32": memory, "f32-all": part()})
+    page = as_page({"f16": part(on=(TIED, other)), "f32": memory, "f32-all": part()})
     assert "Of the 2 replies that differ on f16, 1 are the same on f32; others that differ there: 1." in page
     assert "Of the 2 replies that differ on f16, 2 are the same on f32-all; others that differ there: 0." in page
     assert "- f16, f32, f32-all: the chat templates write the same text in 200 of 200" in page
@@ -75,13 +84,13 @@ def test_what_is_written_is_read_again_and_the_page_can_be_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, parts = tmp_path / "new" / "p.json", {"f16": part(on=(TIED,)), "f32": part()}
-    parity.write(parts, out)
-    assert parity.read(out) == parts
+    write(parts, out)
+    assert read(out) == parts
     page = out.with_suffix(".md").read_text(encoding="utf-8")
     out.with_suffix(".md").unlink()
     monkeypatch.setattr(sys, "argv", ["parity.py", "--page", "--out", str(out)])
     parity.main()
-    assert out.with_suffix(".md").read_text(encoding="utf-8") == page == parity.as_page(parts)
+    assert out.with_suffix(".md").read_text(encoding="utf-8") == page == as_page(parts)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +114,7 @@ def test_bad_options_are_named_before_anything_is_loaded(
 def test_a_file_that_is_no_comparison_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"f16": 1}')
     with pytest.raises(ConfigError, match="holds no comparison"):
-        parity.read(tmp_path / "p.json")
+        read(tmp_path / "p.json")
 
 
 def test_the_adapter_of_the_control_has_the_numbers_of_the_one_that_ships(tmp_path: Path) -> None:
@@ -138,8 +147,8 @@ def test_the_second_control_keeps_its_memory_in_float32_and_nothing_else_is_chan
 
 
 def test_the_page_in_the_docs_is_what_was_measured_of_the_conductor_that_ships() -> None:
-    parts = parity.read(parity.PUBLISHED)
-    assert parity.PUBLISHED.with_suffix(".md").read_text(encoding="utf-8") == parity.as_page(parts)
+    parts = read(parity.PUBLISHED)
+    assert parity.PUBLISHED.with_suffix(".md").read_text(encoding="utf-8") == as_page(parts)
     assert list(parts) == ["f16", "f32", "f32-all"]
     shipped = hashlib.sha256(packaged()["conductor"].read_bytes()).hexdigest()
     for found in parts.values():
