@@ -253,18 +253,19 @@ def test_what_no_seed_has_a_case_of_is_told_of_all_their_answers() -> None:
     )
     once = msgspec.structs.replace(none[0][0], value=1 / 181, interval=wilson(1, 181))
     (line,) = over_seeds([[once], *none[1:]])
-    assert (line.n, line.note) == (181, "")
+    assert (line.n, line.note) == (177, "")  # the fewest that any of them answered
     (line,) = over_seeds([none[0], [Claim("broken", must=0.01, at_most=True)]])
     assert (line.n, line.seeds, line.note) == (181, 1, "")
     (points,) = over_seeds([[Claim("gain", "points", 0.0, (0.0, 0.0), n=9)]] * 2)
     assert (points.n, points.note) == (9, "")
 
 
-def test_a_note_stands_behind_the_name_and_is_said_once_for_all_seeds() -> None:
+def test_a_note_stands_behind_the_name_and_says_of_which_seeds_it_is_true() -> None:
     lines = [Claim("a", value=0.5, note=note) for note in ("96 of 100 updates", "", "96 of 100 updates", "80 of 100")]
     (line,) = over_seeds([[line] for line in lines])
-    assert line.note == "96 of 100 updates; 80 of 100"
-    assert "| a (96 of 100 updates; 80 of 100) | 50.0%" in as_table([line])
+    assert line.note == "seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100"
+    assert over_seeds([[lines[0]], [lines[2]]])[0].note == "96 of 100 updates"
+    assert "| a (seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100) | 50.0%" in as_table([line])
     assert over_seeds([[Claim("a", note="open")], [lines[1]]])[0].note == ""  # of what was measured only
 
 

@@ -122,7 +122,7 @@ def _joined(lines: Sequence[Claim]) -> Claim:
     intervals = [line.interval for line in measured if line.interval is not None]
     known = [line.p for line in measured if line.p is not None]
     whole = (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else None
-    n, notes = max(line.n for line in measured), [line.note for line in measured if line.note]
+    n, notes = min(line.n for line in measured), _notes(lines)
     if len(values) > 1 and measured[0].unit == "share" and intervals and not any(values):
         n = sum(line.n for line in measured)
         whole = wilson(0, n)
@@ -135,8 +135,18 @@ def _joined(lines: Sequence[Claim]) -> Claim:
         spread=(min(values), max(values)) if len(values) > 1 else None,
         seeds=len(values),
         p=max(known) if len(known) == len(values) else None,
-        note="; ".join(dict.fromkeys(notes)),
+        note="; ".join(notes),
     )
+
+
+def _notes(lines: Sequence[Claim]) -> list[str]:
+    """What is noted of those that were measured; what is not true of all of them says of which training seeds it is."""
+    measured = [seed for seed, line in enumerate(lines, 1) if line.value is not None]
+    of: dict[str, list[int]] = {}
+    for seed in measured:
+        if note := lines[seed - 1].note:
+            of.setdefault(note, []).append(seed)
+    return [note if seeds == measured else f"seed {' and '.join(map(str, seeds))}: {note}" for note, seeds in of.items()]
 
 
 def _said(value: float, unit: Unit) -> str:
