@@ -2,11 +2,13 @@
 
     python benchmarks/train_step.py recipes/gym-gpu.toml [--steps 12] [--cache graphs] [--start FOLDER] [--json]
     python benchmarks/train_step.py recipes/gym-gpu.toml --workers exact adapters     over tables, then over adapters
+    python benchmarks/train_step.py recipes/gym-gpu.toml --stage 2 --oversample 1     large pools, no plan left out
     python benchmarks/train_step.py recipes/gym-gpu.toml --profile 30      what the last step consists of
 
 Runs the recipe's first steps in a temporary folder, from a shortened warm start or from the sealed one of an earlier
 run (`--start runs/gym-gpu/warm-start`), which is what a fair figure wants: plans of the right length. The first step,
-which captures graphs and fills caches, is shown but not averaged. Rollouts a second is the figure to compare.
+which captures graphs and fills caches, is shown but not averaged. Rollouts a second, all that were drawn and carried
+out, is the figure to compare: a recipe may draw more of them than it learns from (`--oversample`).
 `--workers adapters` has the specialists that ship answer, stacked on the base, in place of the recipe's workers;
 `--stage 2` offers large pools from the first step. Where both kinds of workers are named, both begin at the same start.
 `--profile` also watches the last step and prints the kernels that took most of it; it is slower then, and not averaged.
@@ -63,20 +65,21 @@ def timed(recipe: Recipe, args: argparse.Namespace, *, out: Path, start: Path | 
     mean = {name: round(statistics.mean(step[name] for step in averaged), 3) for name in PARTS}
     if not args.json:
         print(f"workers: {recipe.workers.kind}")
-        print(f"{'seconds':<10}" + "".join(f"{name:>12}" for name in PARTS))
+        print(f"{'seconds':<10}" + "".join(f"{name:>12}" for name in PARTS) + f"{'plans':>12}")
         for number, step in enumerate(steps, 1):
-            print(f"step {number:<5}" + "".join(f"{step[name]:>12.3f}" for name in PARTS))
+            print(f"step {number:<5}" + "".join(f"{step[name]:>12.3f}" for name in PARTS) + f"{step['drawn']:>12,.0f}")
         print(f"{'mean':<10}" + "".join(f"{mean[name]:>12.3f}" for name in PARTS))
-    rollouts = recipe.grpo.prompts * recipe.grpo.rollouts
+    drawn = statistics.mean(step["drawn"] for step in averaged)
     return {
         "recipe": recipe.name,
         "workers": recipe.workers.kind,
         "cache": recipe.grpo.cache,
         "device": device(),
-        "rollouts_a_step": rollouts,
+        "learned_from_a_step": recipe.grpo.prompts * recipe.grpo.rollouts,
+        "drawn_a_step": round(drawn, 1),
         "steps": len(averaged),
         "mean_s": mean,
-        "rollouts_a_second": round(rollouts / mean["total"], 1),
+        "rollouts_a_second": round(drawn / mean["total"], 1),
         "beside_steps_s": round(seconds - sum(step["total"] for step in steps), 1),
         "asked": msgspec.to_builtins(counts[0]) if counts else None,
     }
@@ -111,13 +114,15 @@ def free_memory() -> None:
 
 
 def parts_of(row: dict[str, Any]) -> dict[str, float]:
-    """A step's seconds. What is neither writing nor carrying out is the update: forward, backward, optimiser."""
+    """A step's seconds, and the plans it drew. What is neither writing nor carrying out is the update: forward,
+    backward, optimiser."""
     generation, workers, total = row["sample_seconds"], row["score_seconds"], row["step_seconds"]
     return {
         "generation": generation,
         "workers": workers,
         "update": max(0.0, total - generation - workers),
         "total": total,
+        "drawn": row["plans_drawn"],
     }
 
 
@@ -161,10 +166,8 @@ def watched(kernels: int, *, step: int, updates: int) -> Iterator[None]:
 def shortened(recipe: Recipe, args: argparse.Namespace, *, kind: str) -> Recipe:
     """The same steps over workers of this kind, fewer of them, with nothing measured in between."""
     replace = msgspec.structs.replace
-    sizes = {"prompts": args.prompts, "rollouts": args.rollouts, "minibatch_rows": args.minibatch_rows}
-    changes: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
-    if args.cache is not None:
-        changes["cache"] = args.cache
+    given = {name: getattr(args, name) for name in ("prompts", "rollouts", "minibatch_rows", "oversample", "cache")}
+    changes = {name: value for name, value in given.items() if value is not None}
     grpo = replace(recipe.grpo, steps=args.steps, save_every_steps=args.steps, **changes)
     warm = replace(recipe.warm_start, measure=2)
     if args.start is None:
@@ -200,6 +203,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int)
     parser.add_argument("--rollouts", type=int)
     parser.add_argument("--minibatch-rows", type=int)
+    parser.add_argument("--oversample", type=float, help="plans drawn for each one learned from, after the first stage")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args()
 

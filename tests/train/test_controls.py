@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,27 +12,20 @@ import pytest
 import torch
 
 from dirigent.train.checkpoint import latest
-from dirigent.train.decode import Sample
 from dirigent.train.direct import DirectResult
-from dirigent.train.grpo import load_state
-from dirigent.train.policy import Policy
+from dirigent.train.grpo import Watch, load_state
 from dirigent.train.recipe import (
     BaseSettings,
     DirectRecipe,
-    GrpoSettings,
     PolicySettings,
     Recipe,
     SecondRoundSettings,
     TinySettings,
 )
-from dirigent.train.reward import Scored
-from dirigent.train.rft import imitate, rates, right_lessons
-from dirigent.train.rollouts import Group
+from dirigent.train.rollouts import Group, Rollouts
 from dirigent.train.run import carry_out, train
 from dirigent.train.scorer import open_scorer
-from dirigent.train.sft import SftSettings, completion_loss, with_adapter
-from dirigent.train.tiny import tiny_base
-from dirigent.train.trainer import trainer_arguments
+from dirigent.train.sft import collate, completion_loss
 
 
 def short(recipe: Recipe, *, grpo: dict[str, Any], **changes: Any) -> Recipe:
@@ -43,77 +35,40 @@ def short(recipe: Recipe, *, grpo: dict[str, Any], **changes: Any) -> Recipe:
     return msgspec.structs.replace(recipe, grpo=settings, eval=evals, warm_start=warm, **changes)
 
 
-def group(*, correct: tuple[bool, ...]) -> Group:
-    samples = [Sample([10 + i % 2, 2], [0.0, 0.0]) for i in range(len(correct))]
-    return Group([5, 6], samples, [1.0 if c else 0.1 for c in correct], [Scored(True, c, 1.0) for c in correct])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rows", [8, 1024])
+def test_the_gradient_of_rejection_sampling_is_that_of_imitating_what_was_right(
+    rows: int, tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing to hold it near its start. Every right plan counts as often as it was drawn, wrong ones never."""
+    drawn: list[Group] = []
+    cosines: list[float] = []
+    groups = Rollouts.groups
 
+    def watched(self: Rollouts, *given: Any, **named: Any) -> list[Group]:
+        drawn[:] = groups(self, *given, **named)
+        return drawn
 
-def test_only_right_rollouts_are_imitated_and_equal_ones_once() -> None:
-    assert right_lessons([group(correct=(True, False, True, True))]) == [([5, 6], [10, 2]), ([5, 6], [11, 2])]
-    assert right_lessons([group(correct=(False, False))]) == []
+    def compared(watch: Watch, model: Any) -> None:
+        weights = [p for p in model.parameters() if p.requires_grad]
+        taken = torch.cat([p.grad.flatten() for p in weights])
+        right = [
+            (group.prompt, sample.ids)
+            for group in drawn
+            for sample, one in zip(group.samples, group.scored, strict=True)
+            if one.correct
+        ]
+        assert 0 < len(right) < sum(len(group.samples) for group in drawn)
+        loss = completion_loss(model, *collate(right, pad=watch.policy.tokenizer.pad_token_id, device="cpu"))
+        wanted = torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)])
+        cosines.append(float(torch.nn.functional.cosine_similarity(taken, wanted, dim=0)))
 
-
-def test_imitation_makes_what_it_imitates_likelier_however_it_is_divided() -> None:
-    torch.set_num_threads(1)
-    losses = []
-    for rows in (1, 8):
-        model, tokenizer = tiny_base(["a b c"], settings=TinySettings(hidden=32, heads=2, words=270), seed=1)
-        model = with_adapter(model, "default", SftSettings(rank=4, alpha=8))
-        policy = Policy(model, tokenizer, max_completion_tokens=4)
-        optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-        lessons = [([5, 6, 7], [10, 2]), ([5], [11, 12, 2])]
-        taken = [imitate(policy, lessons, optimiser, rows=rows, clip_norm=1.0) for _ in range(8)]
-        assert taken[-1] < taken[0] - 0.1
-        assert imitate(policy, [], optimiser, rows=rows, clip_norm=1.0) == 0.0
-        losses.append(taken[0])
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-
-
-def test_imitation_takes_up_weights_and_optimiser_where_they_were(tmp_path: Path) -> None:
-    from types import SimpleNamespace
-
-    from dirigent.train import rft
-
-    def opened() -> tuple[Policy, torch.optim.Optimizer]:
-        model, tokenizer = tiny_base(["a b c"], settings=TinySettings(hidden=32, heads=2, words=270), seed=1)
-        return Policy(model, tokenizer, max_completion_tokens=4), torch.optim.AdamW(model.parameters(), lr=1e-2)
-
-    watch: Any = SimpleNamespace(save=lambda folder, step: None)
-    policy, optimiser = opened()
-    imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0)
-    rft._save(tmp_path, 7, policy, optimiser, watch)
-    again, resumed = opened()
-    assert rft._load(tmp_path / "checkpoint-7", again, resumed) == 7
-    assert resumed.state_dict()["state"]
-    for name, weight in again.model.named_parameters():
-        assert torch.equal(weight, policy.model.get_parameter(name)), name
-
-
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
-def test_imitation_has_the_rates_that_grpo_would_have(schedule: Any, tmp_path: Path) -> None:
-    from transformers import get_scheduler
-
-    settings = GrpoSettings(steps=10, schedule=schedule, warmup=0.2, learning_rate=4e-4)
-    args = trainer_arguments(Recipe("x", grpo=settings), out=tmp_path, processes=1)
-    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=args.learning_rate)
-    led = get_scheduler(args.lr_scheduler_type, optimiser, args.get_warmup_steps(10), args.max_steps)
-    rate_at = rates(settings)
-    for step in range(10):
-        assert rate_at(step) == pytest.approx(led.get_last_lr()[0])
-        optimiser.step()
-        led.step()
-    assert rate_at(1) == pytest.approx(2e-4)
-
-
-def test_imitation_of_what_has_no_gradient_in_numbers_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = tiny_base(["a b c"], settings=TinySettings(hidden=32, heads=2, words=270), seed=1)
-    policy = Policy(model, tokenizer, max_completion_tokens=4)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    monkeypatch.setattr("dirigent.train.rft.completion_loss", lambda *given: completion_loss(*given) * math.nan)
-    assert math.isnan(imitate(policy, [([5, 6], [10, 2])], optimiser, rows=1, clip_norm=1.0))
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    monkeypatch.setattr(Rollouts, "groups", watched)
+    monkeypatch.setattr(Watch, "check_gradients", compared)
+    settings = {"prompts": 8, "rollouts": 4, "beta": 0.0, "minibatch_rows": rows}
+    shutil.copytree(warm_folder, tmp_path / "warm-start")
+    train(short(tiny_recipe, grpo=settings, algorithm="rft"), out=tmp_path, quiet=True)
+    assert cosines == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
 @pytest.mark.timeout(600)
@@ -131,11 +86,11 @@ def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
     assert all(result.finished for result in results)
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     again = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
-    names = ("step", "learning_rate", "loss", "imitated")
+    names = ("step", "learning_rate", "loss", "right_kept")
     figures = [[tuple(r[name] for name in names) for r in part if r["kind"] == "train"] for part in (rows, again)]
     assert figures[0] == figures[1]
     assert [rate for _, rate, *_ in figures[0]] == pytest.approx([2e-3 * left / 3 for left in (3, 2, 1)])
-    assert sum(imitated for *_, imitated in figures[0]) > 0
+    assert any(0 < right < 1 for *_, right in figures[0])
     assert len(list((tmp_path / "whole").glob("checkpoint-*"))) == recipe.grpo.keep_checkpoints
 
 

@@ -125,7 +125,6 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "a tiny base knows nothing"),
         ("[reward]\nwrong = 2.0", "rewards must rise"),
         ('[reward]\ncontrol = "shufled"', "shuffled"),
-        ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "samples with torch"),
         ("[grpo]\nupdates = 0", "updates must be 1 or more, not 0"),
         ("[grpo]\nprompts = 64\nupdates = 3", "updates must divide prompts, so that groups stay whole: 64 / 3"),
         ("[second_round]\nshare = 1.0", "from 0 up to 1, not 1"),

@@ -301,7 +301,6 @@ def test_memory_that_is_out_in_the_update_names_the_size_of_its_passes(
 ) -> None:
     shutil.copytree(Path(whole.out) / "warm-start", tmp_path / "warm-start")
     monkeypatch.setattr("dirigent.train.trainer.log_probs_and_entropies", out_of_memory)
-    monkeypatch.setattr("dirigent.train.rft.imitate", out_of_memory)
     with pytest.raises(OutOfMemory) as raised:
         train(msgspec.structs.replace(recipe, algorithm=algorithm), out=tmp_path, quiet=True)
     assert str(raised.value) == (

@@ -141,12 +141,12 @@ def _joined(lines: Sequence[Claim]) -> Claim:
 
 def _notes(lines: Sequence[Claim]) -> list[str]:
     """What is noted of those that were measured; what is not true of all of them says of which training seeds it is."""
-    measured = [seed for seed, line in enumerate(lines, 1) if line.value is not None]
-    of: dict[str, list[int]] = {}
-    for seed in measured:
-        if note := lines[seed - 1].note:
-            of.setdefault(note, []).append(seed)
-    return [note if seeds == measured else f"seed {' and '.join(map(str, seeds))}: {note}" for note, seeds in of.items()]
+    measured = {seed: line.note for seed, line in enumerate(lines, 1) if line.value is not None}
+    found = []
+    for note in dict.fromkeys(note for note in measured.values() if note):
+        seeds = [str(seed) for seed, other in measured.items() if other == note]
+        found.append(note if len(seeds) == len(measured) else f"seed {' and '.join(seeds)}: {note}")
+    return found
 
 
 def _said(value: float, unit: Unit) -> str:

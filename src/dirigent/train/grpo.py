@@ -33,6 +33,7 @@ from dirigent.train.sft import plain_inputs
 from dirigent.train.trainer import make_trainer
 
 STATE_FILE = "dirigent.json"
+"""The first process's; further ones have their number in it, as each draws rows of its own."""
 
 
 class TrainState(msgspec.Struct, frozen=True):
@@ -68,7 +69,7 @@ class Watch:
     """Follows a run from outside: records it, measures it, turns what was measured into what is asked next.
 
     It ends the run at its deadline (on the monotonic clock), at a collapse, and where somebody else has set `stop`.
-    With a checkpoint to resume from, it and its rollouts go on where they were.
+    With a checkpoint to resume from, it and its rollouts go on where they were. Every process has one.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class Watch:
         stop: Stop,
         deadline: float | None = None,
         resume_from: Path | None = None,
+        process: int = 0,
     ) -> None:
-        state = TrainState() if resume_from is None else load_state(resume_from)
+        state = TrainState() if resume_from is None else load_state(resume_from, process=process)
         self.recipe = recipe
         self.policy = policy
         self.scorer = scorer
@@ -97,6 +99,7 @@ class Watch:
         self._dev = dev
         self._ceiling = ceiling
         self._deadline = deadline
+        self._process = process
         self._collapse = Collapse(state=state.collapse)
         self._last_dev = dict(state.dev)
         self._step_began = time.monotonic()
@@ -123,8 +126,7 @@ class Watch:
         if bad:
             for parameter in model.parameters():
                 parameter.grad = None  # with a gradient of 0 the optimiser would still move on by what it remembers
-        metrics = self.rollouts.metrics  # new with every draw
-        metrics["bad_gradients"] = max(metrics.get("bad_gradients", 0.0), float(bad))
+        note_gradients(self.rollouts.metrics, bad=bad)
 
     def end_step(self, step: int) -> None:
         """Look at the step that was just taken; `stop` says afterwards whether it was the last."""
@@ -168,8 +170,12 @@ class Watch:
         self.progress.show(step, self.rollouts.metrics | {"step_seconds": self._step_seconds}, seconds_left=left)
 
     def save(self, folder: Path, step: int) -> None:
-        """Make the checkpoint that was just written count; only then do older ones go."""
-        write_durably(folder / STATE_FILE, msgspec.json.encode(self.state()))
+        """Make the checkpoint that was just written count, once every process has added what it remembers; only then
+        do older ones go."""
+        write_durably(state_file(folder, self._process), msgspec.json.encode(self.state()))
+        agreed("")
+        if self._process:
+            return
         seal(folder, step=step)
         prune(folder.parent, keep=self.recipe.grpo.keep_checkpoints)
 
@@ -191,6 +197,10 @@ class Watch:
             def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
                 watch.check_gradients(model)
 
+            def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+                # DeepSpeed keeps gradients to itself, looks at them itself, and steps over bad ones.
+                note_gradients(watch.rollouts.metrics, bad=bool(optimizer.step_was_skipped))
+
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
                 if state.global_step % updates:
                     return control
@@ -206,9 +216,8 @@ class Watch:
                     watch.log(state.global_step // updates, logs)
 
             def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                if state.is_world_process_zero:
-                    step = state.global_step // updates
-                    watch.save(Path(args.output_dir) / f"{PREFIX}{step}", step)
+                step = state.global_step // updates
+                watch.save(Path(args.output_dir) / f"{PREFIX}{step}", step)
 
         return Following()
 
@@ -225,5 +234,16 @@ def agreed(reason: str) -> str:
     return next((one for one in said if one), "")
 
 
-def load_state(folder: Path) -> TrainState:
-    return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainState)
+def note_gradients(metrics: dict[str, float], *, bad: bool) -> None:
+    """In the metrics of a draw, which are new with every one: whether those of any of its updates were bad."""
+    metrics["bad_gradients"] = max(metrics.get("bad_gradients", 0.0), float(bad))
+
+
+def state_file(folder: Path, process: int) -> Path:
+    return folder / (STATE_FILE if not process else STATE_FILE.replace(".", f"-{process}."))
+
+
+def load_state(folder: Path, *, process: int = 0) -> TrainState:
+    """What a process remembered; one that was not there goes on from what the first did."""
+    file = state_file(folder, process)
+    return msgspec.json.decode((file if file.exists() else folder / STATE_FILE).read_bytes(), type=TrainState)

@@ -27,6 +27,7 @@ from dirigent.train.passes import computed_by
 from dirigent.train.recipe import BaseSettings, Recipe
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import SftSettings, plain_inputs, save_adapter
+from dirigent.train.shards import Gather
 
 ADAPTER = "default"
 """PEFT's name for the adapter that is trained; TRL knows it by no other."""
@@ -58,6 +59,22 @@ class Policy:
         self._cache = cache
         self._graphs = Graphs()
         self._quicker: Halved | Merged = Merged() if merge and hasattr(model, "peft_config") else Halved()
+        self.gather: Gather | None = None
+        """How weights are brought together that are shared out over processes; None: they are all here."""
+        self._gathered = False
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, every weight is here to be read. All processes enter together; inside another it does nothing."""
+        if self.gather is None or self._gathered:
+            yield
+            return
+        with self.gather():
+            self._gathered = True
+            try:
+                yield
+            finally:
+                self._gathered = False
 
     def write(self, rows: Sequence[Row], *, group: int, seed: int | None, temperature: float = 1.0) -> Written:
         """`group` plans for each row, sampled; greedy where there is no seed."""
@@ -70,8 +87,10 @@ class Policy:
             cache=self._cache,
         )
         seeds = group_seeds(seed, prompts=len(prompts), group=group)
-        with self._quicker.weights(self.model):
-            samples = decode(self.model, prompts, seeds_PG=seeds, settings=settings, graphs=self._graphs)
+        # What was captured reads weights where they were; gathered ones lie elsewhere every time.
+        graphs = self._graphs if self.gather is None else None
+        with self.whole(), self._quicker.weights(self.model):
+            samples = decode(self.model, prompts, seeds_PG=seeds, settings=settings, graphs=graphs)
         return self.decoded(prompts, samples)
 
     def prompts(self, rows: Sequence[Row]) -> list[list[int]]:

@@ -137,7 +137,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int = 1
     """Optimiser steps for each draw of rollouts, each over its share of the groups; several are held near the policy
     that drew them by the clipped ratio (`epsilon`). A step, wherever steps are counted, is one draw with all of its
-    updates; only the rate moves with each of them. `rft` takes one whatever this says."""
+    updates; only the rate moves with each of them."""
     minibatch_rows: int = 1024
     """Rows of one forward and backward pass on one process; gradients add up over a whole update."""
     share_prompts: bool = True
@@ -248,7 +248,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: PolicySettings = PolicySettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     algorithm: Literal["grpo", "rft"] = "grpo"
-    """GRPO, or as a control rejection-sampling fine-tuning: imitate the right rollouts, as many drawn as for GRPO."""
+    """GRPO, or as a control rejection-sampling fine-tuning: the right rollouts are imitated, of as many as GRPO draws,
+    and held near the start as strongly; nothing is learned from the others."""
     grpo: GrpoSettings = GrpoSettings()
     rows: RowSettings = RowSettings()
     second_round: SecondRoundSettings = SecondRoundSettings()
@@ -263,8 +264,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('warm_start.adapter is a start of its own: set lessons = "none" and policy.rank')
         if self.policy.rank == 0 and self.workers.kind == "adapters":
             raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
-        if self.algorithm == "rft" and self.grpo.sampler == "vllm":
-            raise ValueError('algorithm = "rft" samples with torch; set grpo.sampler = "torch"')
         if self.second_round.share and (self.tasks.file or self.tasks.dialect != "lines"):
             raise ValueError("second_round rows are the gym's, in the lines dialect; set second_round.share = 0")
 

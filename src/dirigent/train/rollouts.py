@@ -1,6 +1,6 @@
 """Rollouts: rows drawn, a group of plans sampled for each, carried out, scored; groups that teach nothing replaced.
 
-What both ways of training learn from: `grpo.py` compares the rollouts of a group, `rft.py` imitates the right ones.
+What training learns from: it compares the rollouts of a group or, as a control, imitates those that were right.
 Every draw has a seed of its own, so a step can be drawn again exactly. Knows nothing of optimisers.
 """
 
@@ -41,6 +41,8 @@ class Rollouts:
         self.second = SecondRounds(recipe.second_round, recipe.rows, seed=recipe.seed)
         # Tasks from a file have a test of their own.
         self._held_out = None if recipe.tasks.file else held_out()
+        self.right: list[float] = []
+        """1 for each rollout that was handed over last and was right, 0 for any other."""
         self.metrics: dict[str, float] = {}
         """Of the present step, over the rows drawn first: those drawn to replace others are not typical."""
 
@@ -54,6 +56,8 @@ class Rollouts:
         """TRL's `rollout_func`: as many rows as it asks for, and their rewards as one more column."""
         step = int(trainer.state.global_step) // self.recipe.grpo.updates
         chosen = self.groups(len(prompts) // self.recipe.grpo.rollouts, step=step, trainer=trainer)
+        self.right = [float(one.correct) for group in chosen for one in group.scored]
+        self.metrics["right_kept"] = sum(self.right) / len(self.right)
         scale = scale_at(self.recipe.grpo.scale, self.lambda_(step))
         return {
             "prompt_ids": [group.prompt for group in chosen for _ in group.samples],
@@ -67,10 +71,12 @@ class Rollouts:
         settings = self.recipe.grpo
         kept: list[Group] = []
         spare: list[Group] = []
+        drawn = 0
         ask_for, seconds = self._at_first(wanted), {"sample_seconds": 0.0, "score_seconds": 0.0}
         for turn in range(1 + settings.refills):
             with within_memory("while plans were sampled and carried out", advice=smaller_batches(settings)):
                 groups = self._groups(ask_for, step=step, turn=turn, trainer=trainer, seconds=seconds)
+            drawn += sum(len(group.samples) for group in groups)
             sifted = sift([group.rewards for group in groups], wanted=wanted - len(kept))
             kept += [groups[i] for i in sifted.keep]
             spare += [groups[i] for i in sifted.dropped]
@@ -78,6 +84,7 @@ class Rollouts:
             if not ask_for or len(kept) >= settings.refill_below * wanted:
                 break
         self.metrics |= {**seconds, "groups_kept": len(kept) / wanted, "lambda": self.lambda_(step)}
+        self.metrics["plans_drawn"] = float(drawn)
         # Too few even so: groups without variance fill the batch, and move nothing.
         return (kept + spare)[:wanted]
 

@@ -28,6 +28,7 @@ from dirigent.train.checkpoint import latest, sealed_step, write_durably
 from dirigent.train.folder import Claim, claim, claim_unchanged, default_folder
 from dirigent.train.memory import OutOfMemory, within_memory
 from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
+from dirigent.train.shards import refuse_unfit, take_own_device
 from dirigent.worker import Worker
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def train(
     began = time.monotonic()
     process = int(os.environ.get("RANK", "0"))
     quieten()
+    refuse_unfit(recipe)
+    take_own_device()
     without_cudnn_attention()
     claimed = claim(recipe, out, resume=resume, process=process)
     from dirigent.train.grpo import Stop
@@ -187,9 +190,10 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
     ):
         policy = _warm_started(recipe, base, part)
         learned = _learned(recipe, policy, scorer, part)
-        if not part.process:
-            export(policy, part.out / "adapter")
-            learned = msgspec.structs.replace(learned, no_gguf=_left_as_peft(recipe, policy, part.out))
+        with policy.whole():
+            if not part.process:
+                export(policy, part.out / "adapter")
+                learned = msgspec.structs.replace(learned, no_gguf=_left_as_peft(recipe, policy, part.out))
     return learned
 
 
@@ -242,7 +246,6 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
     """Measure the policy as it starts, then train it, in place; with no steps to take it stays as it starts."""
     from dirigent.train.grpo import Watch, train_policy
     from dirigent.train.policy import measure
-    from dirigent.train.rft import train_by_imitation
     from dirigent.train.rows import dev_rows, training_rows
     from dirigent.train.scorer import ceiling
     from dirigent.train.warmstart import measure_start
@@ -259,11 +262,10 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
         return _Learned(msgspec.structs.asdict(start), measure(policy, scorer, dev), most)
     watch = Watch(
         recipe, policy, scorer, rows=rows, dev=dev, ceiling=1.0 if most is None else most, progress=part.progress,
-        stop=part.stop, deadline=part.deadline, resume_from=resume_from,
+        stop=part.stop, deadline=part.deadline, resume_from=resume_from, process=part.process,
     )  # fmt: skip
-    learn = train_by_imitation if recipe.algorithm == "rft" else train_policy
     with within_memory("in the update", advice=_smaller_passes(recipe.grpo)):
-        state = learn(watch, out=part.out, resume_from=resume_from)
+        state = train_policy(watch, out=part.out, resume_from=resume_from)
     return _Learned(msgspec.structs.asdict(start), state.dev, most)
 
 

@@ -18,7 +18,8 @@ K branches of a batch, N completion tokens of a batch, F tokens of a flat row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -77,11 +78,12 @@ def log_probs_and_entropies(
     completion_tokens: int,
     sums: Sums | None = None,
     kernels: Kernels | None = None,
+    most_tokens: float = MOST_TOKENS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of every completion token, [B, C], zero where a completion is padded; by TRL's own head.
 
     `sums` are those of an adapter that is not learned from, kept from one call to the next. `kernels` lay tokens flat
-    whatever the device.
+    whatever the device. `most_tokens` are those of one pass.
     """
     rows, device = len(input_ids_BT), input_ids_BT.device
     logps_BC = torch.zeros(rows, completion_tokens, device=device)
@@ -92,7 +94,7 @@ def log_probs_and_entropies(
     if recomputes(model) or not all(map(_branches_off, found)):
         flat = None
     with quick_passes(model, sums=sums):
-        for batch in like_lengths(found, padded=flat is None):
+        for batch in like_lengths(found, most_tokens=most_tokens, padded=flat is None):
             outputs, index_4N = (
                 _padded_pass(model, batch, device) if flat is None else _flat_pass(model, batch, device, flat)
             )
@@ -101,6 +103,26 @@ def log_probs_and_entropies(
             if outputs.entropy is not None:  # TRL's head has none for a reference with weights of its own
                 entropies_BC = entropies_BC.index_put(at, outputs.entropy[packed_at].to(entropies_BC.dtype))
     return logps_BC, entropies_BC
+
+
+def in_equal_passes(
+    read: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    input_ids_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    rows: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, one pass for so many rows however long they are; None: for all of them.
+
+    Where weights are shared out over processes, each pass brings them together, so all processes have to make as many.
+    """
+    size = rows or len(input_ids_BT)
+    passes = [
+        read(ids, mask, most_tokens=math.inf)
+        for ids, mask in zip(input_ids_BT.split(size), mask_BT.split(size), strict=True)
+    ]
+    logps, entropies = zip(*passes, strict=True)
+    return torch.cat(logps), torch.cat(entropies)
 
 
 def _padded_pass(model: Any, batch: Sequence[Shared], device: Any) -> tuple[Any, torch.Tensor]:
@@ -142,7 +164,7 @@ def sequences(input_ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, completion_t
 
 
 def like_lengths(
-    all_sequences: Sequence[Shared], *, most_tokens: int = MOST_TOKENS, padded: bool = True
+    all_sequences: Sequence[Shared], *, most_tokens: float = MOST_TOKENS, padded: bool = True
 ) -> Iterator[list[Shared]]:
     """Shortest first, as many at a time as stay within the bound, padding counted where there is some; one too long
     stands alone."""

@@ -4,8 +4,8 @@ The dataset TRL is given only counts: `rollouts.py` draws the real rows, because
 and because groups without variance are replaced before TRL ever sees them.
 
 What is changed of TRL, in subclasses made on call because importing it takes seconds: which adapter a checkpoint holds,
-what it is called, whose rate counts after one was read, that groups stay whole where a draw is divided, and that a
-group's prompt is read once. Knows nothing of rewards or curricula.
+what it is called, whose rate counts after one was read, that groups stay whole where a draw is divided, that a
+group's prompt is read once, and for one control what a plan counts. Knows nothing of rewards or curricula.
 
 TRL and transformers count updates. Everybody else counts draws, and nothing is saved or ended but after a whole one, so
 TRL's own place within a draw, which no checkpoint has, is always its beginning.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from dirigent.train.passes import Sums
 from dirigent.train.policy import ADAPTER, Policy
 from dirigent.train.recipe import GrpoSettings, Recipe
 from dirigent.train.rollouts import Rollouts
-from dirigent.train.shared_prompts import log_probs_and_entropies
+from dirigent.train.shards import gathering, is_shared_out
+from dirigent.train.shared_prompts import in_equal_passes, log_probs_and_entropies
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is called experimental; TRL is pinned for it
 
@@ -38,6 +40,8 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
 
     args = trainer_arguments(recipe, out=out)
     kind = _resuming_trainer(policy, rate=recipe.grpo.learning_rate, updates=recipe.grpo.updates)
+    if recipe.algorithm == "rft":
+        kind = _imitating(kind, rollouts)
     if args.steps_per_generation > 1:
         kind = _keeping_groups_whole(kind)
     if recipe.grpo.share_prompts and policy.model.config._attn_implementation == "sdpa":
@@ -48,11 +52,27 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
         args=args,
         train_dataset=_counting_rows(recipe.grpo.prompts),
         processing_class=policy.tokenizer,
-        rollout_func=rollouts.sample,
+        rollout_func=_reading_weights(policy, rollouts) if _writes_with_torch(recipe) else rollouts.sample,
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
+    policy.gather = gathering(trainer)
     return trainer
+
+
+def _writes_with_torch(recipe: Recipe) -> bool:
+    """Whether rollouts read the policy's own weights, not only vLLM's copy."""
+    return recipe.grpo.sampler == "torch" or recipe.second_round.share > 0
+
+
+def _reading_weights(policy: Policy, rollouts: Rollouts) -> Any:
+    """The rollouts of a draw, with the weights brought together once for it: processes refill differently often."""
+
+    def sample(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        with policy.whole():
+            return rollouts.sample(prompts, trainer)
+
+    return sample
 
 
 def _resuming_trainer(policy: Policy, *, rate: float, updates: int) -> Any:
@@ -76,6 +96,7 @@ def _resuming_trainer(policy: Policy, *, rate: float, updates: int) -> Any:
                 self.accelerator.wait_for_everyone()  # each process writes a part
                 if self.args.should_save:
                     name_by_draw(Path(self.args.output_dir), update=self.state.global_step, updates=updates)
+                self.accelerator.wait_for_everyone()  # and adds to it what it remembers, under that name
 
         def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
             if hasattr(policy.model, "peft_config"):
@@ -112,6 +133,21 @@ def set_rate(schedule: Any, rate: float) -> None:
     schedule._last_lr = [rate * factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
     for group, now in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
         group["initial_lr"], group["lr"] = rate, now
+
+
+def _imitating(kind: Any, rollouts: Rollouts) -> Any:
+    """The same trainer, but that a right plan counts 1 and any other 0, however the rest of its group did.
+
+    The gradient is that of imitating the right plans, as often as they were drawn; nothing is learned from the others.
+    """
+
+    class Imitating(kind):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            drawn = super()._generate_and_score_completions(inputs)
+            drawn["advantages"] = drawn["advantages"].new_tensor(rollouts.right)
+            return drawn
+
+    return Imitating
 
 
 def _keeping_groups_whole(kind: Any) -> Any:
@@ -152,16 +188,26 @@ def _sharing_prompts(kind: Any) -> Any:
 
     class SharingPrompts(kind):  # type: ignore[misc]
         def _get_per_token_logps_and_entropies(
-            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **options: Any
+            self,
+            model: Any,
+            input_ids: Any,
+            attention_mask: Any,
+            logits_to_keep: int,
+            batch_size: int | None = None,
+            **options: Any,
         ) -> tuple[Any, Any, Any]:
+            unwrapped = self.accelerator.unwrap_model(model)
+            read = partial(
+                log_probs_and_entropies,
+                model,
+                completion_tokens=logits_to_keep,
+                sums=reference if measures_reference(unwrapped) else None,
+            )
             with self.accelerator.autocast():
-                logps, entropies = log_probs_and_entropies(
-                    model,
-                    input_ids,
-                    attention_mask,
-                    completion_tokens=logits_to_keep,
-                    sums=reference if measures_reference(self.accelerator.unwrap_model(model)) else None,
-                )
+                if is_shared_out(self.accelerator):
+                    logps, entropies = in_equal_passes(read, input_ids, attention_mask, rows=batch_size)
+                else:
+                    logps, entropies = read(input_ids, attention_mask)
             return logps, entropies, None
 
     return SharingPrompts
@@ -247,14 +293,9 @@ def _optimising(settings: GrpoSettings) -> dict[str, Any]:
     return {
         "max_steps": updates,
         "learning_rate": settings.learning_rate,
-        "lr_scheduler_type": schedule_name(settings),
+        "lr_scheduler_type": "constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         "warmup_steps": round(settings.warmup * updates),
         "weight_decay": 0.0,
         "max_grad_norm": settings.clip_norm,
         "gradient_checkpointing": settings.gradient_checkpointing,
     }
-
-
-def schedule_name(settings: GrpoSettings) -> str:
-    """The schedule as transformers calls it."""
-    return "constant_with_warmup" if settings.schedule == "constant" else settings.schedule
