@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
@@ -53,12 +54,14 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "gym-gpu.toml"
 
 
 def test_workers_are_those_named_and_only_tables_are_misled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["train_step.py", str(RECIPE), "--workers", "exact", "adapters", "--stage", "2"])
+    given = ["--workers", "exact", "adapters", "--stage", "2", "--oversample", "1"]
+    monkeypatch.setattr("sys.argv", ["train_step.py", str(RECIPE), *given])
     args, recipe = program.arguments(), load_conductor(RECIPE)
     exact, adapters = (program.shortened(recipe, args, kind=kind) for kind in args.workers)
     assert exact.workers == recipe.workers
     assert adapters.workers == WorkerSettings("adapters", adapters=("packaged",))
     assert exact.rows.first_stage == adapters.rows.first_stage == 2
+    assert exact.grpo == msgspec.structs.replace(exact.grpo, oversample=1.0) != recipe.grpo
     assert (adapters.grpo.prompts, adapters.grpo.rollouts) == (recipe.grpo.prompts, recipe.grpo.rollouts)
 
 
@@ -73,7 +76,7 @@ def test_both_kinds_begin_at_the_same_start_and_are_told_apart(
         (out / "warm-start" / "fitted").touch()
         workers_s = {"exact": 0.25, "adapters": 0.5}[recipe.workers.kind]
         seconds = {"sample_seconds": 1.0, "score_seconds": workers_s, "step_seconds": 2.0 + workers_s}
-        rows = [{"kind": "train", "step": step, **seconds} for step in (1, 2, 3)]
+        rows = [{"kind": "train", "step": n, "plans_drawn": 1024 * n, **seconds} for n in (1, 2, 3)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     monkeypatch.setattr(program, "train", stand_in)
@@ -85,6 +88,10 @@ def test_both_kinds_begin_at_the_same_start_and_are_told_apart(
     assert [one["workers"] for one in found] == ["exact", "adapters"]
     parts = {"generation": 1.0, "workers": 0.25, "update": 1.0, "total": 2.25}
     assert [one["mean_s"] for one in found] == [parts, parts | {"workers": 0.5, "total": 2.5}]
+    # Without the first step, of what was drawn: more than is learned from.
+    assert [one["drawn_a_step"] for one in found] == [2560, 2560]
+    assert [one["rollouts_a_second"] for one in found] == [round(2560 / 2.25, 1), 1024]
+    assert found[0]["learned_from_a_step"] == 1024
     assert starts == [False, True]
 
 
