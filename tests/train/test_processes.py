@@ -99,6 +99,7 @@ def test_a_run_of_two_processes_is_cut_and_resumed_to_the_weights_of_an_unbroken
     whole = run_of_two(tmp_path / "recipe.json", tmp_path / "whole")
     cut = run_of_two(tmp_path / "recipe.json", tmp_path / "cut", seconds="0")
     assert [one["step"] for one in (*whole, *cut)] == [2, 2, 1, 1]
+    assert whole[1]["gguf"] == "", "the first process exports"
     run_of_two(tmp_path / "recipe.json", tmp_path / "cut")
     weights = [(tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert weights[0] == weights[1]

@@ -36,12 +36,12 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 # --- the way a process was launched ---
 
 
-@pytest.mark.parametrize(("rank", "taken"), [("1", [1]), (None, [])])
-def test_each_process_takes_the_gpu_of_its_number_and_one_alone_leaves_it_as_it_is(
-    rank: str | None, taken: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("rank", "gpus", "taken"), [("1", True, [1]), (None, True, []), ("1", False, [])])
+def test_each_process_takes_the_gpu_of_its_number_where_there_are_several_and_gpus(
+    rank: str | None, gpus: bool, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", seen.append)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if rank is not None:
@@ -50,21 +50,20 @@ def test_each_process_takes_the_gpu_of_its_number_and_one_alone_leaves_it_as_it_
     assert seen == taken
 
 
-def test_without_a_gpu_there_is_none_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    take_own_device()
-
-
 def launched(monkeypatch: pytest.MonkeyPatch, *, installed: bool = True, **settings: str) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(f"ACCELERATE_{name}", value)
     monkeypatch.setattr(shards, "find_spec", lambda name: object() if installed else None)
 
 
-def test_the_papers_recipe_fits_the_papers_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_recipe_fits_the_papers_launch_because_it_trains_all_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     launched(monkeypatch, USE_DEEPSPEED="true", DEEPSPEED_ZERO_STAGE="3")
-    refuse_unfit(load_conductor(RECIPES / "paper-7b.toml"))
+    recipe = load_conductor(RECIPES / "paper-7b.toml")
+    refuse_unfit(recipe)
+    with pytest.raises(ConfigError, match=r"policy\.rank is 8"):
+        refuse_unfit(msgspec.structs.replace(recipe, policy=PolicySettings(rank=8)))
 
 
 def test_what_a_launch_cannot_carry_out_is_said_before_anything_is_loaded(

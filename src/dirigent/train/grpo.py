@@ -173,7 +173,7 @@ class Watch:
         """Make the checkpoint that was just written count, once every process has added what it remembers; only then
         do older ones go."""
         write_durably(state_file(folder, self._process), msgspec.json.encode(self.state()))
-        agreed("")
+        agreed("")  # comes back once all of them have written
         if self._process:
             return
         seal(folder, step=step)

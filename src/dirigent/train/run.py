@@ -284,7 +284,7 @@ def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -
         steps=recipe.grpo.steps,
         stopped=part.stop.reason,
         adapter=str(part.out / "adapter"),
-        gguf="" if learned.no_gguf else str(part.out / GGUF_FILE),
+        gguf="" if learned.no_gguf or part.process else str(part.out / GGUF_FILE),
         no_gguf=learned.no_gguf,
         start=learned.start,
         dev=learned.dev,
