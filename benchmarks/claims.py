@@ -6,12 +6,12 @@
     python benchmarks/claims.py --join seed1.json seed2.json seed3.json --out docs/results/claims.json
 
 An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the folder of a finished run, which
-brings its warm start along. Controls join with --right-plans, --rejection, --format-only, --shuffled and --direct.
-torch measures everything on whatever device it finds; --local N and --latency N add what the files do through llama.cpp
-on this CPU, now or, with --add, to a table that was measured on another machine. --add also reads what the run's folder
-says and the table does not; with --elsewhere it asks the questions again that are not the generator's. What was not
-measured is a line that says so. Writes JSON and Markdown; --join makes one table of several training seeds, mean and
-spread. --metrics keeps a run's curves beside the table, for the docs to draw.
+brings its warm start along. Controls join with --right-plans, --rejection, --online-rejection, --format-only,
+--shuffled and --direct. torch measures everything on whatever device it finds; --local N and --latency N add what the
+files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on another machine. --add also
+reads what the run's folder says and the table does not; with --elsewhere it asks the questions again that are not the
+generator's. What was not measured is a line that says so. Writes JSON and Markdown; --join makes one table of several
+training seeds, mean and spread. --metrics keeps a run's curves beside the table, for the docs to draw.
 """
 
 from __future__ import annotations
@@ -62,12 +62,15 @@ FORMERLY = {"warm start: valid plans": "warm start, greedy: valid plans"}
 CONTROL_LINES = {
     "direct": "(a)",
     "right-plans": "(b)",
-    "rejection": "(c)",
+    "rejection": "(c) RL over rejection",
+    "online-rejection": "(c) RL over online",
     "format-only": "(d) format-only",
     "shuffled": "(d) shuffled",
 }
 """Role -> how its line begins."""
-ROLES = ("conductor", "warm-start", "right-plans", "rejection", "format-only", "shuffled", "direct")
+ROLES = (
+    "conductor", "warm-start", "right-plans", "rejection", "online-rejection", "format-only", "shuffled", "direct",
+)  # fmt: skip
 
 
 class Table(msgspec.Struct, frozen=True):

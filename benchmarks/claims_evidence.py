@@ -60,7 +60,7 @@ from dirigent.train.workers import ExactWorkers, load_workers
 from dirigent.worker import Worker
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"
-PLAN_CONTROLS = ("right-plans", "rejection", "format-only", "shuffled")
+PLAN_CONTROLS = ("right-plans", "rejection", "online-rejection", "format-only", "shuffled")
 """Controls that write plans."""
 DIRECT = "direct"
 """The control that answers questions itself."""

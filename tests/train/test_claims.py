@@ -126,6 +126,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
             ceiling=ones,
             warm_start=start,
             rejection=half,
+            online_rejection=ones,
             format_only=half,
             shuffled=ones,
             local=dict.fromkeys(ones, 0.99),
@@ -135,6 +136,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
         )
     )
     assert find(table, CERTAIN).verdict == "met"
+    assert find(table, "(c) RL over online rejection sampling, equal rollouts").value == 0.0
     assert find(table, "(d) format-only reward, gain").value == pytest.approx(0.0)
     assert find(table, "(d) shuffled reward, gain").verdict == "MISSED"
     assert find(table, "shipped files on CPU, 4-bit base, over torch").verdict == "met"

@@ -36,9 +36,9 @@ def short(recipe: Recipe, *, grpo: dict[str, Any], **changes: Any) -> Recipe:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rows", [8, 1024])
+@pytest.mark.parametrize(("algorithm", "rows"), [("online_rft", 8), ("online_rft", 1024), ("rft", 8)])
 def test_the_gradient_of_rejection_sampling_is_that_of_imitating_what_was_right(
-    rows: int, tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, rows: int, tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing to hold it near its start. Every right plan counts as often as it was drawn, wrong ones never."""
     drawn: list[Group] = []
@@ -67,15 +67,48 @@ def test_the_gradient_of_rejection_sampling_is_that_of_imitating_what_was_right(
     monkeypatch.setattr(Watch, "check_gradients", compared)
     settings = {"prompts": 8, "rollouts": 4, "beta": 0.0, "minibatch_rows": rows}
     shutil.copytree(warm_folder, tmp_path / "warm-start")
-    train(short(tiny_recipe, grpo=settings, algorithm="rft"), out=tmp_path, quiet=True)
+    train(short(tiny_recipe, grpo=settings, algorithm=algorithm), out=tmp_path, quiet=True)
     assert cosines == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
+def weights_of(model: Any) -> list[float]:
+    """A figure of every weight that is trained."""
+    return [float(weight.detach().double().square().sum()) for weight in model.parameters() if weight.requires_grad]
+
+
 @pytest.mark.timeout(600)
-def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
-    tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path
+@pytest.mark.parametrize("algorithm", ["rft", "online_rft"])
+def test_rollouts_are_drawn_from_the_start_or_from_what_was_learned_by_then(
+    algorithm: str, tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = short(tiny_recipe, grpo={"steps": 3, "save_every_steps": 1, "schedule": "linear"}, algorithm="rft")
+    """The second part of a run too, whose policy comes from a checkpoint."""
+    written_with: list[list[float]] = []
+    updated: list[list[float]] = []
+    groups = Rollouts.groups
+
+    def watched(self: Rollouts, *given: Any, **named: Any) -> list[Group]:
+        written_with.append(weights_of(self.policy.model))
+        return groups(self, *given, **named)
+
+    monkeypatch.setattr(Rollouts, "groups", watched)
+    monkeypatch.setattr(Watch, "check_gradients", lambda self, model: updated.append(weights_of(model)))
+    shutil.copytree(warm_folder, tmp_path / "warm-start")
+    settings = {"steps": 3, "prompts": 8, "rollouts": 4, "save_every_steps": 1}
+    recipe = short(tiny_recipe, grpo=settings, algorithm=algorithm)
+    assert train(recipe, out=tmp_path, seconds=0.0, quiet=True).step == 1
+    assert train(recipe, out=tmp_path, resume=True, quiet=True).finished
+    start, *later = updated
+    assert start not in later
+    assert later[0] != later[1]
+    assert written_with == ([start] * 3 if algorithm == "rft" else updated)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("algorithm", ["rft", "online_rft"])
+def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
+    algorithm: str, tmp_path: Path, tiny_recipe: Recipe, warm_folder: Path
+) -> None:
+    recipe = short(tiny_recipe, grpo={"steps": 3, "save_every_steps": 1, "schedule": "linear"}, algorithm=algorithm)
     results = []
     for name in ("whole", "cut"):
         shutil.copytree(warm_folder, tmp_path / name / "warm-start")

@@ -295,7 +295,7 @@ def test_memory_that_is_out_while_plans_are_sampled_names_the_setting_and_keeps_
     assert train(recipe, out=out, resume=True, quiet=True).finished
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rft"])
+@pytest.mark.parametrize("algorithm", ["grpo", "online_rft"])
 def test_memory_that_is_out_in_the_update_names_the_size_of_its_passes(
     algorithm: Any, recipe: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,10 +22,12 @@ from dirigent.errors import ConfigError
 from dirigent.train import shards
 from dirigent.train.dataset import RowState
 from dirigent.train.grpo import Stop, TrainState, Watch, load_state, state_file
-from dirigent.train.policy import Policy, export
+from dirigent.train.policy import Policy, export, tried
 from dirigent.train.progress import Progress
 from dirigent.train.recipe import PolicySettings, Recipe, TinySettings, load_conductor
+from dirigent.train.reward import Scored
 from dirigent.train.rows import SkillRows
+from dirigent.train.scorer import open_scorer
 from dirigent.train.shards import gathering, refuse_unfit, take_own_device
 from dirigent.train.shared_prompts import in_equal_passes, log_probs_and_entropies
 from dirigent.train.tiny import tiny_base
@@ -64,6 +66,9 @@ def test_the_papers_recipe_fits_the_papers_launch_because_it_trains_all_weights(
     refuse_unfit(recipe)
     with pytest.raises(ConfigError, match=r"policy\.rank is 8"):
         refuse_unfit(msgspec.structs.replace(recipe, policy=PolicySettings(rank=8)))
+    rft = msgspec.structs.replace(recipe, algorithm="rft", grpo=msgspec.structs.replace(recipe.grpo, sampler="torch"))
+    with pytest.raises(ConfigError, match="keeps the start beside what it learns"):
+        refuse_unfit(rft)
 
 
 def test_what_a_launch_cannot_carry_out_is_said_before_anything_is_loaded(
@@ -196,6 +201,43 @@ def test_a_draw_gathers_once_however_often_it_is_refilled(policy: Policy, tiny_r
     policy.gather = (shared := SharedOut(policy.model)).gather
     assert trainer.rollout_func(["", "", ""], trainer) == {"refilled": 3}
     assert shared.gathered == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_gathers_with_the_others_whatever_becomes_of_its_share(
+    policy: Policy, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The second of two, where there is one row: nothing falls to it. All the same it may fail."""
+    theirs = Scored(True, True, 1.0, tokens=4)
+    told: list[Any] = []
+
+    def everyones(own: Any) -> list[Any]:
+        told.append(own)
+        return [({0: theirs}, ""), own]
+
+    def prompts(rows: Sequence[Any]) -> Any:
+        raise ValueError("no words for it")
+
+    monkeypatch.setattr(shards, "_number", lambda: (1, 2))
+    monkeypatch.setattr(shards, "everyones", everyones)
+    policy.gather = (shared := SharedOut(policy.model)).gather
+    with open_scorer(tiny_recipe) as scorer:
+        if fails:
+            monkeypatch.setattr(policy, "prompts", prompts)
+            with pytest.raises(ValueError, match="no words for it"):
+                tried(policy, scorer, questions(tiny_recipe, 1), seed=None)
+        else:
+            assert tried(policy, scorer, questions(tiny_recipe, 1), seed=None) == [theirs]
+    assert told == [({}, "ValueError: no words for it" if fails else "")]
+    assert shared.gathered == 1
+
+
+def test_a_row_is_written_to_in_the_words_that_it_has_among_all(policy: Policy, tiny_recipe: Recipe) -> None:
+    rows = questions(tiny_recipe, 5)
+    for seed in (None, 7):
+        among_all, alone = (policy.write(rows, group=2, seed=seed, places=places) for places in (None, [4, 1]))
+        assert alone.texts_PG == [among_all.texts_PG[4], among_all.texts_PG[1]]
+        assert alone.prompts_P == [among_all.prompts_P[4], among_all.prompts_P[1]]
 
 
 def test_only_where_weights_are_shared_out_are_they_gathered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     direct: Scores | None = None
     right_plans: Scores | None = None
     rejection: Scores | None = None
+    online_rejection: Scores | None = None
     format_only: Scores | None = None
     shuffled: Scores | None = None
     vote: Scores | None = None
@@ -266,6 +267,7 @@ def _control_claims(evidence: Evidence, seed: int) -> list[Claim]:
             ours,
             evidence.rejection,
         ),
+        gain(Claim("(c) RL over online rejection sampling, equal rollouts", "points"), ours, evidence.online_rejection),
         gain(Claim("(d) format-only reward, gain", "points", must=0.03, at_most=True), evidence.format_only, start),
         gain(Claim("(d) shuffled reward, gain", "points", must=0.03, at_most=True), evidence.shuffled, start),
         _shared(Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None),

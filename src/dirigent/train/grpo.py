@@ -30,6 +30,7 @@ from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
 from dirigent.train.secondround import Stock
 from dirigent.train.sft import plain_inputs
+from dirigent.train.shards import everyones
 from dirigent.train.trainer import make_trainer
 
 STATE_FILE = "dirigent.json"
@@ -225,13 +226,7 @@ class Watch:
 def agreed(reason: str) -> str:
     """Why the run is to end, for all of its processes: the first of them that has a reason gives it. One that ended by
     itself would leave the others waiting for it in the next update."""
-    from torch import distributed
-
-    if not distributed.is_available() or not distributed.is_initialized():
-        return reason
-    said = [""] * distributed.get_world_size()
-    distributed.all_gather_object(said, reason)
-    return next((one for one in said if one), "")
+    return next((one for one in everyones(reason) if one), "")
 
 
 def note_gradients(metrics: dict[str, float], *, bad: bool) -> None:

@@ -25,9 +25,10 @@ from dirigent.train.metrics import step_metrics
 from dirigent.train.noise import group_seeds
 from dirigent.train.passes import computed_by
 from dirigent.train.recipe import BaseSettings, Recipe
+from dirigent.train.reward import Scored
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import SftSettings, plain_inputs, save_adapter
-from dirigent.train.shards import Gather
+from dirigent.train.shards import Gather, divided
 
 ADAPTER = "default"
 """PEFT's name for the adapter that is trained; TRL knows it by no other."""
@@ -76,9 +77,19 @@ class Policy:
             finally:
                 self._gathered = False
 
-    def write(self, rows: Sequence[Row], *, group: int, seed: int | None, temperature: float = 1.0) -> Written:
-        """`group` plans for each row, sampled; greedy where there is no seed."""
-        prompts = self.prompts(rows)
+    def write(
+        self,
+        rows: Sequence[Row],
+        *,
+        group: int,
+        seed: int | None,
+        temperature: float = 1.0,
+        places: Sequence[int] | None = None,
+    ) -> Written:
+        """`group` plans for each row, sampled; greedy where there is no seed. `places`: for the rows there alone, in
+        the words that they would have among all."""
+        own = range(len(rows)) if places is None else places
+        prompts = self.prompts([rows[place] for place in own])
         settings = DecodeSettings(
             self.max_completion_tokens,
             pad=self.tokenizer.pad_token_id,
@@ -86,7 +97,8 @@ class Policy:
             temperature=temperature,
             cache=self._cache,
         )
-        seeds = group_seeds(seed, prompts=len(prompts), group=group)
+        seeds_of_all = group_seeds(seed, prompts=len(rows), group=group)
+        seeds = [seeds_of_all[place] for place in own]
         # What was captured reads weights where they were; gathered ones lie elsewhere every time.
         graphs = self._graphs if self.gather is None else None
         with self.whole(), self._quicker.weights(self.model):
@@ -146,12 +158,12 @@ class Halved:
         with torch.no_grad():
             torch._foreach_copy_(self._copies, full)
         originals = [p.data for p in full]
-        _exchange(full, self._copies)
+        exchange(full, self._copies)
         try:
             with plain_inputs(model):
                 yield
         finally:
-            _exchange(full, originals)
+            exchange(full, originals)
 
 
 class Merged:
@@ -179,13 +191,13 @@ class Merged:
             for layer, weight, copy in zip(layers, adapted, self._copies, strict=True):
                 _add_up(layer, weight, into=copy)
         originals = [weight.data for weight in adapted]
-        _exchange(adapted, self._copies)
+        exchange(adapted, self._copies)
         try:
             # The base layer in place of each: switching adapters off and on again walks through all they consist of.
             with computed_by({layer: layer.get_base_layer().forward for layer in layers}):
                 yield
         finally:
-            _exchange(adapted, originals)
+            exchange(adapted, originals)
 
 
 def _add_up(layer: Any, weight: torch.Tensor, *, into: torch.Tensor) -> None:
@@ -198,16 +210,31 @@ def _adapted_layers(model: Any) -> list[Any]:
     return [m for m in model.modules() if hasattr(m, "get_delta_weight") and ADAPTER in m.lora_A]
 
 
-def _exchange(parameters: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+def exchange(parameters: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Let parameters be these tensors; what they were is the caller's to keep."""
     for parameter, tensor in zip(parameters, tensors, strict=True):
         parameter.data = tensor
 
 
 def measure(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | None = None) -> dict[str, float]:
     """The metrics of one plan a row, greedy unless a seed is given."""
-    written = policy.write(rows, group=1, seed=seed)
-    texts = [text for (text,) in written.texts_PG]
-    return step_metrics(rows, scorer.score(rows, texts, tokens=[len(s.ids) for (s,) in written.samples_PG]))
+    return step_metrics(rows, tried(policy, scorer, rows, seed=seed))
+
+
+def tried(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | None) -> list[Scored]:
+    """What became of one plan a row. Processes divide the rows among them, and all come here together."""
+
+    def own(places: Sequence[int]) -> list[Scored]:
+        # Here, so that it is entered equally often whatever becomes of a process's share.
+        with policy.whole():
+            written = policy.write(rows, group=1, seed=seed, places=places)
+        return scorer.score(
+            [rows[place] for place in places],
+            [text for (text,) in written.texts_PG],
+            tokens=[len(sample.ids) for (sample,) in written.samples_PG],
+        )
+
+    return divided([row.id for row in rows], own)
 
 
 def open_base(settings: BaseSettings) -> tuple[Any, Any]:

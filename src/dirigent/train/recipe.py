@@ -247,9 +247,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: TaskSettings = TaskSettings()
     policy: PolicySettings = PolicySettings()
     warm_start: WarmStartSettings = WarmStartSettings()
-    algorithm: Literal["grpo", "rft"] = "grpo"
-    """GRPO, or as a control rejection-sampling fine-tuning: the right rollouts are imitated, of as many as GRPO draws,
-    and held near the start as strongly; nothing is learned from the others."""
+    algorithm: Literal["grpo", "rft", "online_rft"] = "grpo"
+    """GRPO, or a control: of as many rollouts the right ones are imitated, and nothing is learned from the others.
+    They are drawn from the start (rejection-sampling fine-tuning, RFT) or from the policy as it is by then (online)."""
     grpo: GrpoSettings = GrpoSettings()
     rows: RowSettings = RowSettings()
     second_round: SecondRoundSettings = SecondRoundSettings()
@@ -264,6 +264,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('warm_start.adapter is a start of its own: set lessons = "none" and policy.rank')
         if self.policy.rank == 0 and self.workers.kind == "adapters":
             raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
+        if self.algorithm == "rft" and self.grpo.sampler == "vllm":
+            raise ValueError('rft draws from its start, which vLLM does not keep: set grpo.sampler = "torch"')
         if self.second_round.share and (self.tasks.file or self.tasks.dialect != "lines"):
             raise ValueError("second_round rows are the gym's, in the lines dialect; set second_round.share = 0")
 

@@ -28,7 +28,7 @@ from dirigent.train.checkpoint import latest, sealed_step, write_durably
 from dirigent.train.folder import Claim, claim, claim_unchanged, default_folder
 from dirigent.train.memory import OutOfMemory, within_memory
 from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
-from dirigent.train.shards import refuse_unfit, take_own_device
+from dirigent.train.shards import meeting, refuse_unfit, take_own_device
 from dirigent.worker import Worker
 
 if TYPE_CHECKING:
@@ -189,11 +189,12 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
         seldom_collecting(after=COLLECT_AFTER),
     ):
         policy = _warm_started(recipe, base, part)
-        learned = _learned(recipe, policy, scorer, part)
-        with policy.whole():
-            if not part.process:
-                export(policy, part.out / "adapter")
-                learned = msgspec.structs.replace(learned, no_gguf=_left_as_peft(recipe, policy, part.out))
+        with meeting():
+            learned = _learned(recipe, policy, scorer, part)
+            with policy.whole():
+                if not part.process:
+                    export(policy, part.out / "adapter")
+                    learned = msgspec.structs.replace(learned, no_gguf=_left_as_peft(recipe, policy, part.out))
     return learned
 
 
@@ -255,7 +256,7 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
     dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
     tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
     with within_memory("while the start was measured", advice=f"lower warm_start.measure, which is {len(tried)}"):
-        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.own)
+        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.out, process=part.process)
     part.progress.say(f"warm start: {start.summary}")
     most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
     if not recipe.grpo.steps:

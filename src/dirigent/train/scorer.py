@@ -20,6 +20,7 @@ from dirigent.train.dataset import Row
 from dirigent.train.recipe import Recipe
 from dirigent.train.reward import Scored, ScoreSettings, score
 from dirigent.train.rows import right_plan
+from dirigent.train.shards import divided
 from dirigent.train.workers import ExactWorkers, load_workers
 from dirigent.worker import Worker, WorkerInfo
 
@@ -66,13 +67,20 @@ def open_scorer(
 
 
 def ceiling(scorer: Scorer, rows: Sequence[Row]) -> float | None:
-    """Accuracy of the right plan for every row; a row that its pool cannot solve counts as wrong."""
+    """Accuracy of the right plan for every row; a row that its pool cannot solve counts as wrong.
+
+    Processes divide the rows among them, and all come here together.
+    """
     if any(row.task.sketch is None for row in rows):
         return None
     plans = [(row, plan) for row in rows if (plan := right_plan(row)) is not None]
     dialect = scorer.settings.dialect
     texts = [format_plan(row.as_shown(plan), row.shown, dialect=dialect) for row, plan in plans]
-    scored = scorer.score([row for row, _ in plans], texts)
+
+    def own(places: Sequence[int]) -> list[Scored]:
+        return scorer.score([plans[place][0] for place in places], [texts[place] for place in places])
+
+    scored = divided([row.id for row, _ in plans], own)
     return sum(one.correct for one in scored) / len(rows)
 
 

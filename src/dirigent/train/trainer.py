@@ -5,7 +5,7 @@ and because groups without variance are replaced before TRL ever sees them.
 
 What is changed of TRL, in subclasses made on call because importing it takes seconds: which adapter a checkpoint holds,
 what it is called, whose rate counts after one was read, that groups stay whole where a draw is divided, that a
-group's prompt is read once, and for one control what a plan counts. Knows nothing of rewards or curricula.
+group's prompt is read once, and for two controls what a plan counts. Knows nothing of rewards or curricula.
 
 TRL and transformers count updates. Everybody else counts draws, and nothing is saved or ended but after a whole one, so
 TRL's own place within a draw, which no checkpoint has, is always its beginning.
@@ -22,7 +22,7 @@ from typing import Any
 from dirigent.train.batching import batching
 from dirigent.train.checkpoint import PREFIX
 from dirigent.train.passes import Sums
-from dirigent.train.policy import ADAPTER, Policy
+from dirigent.train.policy import ADAPTER, Policy, exchange
 from dirigent.train.recipe import GrpoSettings, Recipe
 from dirigent.train.rollouts import Rollouts
 from dirigent.train.shards import gathering, is_shared_out
@@ -40,7 +40,7 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
 
     args = trainer_arguments(recipe, out=out)
     kind = _resuming_trainer(policy, rate=recipe.grpo.learning_rate, updates=recipe.grpo.updates)
-    if recipe.algorithm == "rft":
+    if recipe.algorithm != "grpo":
         kind = _imitating(kind, rollouts)
     if args.steps_per_generation > 1:
         kind = _keeping_groups_whole(kind)
@@ -52,7 +52,7 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
         args=args,
         train_dataset=_counting_rows(recipe.grpo.prompts),
         processing_class=policy.tokenizer,
-        rollout_func=_reading_weights(policy, rollouts) if _writes_with_torch(recipe) else rollouts.sample,
+        rollout_func=_drawing(recipe, policy, rollouts),
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
@@ -60,9 +60,13 @@ def make_trainer(recipe: Recipe, policy: Policy, rollouts: Rollouts, *, out: Pat
     return trainer
 
 
-def _writes_with_torch(recipe: Recipe) -> bool:
-    """Whether rollouts read the policy's own weights, not only vLLM's copy."""
-    return recipe.grpo.sampler == "torch" or recipe.second_round.share > 0
+def _drawing(recipe: Recipe, policy: Policy, rollouts: Rollouts) -> Any:
+    """What TRL asks for a draw of rollouts."""
+    if recipe.algorithm == "rft":
+        return _from_start(policy, rollouts)
+    if recipe.grpo.sampler == "torch" or recipe.second_round.share > 0:
+        return _reading_weights(policy, rollouts)
+    return rollouts.sample  # vLLM's copy writes all of it
 
 
 def _reading_weights(policy: Policy, rollouts: Rollouts) -> Any:
@@ -71,6 +75,23 @@ def _reading_weights(policy: Policy, rollouts: Rollouts) -> Any:
     def sample(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         with policy.whole():
             return rollouts.sample(prompts, trainer)
+
+    return sample
+
+
+def _from_start(policy: Policy, rollouts: Rollouts) -> Any:
+    """The rollouts of a draw, written with the weights that the policy has now: before anything is learned, and before
+    a checkpoint is read."""
+    trained = [weight for weight in policy.model.parameters() if weight.requires_grad]
+    start = [weight.detach().clone() for weight in trained]
+
+    def sample(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        learned = [weight.data for weight in trained]
+        exchange(trained, start)
+        try:
+            return rollouts.sample(prompts, trainer)
+        finally:
+            exchange(trained, learned)
 
     return sample
 
@@ -243,6 +264,8 @@ def trainer_arguments(recipe: Recipe, *, out: Path, processes: int | None = None
         bf16=cuda,
         use_cpu=not cuda,
         dataloader_pin_memory=False,
+        # They are constants, and sent in every pass, of which processes may make differently many.
+        ddp_broadcast_buffers=False,
         logging_steps=recipe.grpo.updates,
         report_to="none",
         disable_tqdm=True,

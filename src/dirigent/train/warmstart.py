@@ -27,9 +27,8 @@ from dirigent.train.controls import unevenness
 from dirigent.train.dataset import Row
 from dirigent.train.lessons import draw_lessons, lessons_for
 from dirigent.train.memory import within_memory
-from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter
+from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter, tried
 from dirigent.train.recipe import Recipe, TinySettings
-from dirigent.train.reward import Scored
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import (
     Report,
@@ -42,6 +41,7 @@ from dirigent.train.sft import (
     rate_factor,
     with_adapter,
 )
+from dirigent.train.shards import everyones
 from dirigent.train.tiny import tiny_base
 
 FOLDER = "warm-start"
@@ -100,18 +100,22 @@ def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: 
     return _loaded(recipe, base, folder)
 
 
-def measure_start(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int, out: Path) -> WarmStart:
+def measure_start(
+    policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int, out: Path, process: int = 0
+) -> WarmStart:
     """Validity, evenness and accuracy on these rows, greedy and sampled: as measured before, if the folder says so.
 
-    Where it does not, the policy must be the start still, and is measured.
+    Where it does not, the policy must be the start still, and is measured. Of several processes the first reads and
+    writes the folder for all.
     """
     file = out / FOLDER / "start.json"
-    if (before := _measured(file)) is not None:
+    before, *_ = everyones(None if process else _measured(file))
+    if before is not None:
         return before
-    greedy = _score(policy, scorer, rows, seed=None)
+    greedy = tried(policy, scorer, rows, seed=None)
     # Several plans a row: evenness within two points cannot be told from a few hundred choices.
     rows_sampled = [row for row in rows for _ in range(SAMPLES)]
-    sampled = _score(policy, scorer, rows_sampled, seed=seed)
+    sampled = tried(policy, scorer, rows_sampled, seed=seed)
     start = WarmStart(
         valid_greedy=_share([one.valid for one in greedy]),
         valid_sampled=_share([one.valid for one in sampled]),
@@ -119,8 +123,9 @@ def measure_start(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: 
         accuracy_greedy=_share([one.correct for one in greedy]),
         accuracy_sampled=_share([one.correct for one in sampled]),
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file, msgspec.json.encode(start))
+    if not process:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, msgspec.json.encode(start))
     return start
 
 
@@ -207,11 +212,6 @@ def _loaded(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path) -> Polic
     if recipe.policy.rank:
         model = load_adapter(model, folder / "policy")
     return _policy(recipe, model, tokenizer)
-
-
-def _score(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | None) -> list[Scored]:
-    written = policy.write(rows, group=1, seed=seed)
-    return scorer.score(rows, [text for (text,) in written.texts_PG])
 
 
 def _share(hits: Sequence[bool]) -> float:
