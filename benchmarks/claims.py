@@ -19,25 +19,33 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.claims_table import (
+    RIGHT,
+    VALID,
+    VALID_FILES,
+    Table,
+    as_page,
+    joined,
+    noted,
+    read_table,
+    shortcut,
+    thinned,
+)
+
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.commit import source_commit
 from dirigent.evals.stats import wilson
-from dirigent.tasks.gym.probe import probe_accuracy
-from dirigent.tasks.gym.split import generate
-from dirigent.tasks.task import Task
-from dirigent.train.claim import Claim, as_table, missed, over_seeds
+from dirigent.train.claim import Claim, missed
 from dirigent.train.claims import PLACED, START_SAMPLED, Evidence, Run, Scores, claims, file_claims, scores
 from dirigent.train.controls import Share, share
 from dirigent.train.dataset import Row, held_rows
@@ -45,53 +53,9 @@ from dirigent.train.recipe import Recipe, load_recipe
 from dirigent.weights import packaged
 
 ROOT = Path(__file__).resolve().parents[1]
-DRAWN = (
-    "kind", "step", "valid", "accuracy", "accuracy_given_valid", "decomposition", "routing_given_decomposition",
-    "routing_own_names", "routing_other_names", "access_given_decomposition", "steps", "steps_needed",
-    "steps_over_minimal", "steps_1", "steps_2", "steps_3", "steps_4", "steps_5", "plan_tokens", "cost",
-    "worker_entropy", "position_entropy", "zero_variance_groups",
-)  # fmt: skip
-"""Of a run's metrics, what docs/generate.py draws."""
-VALID_FILES = "valid plans through llama.cpp, grammar on"
-RIGHT, VALID = "right answers", "valid plans, no grammar"
-FITTED = 78_000
-"""Questions that the shortcut probe learns from: as many as the warm start is shown the cuts of."""
-SHORTCUT = "shortcut probe: a bag of words"
-FORMERLY = {"warm start: valid plans": "warm start, greedy: valid plans"}
-"""Lines that earlier tables have under other names."""
-CONTROL_LINES = {
-    "direct": "(a)",
-    "right-plans": "(b)",
-    "rejection": "(c) RL over rejection",
-    "online-rejection": "(c) RL over online",
-    "format-only": "(d) format-only",
-    "shuffled": "(d) shuffled",
-}
-"""Role -> how its line begins."""
 ROLES = (
     "conductor", "warm-start", "right-plans", "rejection", "online-rejection", "format-only", "shuffled", "direct",
 )  # fmt: skip
-
-
-class Table(msgspec.Struct, frozen=True):
-    """What is written: the lines, and what it takes to believe them."""
-
-    table: list[Claim]
-    workers: str
-    """Who carried the plans out: `exact`, by the tables, or `local`, the trained specialists."""
-    adapters: dict[str, str]
-    """Role -> sha256 of its weights."""
-    commit: str
-    date: str
-    seconds: float
-    sizes: dict[str, int]
-    device: str
-    seeds: int = 1
-    """Training seeds that the table is the mean of."""
-    right: dict[str, float] = {}
-    """What torch got of each test question, for files to be compared with. Of one seed only."""
-    cut: dict[str, str] = {}
-    """Role -> how far its run came, of those that ended before their last update."""
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -152,7 +116,7 @@ def measured(args: argparse.Namespace) -> Table:
 
 def added(args: argparse.Namespace) -> Table:
     """A table that was measured elsewhere, with the lines that want this CPU, and what the run's folder says."""
-    table, adapters = _read(args.add), found_adapters(args)
+    table, adapters = read_table(args.add), found_adapters(args)
     if _sha256(adapters["conductor"]) != table.adapters.get("conductor"):
         raise ConfigError(f"{adapters['conductor']} is not the conductor that {args.add} was measured of")
     own = {role: path for role, path in adapters.items() if _sha256(path) == table.adapters.get(role)}
@@ -181,40 +145,6 @@ def added(args: argparse.Namespace) -> Table:
     )
 
 
-def joined(files: list[Path]) -> Table:
-    """One table of several seeds'. How far a bag of words comes is the gym's doing and no seed's: it is found anew."""
-    tables = [_read(file) for file in files]
-    if len({(table.workers, json.dumps(table.sizes | {"local": 0}, sort_keys=True)) for table in tables}) > 1:
-        raise ConfigError("the tables were measured with different workers or sizes; measure them alike")
-    sizes = tables[0].sizes
-    shortcut = msgspec.structs.replace(shortcut_line(sizes["test"], seed=sizes["seed"]), seeds=len(tables))
-    lines = over_seeds([table.table for table in tables])
-    return msgspec.structs.replace(
-        tables[0],
-        table=[shortcut if line.name == shortcut.name else line for line in lines],
-        adapters={f"{role} {i + 1}": sha for i, table in enumerate(tables) for role, sha in table.adapters.items()},
-        commit=", ".join(dict.fromkeys(table.commit or "unknown" for table in tables)),
-        date=max(table.date for table in tables),
-        seconds=sum(table.seconds for table in tables),
-        seeds=len(tables),
-        right={},
-        cut={f"{role} {i + 1}": far for i, table in enumerate(tables) for role, far in table.cut.items()},
-    )
-
-
-def as_now(table: Table) -> Table:
-    """A table of an earlier commit with the lines that there are now: what it lacks was not measured. A shortcut probe
-    that was fitted on other questions is left out."""
-    nothing = Evidence(test=Run((), ()), ceiling={}, by_table=table.workers == "exact")
-    had = {FORMERLY.get(line.name, line.name): line for line in table.table}
-    lines = []
-    for line in (*claims(nothing), Claim(RIGHT), Claim(VALID), Claim(_shortcut_name()), Claim(VALID_FILES)):
-        before = had.pop(line.name, line)
-        lines.append(msgspec.structs.replace(before, name=line.name, note=before.note or line.note))
-    others = [line for name, line in had.items() if not name.startswith(SHORTCUT)]
-    return msgspec.structs.replace(table, table=[*lines, *others])
-
-
 def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Claim | None:
     """How many sampled plans of the warm start are valid, as the run itself found before it began; None where the table
     knows, or the run's folder does not."""
@@ -239,48 +169,6 @@ def cut_short(adapters: Mapping[str, Path]) -> dict[str, str]:
         if result.get("step", 0) < result.get("steps", 0):
             found[role] = f"{result['step']} of {result['steps']} updates"
     return found
-
-
-def noted(lines: Sequence[Claim], cut: Mapping[str, str]) -> list[Claim]:
-    """Lines of controls that were cut short say so."""
-    said = {CONTROL_LINES[role]: far for role, far in cut.items() if role in CONTROL_LINES}
-    found = []
-    for line in lines:
-        far = next((far for begins, far in said.items() if line.name.startswith(begins)), "")
-        found.append(msgspec.structs.replace(line, note=far) if far and line.value is not None else line)
-    return found
-
-
-def _read(file: Path) -> Table:
-    try:
-        return as_now(msgspec.json.decode(file.read_bytes(), type=Table))
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{file} is no table that this program wrote: {error}") from None
-
-
-def thinned(metrics: str) -> str:
-    """The lines of a run's metrics with the figures that are drawn, and no others. Steps that were lost and taken
-    again, from a checkpoint before them, are left out."""
-    kept: list[dict[str, Any]] = []
-    for line in (json.loads(line) for line in metrics.splitlines()):
-        if line.get("kind") == "train":
-            while kept and kept[-1]["step"] >= line["step"]:
-                kept.pop()
-            kept.append({key: _short(line[key]) for key in DRAWN if key in line})
-    return "".join(json.dumps(line) + "\n" for line in kept)
-
-
-def _short(value: float | str) -> float | str:
-    return value if isinstance(value, str) else round(value, 4)
-
-
-def as_page(found: Table) -> str:
-    who = "specialists that answer by the tables" if found.workers == "exact" else "the trained specialists"
-    seeds = f"mean of {found.seeds} training seeds" if found.seeds > 1 else "one training seed"
-    head = f"{seeds.capitalize()}, over {who}; commit `{found.commit or 'unknown'}`, {found.date}, {found.device}."
-    if found.cut:
-        head += f" Cut short: {'; '.join(f'{role} at {far}' for role, far in found.cut.items())}."
-    return f"{head}\n\n{as_table(found.table)}"
 
 
 def found_adapters(args: argparse.Namespace) -> dict[str, Path]:
@@ -333,23 +221,9 @@ def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
     return [
         _line(RIGHT, share(one.correct for one in kept)),
         _line(VALID, share(one.valid for one in kept)),
-        _shortcut([row.task for row in evidence.test.rows]),
+        shortcut([row.task for row in evidence.test.rows]),
         _line(VALID_FILES, valid_files),
     ]
-
-
-def shortcut_line(n: int, *, seed: int) -> Claim:
-    """The shortcut probe on so many questions of the test. Half a minute."""
-    return _shortcut(generate("test", n, seed=seed))
-
-
-def _shortcut(tasks: Sequence[Task]) -> Claim:
-    found = probe_accuracy(generate("train", FITTED, seed=1), tasks)
-    return Claim(_shortcut_name(), value=found, interval=wilson(found * len(tasks), len(tasks)), n=len(tasks))
-
-
-def _shortcut_name() -> str:
-    return f"{SHORTCUT}, fitted on {FITTED:,} questions, guesses the sequence of skills"
 
 
 def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:

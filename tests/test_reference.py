@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks.claims import DRAWN
+from benchmarks.claims_table import DRAWN
 
 from dirigent.config import Config, Profile, StoreConfig
 from dirigent.worker_config import WorkerConfig

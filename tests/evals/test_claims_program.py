@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from benchmarks import claims as program
+from benchmarks import claims_table as tables
 from benchmarks.claims_evidence import Bench, Sizes, _samples, gather
 
 from dirigent.errors import ConfigError
@@ -182,7 +183,7 @@ def test_an_adapter_that_is_none_is_named(given: dict[str, str], message: str) -
         program.found_adapters(named(**given))
 
 
-TABLE = program.Table(
+TABLE = tables.Table(
     [Claim("share of the ceiling", value=0.8, interval=(0.7, 0.9), n=10, must=0.9)],
     workers="exact",
     adapters={"conductor": "ab"},
@@ -197,7 +198,7 @@ TABLE = program.Table(
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shortcut probe that is fitted in no time."""
-    monkeypatch.setattr(program, "FITTED", 200)
+    monkeypatch.setattr(tables, "FITTED", 200)
 
 
 @pytest.mark.usefixtures("few")
@@ -207,14 +208,14 @@ def test_tables_of_several_seeds_become_one_with_its_spread(tmp_path: Path) -> N
     files = [tmp_path / "1.json", tmp_path / "2.json"]
     for file, table in zip(files, (TABLE, better), strict=True):
         file.write_bytes(msgspec.json.encode(table))
-    found = program.joined(files)
+    found = tables.joined(files)
     assert (found.seeds, found.table[0].value, found.table[0].spread) == (2, pytest.approx(0.9), (0.8, 1.0))
     assert found.adapters == {"conductor 1": "ab", "conductor 2": "ab"}
     assert (found.commit, found.date) == ("abc, unknown", "2026-11-16")
-    assert program.as_page(found).startswith("Mean of 2 training seeds, over specialists that answer by the tables")
+    assert tables.as_page(found).startswith("Mean of 2 training seeds, over specialists that answer by the tables")
     files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(better, workers="local")))
     with pytest.raises(ConfigError, match="different workers or sizes"):
-        program.joined(files)
+        tables.joined(files)
 
 
 @pytest.mark.usefixtures("few")
@@ -224,7 +225,7 @@ def test_the_shortcut_probe_is_the_gyms_and_no_mean_of_what_tables_hold(tmp_path
     files = [tmp_path / "1.json", tmp_path / "2.json"]
     for file, line in zip(files, (old, now), strict=True):
         file.write_bytes(msgspec.json.encode(msgspec.structs.replace(TABLE, table=[*TABLE.table, line])))
-    table = program.joined(files).table
+    table = tables.joined(files).table
     found = [line for line in table if line.name.startswith("shortcut probe")]
     tasks = generate("test", 10, seed=1)
     right = probe_accuracy(generate("train", 200, seed=1), tasks)
@@ -234,7 +235,7 @@ def test_the_shortcut_probe_is_the_gyms_and_no_mean_of_what_tables_hold(tmp_path
 
 def test_the_probe_learns_from_as_many_questions_as_the_start_is_shown() -> None:
     n = RECIPE.warm_start.n
-    assert n - round(n * LANGUAGE_SHARE) == program.FITTED
+    assert n - round(n * LANGUAGE_SHARE) == tables.FITTED
 
 
 EARLIER = [
@@ -247,7 +248,7 @@ EARLIER = [
 
 
 def test_a_table_of_an_earlier_commit_has_todays_lines_and_says_which_it_lacks() -> None:
-    found = program.as_now(msgspec.structs.replace(TABLE, table=EARLIER)).table
+    found = tables.as_now(msgspec.structs.replace(TABLE, table=EARLIER)).table
     lines = {line.name: line for line in found}
     empty = claims(Evidence(test=Run((), ()), ceiling={}))
     assert [line.name for line in found[: len(empty)]] == [line.name for line in empty]
@@ -256,9 +257,9 @@ def test_a_table_of_an_earlier_commit_has_todays_lines_and_says_which_it_lacks()
     assert lines[PLACED["handwritten"]].verdict == "not measured"
     assert lines[OTHER_SETS["handwritten"]].note == KNOW_NO_OTHERS
     assert found[-1] == EARLIER[-1]  # nothing is dropped in silence
-    again = program.as_now(msgspec.structs.replace(TABLE, table=found))
+    again = tables.as_now(msgspec.structs.replace(TABLE, table=found))
     assert again.table == found
-    assert KNOW_NO_OTHERS not in as_table(program.as_now(msgspec.structs.replace(TABLE, workers="local")).table)
+    assert KNOW_NO_OTHERS not in as_table(tables.as_now(msgspec.structs.replace(TABLE, workers="local")).table)
 
 
 def finished(run: Path, role: str, *, step: int, steps: int) -> Path:
@@ -318,12 +319,12 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
     table = run.parent / "table.json"
     found = program.added(adding(table, conductor=str(run), shuffled=str(run.parent / "control")))
     assert found.cut == {"conductor": "347 of 360 updates", "shuffled": "96 of 100 updates"}
-    assert "Cut short: conductor at 347 of 360 updates; shuffled at 96 of 100 updates." in program.as_page(found)
-    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 |" in program.as_page(found)
+    assert "Cut short: conductor at 347 of 360 updates; shuffled at 96 of 100 updates." in tables.as_page(found)
+    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 |" in tables.as_page(found)
     table.write_bytes(msgspec.json.encode(found))
-    both = program.joined([table, table])
+    both = tables.joined([table, table])
     assert both.cut["conductor 2"] == "347 of 360 updates"
-    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 (+1.0 to +1.0) |" in program.as_page(both)
+    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 (+1.0 to +1.0) |" in tables.as_page(both)
     finished(run.parent / "whole", "shuffled", step=100, steps=100)
     assert (
         program.cut_short(program.found_adapters(named(conductor="conductor", shuffled=str(run.parent / "whole"))))
@@ -334,7 +335,7 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
 def test_questions_from_elsewhere_join_a_table_that_lacks_their_plans(
     run: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = msgspec.json.decode((run.parent / "table.json").read_bytes(), type=program.Table)
+    table = msgspec.json.decode((run.parent / "table.json").read_bytes(), type=tables.Table)
     sizes = {"test": 10, "seed": 1, "probes": 8}
     (run.parent / "table.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(table, sizes=sizes)))
 
@@ -366,7 +367,7 @@ def elsewhere(tmp_path: Path) -> Path:
     torch = {row.task.id: float(i % 2) for i, row in enumerate(rows)}
     table = msgspec.structs.replace(
         TABLE,
-        table=[*TABLE.table, *file_claims(torch, None, None), Claim(program.VALID_FILES)],
+        table=[*TABLE.table, *file_claims(torch, None, None), Claim(tables.VALID_FILES)],
         adapters={"conductor": hashlib.sha256(packaged()["conductor"].read_bytes()).hexdigest()},
         sizes={"test": 10, "seed": 1, "local": 0},
         right=torch,
@@ -397,7 +398,7 @@ def test_a_table_from_a_gpu_gets_the_lines_that_want_a_cpu(elsewhere: Path, monk
     lines = {line.name: line for line in found.table}
     over = lines["shipped files on CPU, 4-bit base, over torch"]
     assert (over.value, over.n, over.verdict) == (0.5, 4, "MISSED")
-    assert lines[program.VALID_FILES].value == 1.0
+    assert lines[tables.VALID_FILES].value == 1.0
     assert lines["plan on 2 CPU cores, cold, median"].value is None  # was not asked for
     assert lines["share of the ceiling"] == TABLE.table[0]
     assert found.sizes["local"] == 4
@@ -422,12 +423,12 @@ def test_what_cannot_be_added_to_a_table_is_refused(
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"3\.json is no table that this program wrote: .*No such file"):
-        program.joined([tmp_path / "3.json"])
+        tables.joined([tmp_path / "3.json"])
 
 
 def test_a_runs_metrics_are_kept_as_far_as_they_are_drawn() -> None:
     rows = [{"kind": "train", "step": 1, "valid": 0.123456, "loss": 3.0}, {"kind": "dev", "step": 1, "valid": 1.0}]
-    kept = program.thinned("".join(json.dumps(row) + "\n" for row in rows))
+    kept = tables.thinned("".join(json.dumps(row) + "\n" for row in rows))
     assert kept == '{"kind": "train", "step": 1, "valid": 0.1235}\n'
 
 
@@ -435,5 +436,5 @@ def test_steps_that_a_killed_run_took_twice_are_drawn_once() -> None:
     """Killed after step 4, resumed from step 2, and at step 3 now."""
     rows = [{"kind": "train", "step": step, "valid": valid} for step, valid in enumerate((0.1, 0.2, 0.3, 0.4), 1)]
     rows.append({"kind": "train", "step": 3, "valid": 0.9})
-    kept = program.thinned("".join(json.dumps(row) + "\n" for row in rows))
+    kept = tables.thinned("".join(json.dumps(row) + "\n" for row in rows))
     assert [(row["step"], row["valid"]) for row in map(json.loads, kept.splitlines())] == [(1, 0.1), (2, 0.2), (3, 0.9)]

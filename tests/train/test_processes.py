@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from dirigent.train.grpo import agreed
+from dirigent.train.processes import divided
 from dirigent.train.recipe import Recipe
-from dirigent.train.shards import divided
 
 
 def said_by(processes: int, script: str, *args: str, within_s: float = 100.0) -> list[Any]:
@@ -50,7 +50,7 @@ def said_by(processes: int, script: str, *args: str, within_s: float = 100.0) ->
 ONE_OF_TWO = """
 import json, os, sys
 from dirigent.train.grpo import agreed
-from dirigent.train.shards import meeting
+from dirigent.train.processes import meeting
 
 reasons = sys.argv[1:]
 with meeting():
@@ -72,18 +72,18 @@ def test_two_processes_end_for_the_reason_of_either() -> None:
 
 
 def test_a_process_alone_does_all_of_it_and_fails_as_it_would() -> None:
-    def doubled(places: Sequence[int]) -> list[int]:
+    def shares(places: Sequence[int]) -> list[int]:
         return [10 // (3 - place) for place in places]
 
-    assert divided(["a", "b", "a"], doubled) == [3, 5, 10]
-    assert divided([], doubled) == []
+    assert divided(["a", "b", "a"], shares) == [3, 5, 10]
+    assert divided([], shares) == []
     with pytest.raises(ZeroDivisionError):
-        divided(["a", "b", "c", "d"], doubled)
+        divided(["a", "b", "c", "d"], shares)
 
 
 DIVIDING = """
 import json, os
-from dirigent.train.shards import divided, meeting
+from dirigent.train.processes import divided, meeting
 
 did, told = [], []
 

@@ -19,7 +19,7 @@ import torch
 from tests.train.llamas import small_llama
 
 from dirigent.errors import ConfigError
-from dirigent.train import shards
+from dirigent.train import processes, shards
 from dirigent.train.dataset import RowState
 from dirigent.train.grpo import Stop, TrainState, Watch, load_state, state_file
 from dirigent.train.policy import Policy, export, tried
@@ -218,8 +218,8 @@ def test_a_process_gathers_with_the_others_whatever_becomes_of_its_share(
     def prompts(rows: Sequence[Any]) -> Any:
         raise ValueError("no words for it")
 
-    monkeypatch.setattr(shards, "_number", lambda: (1, 2))
-    monkeypatch.setattr(shards, "everyones", everyones)
+    monkeypatch.setattr(processes, "_number", lambda: (1, 2))
+    monkeypatch.setattr(processes, "everyones", everyones)
     policy.gather = (shared := SharedOut(policy.model)).gather
     with open_scorer(tiny_recipe) as scorer:
         if fails:

@@ -22,6 +22,7 @@ from dirigent.train.dataset import Row, RowState
 from dirigent.train.memory import within_memory
 from dirigent.train.metrics import Collapse, CollapseState
 from dirigent.train.policy import Policy, measure
+from dirigent.train.processes import everyones
 from dirigent.train.progress import Progress
 from dirigent.train.recipe import Recipe
 from dirigent.train.reward import lambda_start
@@ -30,7 +31,6 @@ from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
 from dirigent.train.secondround import Stock
 from dirigent.train.sft import plain_inputs
-from dirigent.train.shards import everyones
 from dirigent.train.trainer import make_trainer
 
 STATE_FILE = "dirigent.json"

@@ -24,11 +24,12 @@ from dirigent.train.graphs import Graphs
 from dirigent.train.metrics import step_metrics
 from dirigent.train.noise import group_seeds
 from dirigent.train.passes import computed_by
+from dirigent.train.processes import divided
 from dirigent.train.recipe import BaseSettings, Recipe
 from dirigent.train.reward import Scored
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import SftSettings, plain_inputs, save_adapter
-from dirigent.train.shards import Gather, divided
+from dirigent.train.shards import Gather
 
 ADAPTER = "default"
 """PEFT's name for the adapter that is trained; TRL knows it by no other."""
@@ -86,8 +87,8 @@ class Policy:
         temperature: float = 1.0,
         places: Sequence[int] | None = None,
     ) -> Written:
-        """`group` plans for each row, sampled; greedy where there is no seed. `places`: for the rows there alone, in
-        the words that they would have among all."""
+        """`group` plans for each row, sampled; greedy where there is no seed. `places`: for the rows there alone,
+        written as they would be among all."""
         own = range(len(rows)) if places is None else places
         prompts = self.prompts([rows[place] for place in own])
         settings = DecodeSettings(

@@ -27,8 +27,9 @@ from dirigent.errors import ConfigError, DirigentError
 from dirigent.train.checkpoint import latest, sealed_step, write_durably
 from dirigent.train.folder import Claim, claim, claim_unchanged, default_folder
 from dirigent.train.memory import OutOfMemory, within_memory
+from dirigent.train.processes import meeting
 from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
-from dirigent.train.shards import meeting, refuse_unfit, take_own_device
+from dirigent.train.shards import refuse_unfit, take_own_device
 from dirigent.worker import Worker
 
 if TYPE_CHECKING:

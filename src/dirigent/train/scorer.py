@@ -17,10 +17,10 @@ from dirigent.errors import ConfigError
 from dirigent.plan import format_plan
 from dirigent.tasks.gym.specialists import RL_ROSTER
 from dirigent.train.dataset import Row
+from dirigent.train.processes import divided
 from dirigent.train.recipe import Recipe
 from dirigent.train.reward import Scored, ScoreSettings, score
 from dirigent.train.rows import right_plan
-from dirigent.train.shards import divided
 from dirigent.train.workers import ExactWorkers, load_workers
 from dirigent.worker import Worker, WorkerInfo
 

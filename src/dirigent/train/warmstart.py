@@ -28,6 +28,7 @@ from dirigent.train.dataset import Row
 from dirigent.train.lessons import draw_lessons, lessons_for
 from dirigent.train.memory import within_memory
 from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter, tried
+from dirigent.train.processes import everyones
 from dirigent.train.recipe import Recipe, TinySettings
 from dirigent.train.scorer import Scorer
 from dirigent.train.sft import (
@@ -41,7 +42,6 @@ from dirigent.train.sft import (
     rate_factor,
     with_adapter,
 )
-from dirigent.train.shards import everyones
 from dirigent.train.tiny import tiny_base
 
 FOLDER = "warm-start"
