@@ -1,6 +1,6 @@
 """Tables of claims: written, read again, brought up to date, put together over training seeds, shown.
 
-`claims.py` measures them.
+A part of `claims.py`, no program: that one measures them.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ PROGRAMS = [file for file in FILES if 'if __name__ == "__main__"' in file.read_t
 PARTS = {
     "claims_evidence": "claims",
     "claims_local": "claims",
+    "claims_table": "claims",
     "parity_page": "parity",
     "specialists_page": "specialists",
 }
