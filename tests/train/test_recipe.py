@@ -21,6 +21,7 @@ from dirigent.train.recipe import (
     parse_recipe,
 )
 from dirigent.train.scorer import open_scorer
+from dirigent.weights import read_cards
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
@@ -190,10 +191,10 @@ def test_a_kind_that_is_no_text_and_a_text_that_is_no_toml_are_told_apart() -> N
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("control-rft", {"algorithm", "grpo"}),
-        ("control-online-rft", {"algorithm"}),
-        ("control-format", {"grpo", "reward"}),
-        ("control-shuffled", {"grpo", "reward"}),
+        ("control-rft", {"algorithm", "grpo", "warm_start"}),
+        ("control-online-rft", {"algorithm", "warm_start"}),
+        ("control-format", {"grpo", "reward", "warm_start"}),
+        ("control-shuffled", {"grpo", "reward", "warm_start"}),
         ("control-right-plans", {"grpo", "warm_start"}),
     ],
 )
@@ -207,9 +208,17 @@ def test_a_control_differs_from_gym_gpu_in_what_it_controls_for_and_nothing_else
     if "grpo" in changed:
         own = {"steps": theirs.grpo.steps} if ours.algorithm == "grpo" else {"beta": theirs.grpo.beta}
         assert msgspec.structs.replace(ours.grpo, **own) == theirs.grpo
-    if "warm_start" in changed:
+    if name == "control-right-plans":
         lessons = theirs.warm_start.lessons
         assert msgspec.structs.replace(ours.warm_start, lessons=lessons) == theirs.warm_start
+    else:
+        assert (ours.warm_start.lessons, ours.warm_start.adapter) == ("none", "warm-start")
+
+
+def test_the_start_that_controls_begin_at_is_that_of_the_conductor_that_ships() -> None:
+    cards = read_cards()
+    assert cards["warm-start"].recipe == cards["conductor"].recipe
+    assert cards["warm-start"].commit == cards["conductor"].commit
 
 
 def test_the_direct_control_has_an_adapter_of_the_conductors_size() -> None:
