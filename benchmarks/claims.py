@@ -4,6 +4,7 @@
     python benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --local 400 --latency 21 --out seed1.json
     python benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --elsewhere --out seed1.json
     python benchmarks/claims.py --join seed1.json seed2.json seed3.json --out docs/results/claims.json
+    python benchmarks/claims.py --add docs/results/claims.json --controls runs/controls.json
 
 An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the folder of a finished run, which
 brings its warm start along. Controls join with --right-plans, --rejection, --online-rejection, --format-only,
@@ -11,7 +12,8 @@ brings its warm start along. Controls join with --right-plans, --rejection, --on
 files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on another machine. --add also
 reads what the run's folder says and the table does not; with --elsewhere it asks the questions again that are not the
 generator's. What was not measured is a line that says so. Writes JSON and Markdown; --join makes one table of several
-training seeds, mean and spread. --metrics keeps a run's curves beside the table, for the docs to draw.
+training seeds, mean and spread, and --controls puts the lines of controls that were measured later of one of them, as
+`controls.py` does, in place of those it had. --metrics keeps a run's curves beside the table, for the docs to draw.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from benchmarks.claims_table import (
     read_table,
     shortcut,
     thinned,
+    with_controls,
 )
 
 from dirigent.errors import ConfigError, DirigentError
@@ -69,7 +72,7 @@ class Files(msgspec.Struct, frozen=True):
 def main() -> None:
     args = _arguments()
     try:
-        found = joined(args.join) if args.join else added(args) if args.add else measured(args)
+        found = _asked(args)
     except DirigentError as error:
         sys.exit(f"error: {error}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -80,6 +83,16 @@ def main() -> None:
         beside.write_text(thinned(file.read_text(encoding="utf-8")), encoding="utf-8")
     print(as_page(found))
     print(f"table: {args.out}; missed: {len(missed(found.table))}", file=sys.stderr)
+
+
+def _asked(args: argparse.Namespace) -> Table:
+    if args.join:
+        return joined(args.join)
+    if args.controls:
+        if args.add is None:
+            raise ConfigError("--controls goes with --add TABLE, whose lines of controls it renews")
+        return with_controls(args.add, args.controls)
+    return added(args) if args.add else measured(args)
 
 
 def measured(args: argparse.Namespace) -> Table:
@@ -280,6 +293,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--add", type=Path, help="a table to fill with what is measured here, or stands in the run's folder"
     )
+    parser.add_argument("--controls", type=Path, help="with --add: a table that has controls measured anew")
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="tables of several training seeds")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "claims.json")
     args = parser.parse_args()

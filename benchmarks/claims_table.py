@@ -69,7 +69,7 @@ class Table(msgspec.Struct, frozen=True):
 def joined(files: list[Path]) -> Table:
     """One table of several seeds'. How far a bag of words comes is the gym's doing and no seed's: it is found anew."""
     tables = [read_table(file) for file in files]
-    if len({(table.workers, json.dumps(table.sizes | {"local": 0}, sort_keys=True)) for table in tables}) > 1:
+    if len({_alike(table) for table in tables}) > 1:
         raise ConfigError("the tables were measured with different workers or sizes; measure them alike")
     sizes = tables[0].sizes
     probe = shortcut(generate("test", sizes["test"], seed=sizes["seed"]))
@@ -86,6 +86,37 @@ def joined(files: list[Path]) -> Table:
         right={},
         cut={f"{role} {i + 1}": far for i, table in enumerate(tables) for role, far in table.cut.items()},
     )
+
+
+def with_controls(file: Path, measured: Path) -> Table:
+    """A table of several seeds with the lines of controls that another table measured of one of their conductors, in
+    place of those it had."""
+    table, other = read_table(file), read_table(measured)
+    if _alike(table) != _alike(other):
+        raise ConfigError(f"{file} and {measured} were measured with different workers or sizes; measure them alike")
+    begins = tuple(CONTROL_LINES.values())
+    new = {line.name: line for line in other.table if line.name.startswith(begins) and line.value is not None}
+    if not new:
+        raise ConfigError(f"{measured} has no line of a control that was trained")
+    roles = {role for role, start in CONTROL_LINES.items() if any(name.startswith(start) for name in new)}
+
+    def kept(by_role: Mapping[str, str]) -> dict[str, str]:
+        return {name: said for name, said in by_role.items() if name.split()[0] not in roles}
+
+    return msgspec.structs.replace(
+        table,
+        table=[new.get(line.name, line) for line in table.table],
+        adapters=kept(table.adapters) | {f"{role} of {measured.stem}": sha for role, sha in other.adapters.items()},
+        commit=", ".join(dict.fromkeys([*table.commit.split(", "), other.commit or "unknown"])),
+        date=max(table.date, other.date),
+        seconds=table.seconds + other.seconds,
+        cut=kept(table.cut) | {role: far for role, far in other.cut.items() if role in roles},
+    )
+
+
+def _alike(table: Table) -> str:
+    """What tables must share for their lines to stand in one."""
+    return json.dumps([table.workers, table.sizes | {"local": 0}], sort_keys=True)
 
 
 def as_now(table: Table) -> Table:

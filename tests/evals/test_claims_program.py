@@ -332,6 +332,68 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
     )
 
 
+def with_lines(table: tables.Table, *lines: Claim) -> tables.Table:
+    """The table with these lines in place of its own."""
+    new = {line.name: line for line in lines}
+    whole = tables.as_now(table)
+    return msgspec.structs.replace(whole, table=[new.get(line.name, line) for line in whole.table])
+
+
+def test_controls_that_were_measured_later_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
+    direct = Claim("(a) conductor over one adapter, question to answer", "points", 0.5, n=10, note="on few questions")
+    shuffled = Claim(
+        "(d) shuffled reward, gain", "points", 0.01, n=10, must=0.03, at_most=True, note="96 of 100 updates"
+    )
+    earlier = msgspec.structs.replace(
+        with_lines(TABLE, direct, shuffled),
+        seeds=3,
+        adapters={"conductor 1": "ab", "direct 3": "cd", "shuffled 3": "ef"},
+        cut={"conductor 2": "347 of 360 updates", "shuffled 3": "96 of 100 updates"},
+    )
+    anew = msgspec.structs.replace(direct, value=0.4, note="")
+    later = msgspec.structs.replace(
+        with_lines(TABLE, anew, Claim("share of the ceiling", value=0.1, n=10)),
+        adapters={"conductor": "gh", "direct": "ij"},
+        commit="def",
+        date="2026-11-19",
+        sizes=TABLE.sizes | {"local": 0},
+    )
+    files = [tmp_path / "claims.json", tmp_path / "controls.json"]
+    for file, table in zip(files, (earlier, later), strict=True):
+        file.write_bytes(msgspec.json.encode(table))
+    found = tables.with_controls(*files)
+    lines = {line.name: line for line in found.table}
+    assert lines[direct.name] == anew
+    assert lines[shuffled.name] == shuffled  # not measured anew
+    assert lines["share of the ceiling"] == earlier.table[0]  # the three seeds', not the one conductor's
+    assert (found.seeds, found.commit, found.date) == (3, "abc, def", "2026-11-19")
+    assert found.adapters == {
+        "conductor 1": "ab",
+        "shuffled 3": "ef",
+        "conductor of controls": "gh",
+        "direct of controls": "ij",
+    }
+    assert found.cut == earlier.cut
+    whole = msgspec.structs.replace(
+        with_lines(later, anew, msgspec.structs.replace(shuffled, note="")), adapters={"shuffled": "kl"}
+    )
+    files[1].write_bytes(msgspec.json.encode(whole))
+    assert tables.with_controls(*files).cut == {"conductor 2": "347 of 360 updates"}
+    assert "shuffled 3" not in tables.with_controls(*files).adapters
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"workers": "local"}, "different workers or sizes"), ({}, "has no line of a control that was trained")],
+)
+def test_a_table_that_can_lend_no_control_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    files = [tmp_path / "claims.json", tmp_path / "controls.json"]
+    files[0].write_bytes(msgspec.json.encode(TABLE))
+    files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(TABLE, **changed)))
+    with pytest.raises(ConfigError, match=message):
+        tables.with_controls(*files)
+
+
 def test_questions_from_elsewhere_join_a_table_that_lacks_their_plans(
     run: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:

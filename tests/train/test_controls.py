@@ -17,6 +17,7 @@ from dirigent.train.grpo import Watch, load_state
 from dirigent.train.recipe import (
     BaseSettings,
     DirectRecipe,
+    GrpoSettings,
     PolicySettings,
     Recipe,
     SecondRoundSettings,
@@ -26,6 +27,8 @@ from dirigent.train.rollouts import Group, Rollouts
 from dirigent.train.run import carry_out, train
 from dirigent.train.scorer import open_scorer
 from dirigent.train.sft import collate, completion_loss
+from dirigent.train.shared_prompts import log_probs_and_entropies
+from dirigent.train.trainer import only_right_plans_count, what_counts
 
 
 def short(recipe: Recipe, *, grpo: dict[str, Any], **changes: Any) -> Recipe:
@@ -43,11 +46,17 @@ def test_the_gradient_of_rejection_sampling_is_that_of_imitating_what_was_right(
     """With nothing to hold it near its start. Every right plan counts as often as it was drawn, wrong ones never."""
     drawn: list[Group] = []
     cosines: list[float] = []
+    read: list[int] = []
+    right_ones: list[int] = []
     groups = Rollouts.groups
 
     def watched(self: Rollouts, *given: Any, **named: Any) -> list[Group]:
         drawn[:] = groups(self, *given, **named)
         return drawn
+
+    def counted(model: Any, ids: torch.Tensor, *given: Any, **named: Any) -> Any:
+        read.append(len(ids))
+        return log_probs_and_entropies(model, ids, *given, **named)
 
     def compared(watch: Watch, model: Any) -> None:
         weights = [p for p in model.parameters() if p.requires_grad]
@@ -59,16 +68,46 @@ def test_the_gradient_of_rejection_sampling_is_that_of_imitating_what_was_right(
             if one.correct
         ]
         assert 0 < len(right) < sum(len(group.samples) for group in drawn)
+        right_ones.append(len(right))
         loss = completion_loss(model, *collate(right, pad=watch.policy.tokenizer.pad_token_id, device="cpu"))
         wanted = torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)])
         cosines.append(float(torch.nn.functional.cosine_similarity(taken, wanted, dim=0)))
 
     monkeypatch.setattr(Rollouts, "groups", watched)
     monkeypatch.setattr(Watch, "check_gradients", compared)
+    monkeypatch.setattr("dirigent.train.trainer.log_probs_and_entropies", counted)
     settings = {"prompts": 8, "rollouts": 4, "beta": 0.0, "minibatch_rows": rows}
     shutil.copytree(warm_folder, tmp_path / "warm-start")
     train(short(tiny_recipe, grpo=settings, algorithm=algorithm), out=tmp_path, quiet=True)
     assert cosines == pytest.approx([1.0, 1.0], abs=1e-3)
+    passes = max(1, 8 * 4 // rows)
+    assert len(read) == 2 * passes
+    # The others are not read, but where a pass has no other.
+    assert sum(right_ones) <= sum(read) < sum(right_ones) + len(read)
+
+
+def test_a_plan_that_was_wrong_counts_where_anything_holds_the_policy_or_a_mean_is_over_plans() -> None:
+    def counting(**changes: Any) -> bool:
+        settings = GrpoSettings(**{"beta": 0.0, "entropy_target": 0.0, "loss": "dapo", **changes})
+        return only_right_plans_count(Recipe(name="any", grpo=settings, algorithm="rft"))
+
+    assert counting()
+    assert not counting(beta=0.04)
+    assert not counting(entropy_target=0.1)
+    assert not counting(loss="grpo")
+    assert not only_right_plans_count(Recipe(name="any", grpo=GrpoSettings(beta=0.0)))
+
+
+def test_rows_that_count_nothing_are_left_out_and_one_stays_where_none_counts() -> None:
+    columns = {
+        "advantages": torch.tensor([0.0, 1.0, 0.0, 1.0]),
+        "ids": torch.arange(8).view(4, 2),
+        "n": torch.tensor(9),
+    }
+    left = what_counts(columns)
+    assert left["ids"].tolist() == [[2, 3], [6, 7]]
+    assert left["n"] == 9
+    assert what_counts(columns | {"advantages": torch.zeros(4)})["ids"].tolist() == [[0, 1]]
 
 
 def weights_of(model: Any) -> list[float]:
