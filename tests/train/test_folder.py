@@ -11,8 +11,8 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.train.checkpoint import MARKER, latest, prune, seal
-from dirigent.train.folder import Claim, Counted, claim, claim_unchanged, default_folder, differences
-from dirigent.train.recipe import DirectRecipe, GrpoSettings, Recipe
+from dirigent.train.folder import Claim, Counted, claim, claim_unchanged, default_folder, differences, held
+from dirigent.train.recipe import BaseSettings, DirectRecipe, GrpoSettings, Recipe
 
 RECIPE = Recipe("run", grpo=GrpoSettings(steps=340, learning_rate=3e-4))
 
@@ -107,11 +107,21 @@ def test_what_was_cut_while_it_was_written_is_passed_over_and_beginning_anew_is_
 
 
 def test_a_folder_that_holds_a_run_is_not_begun_anew_by_accident(tmp_path: Path) -> None:
-    begun(tmp_path / "run")
+    start = begun(tmp_path / "run") / "warm-start"
+    start.mkdir()
+    seal(start, step=0)
     checkpoint(tmp_path / "lost its recipe", 10)
     for name in ("run", "lost its recipe"):
         with pytest.raises(ConfigError, match="holds a run already; --resume goes on with it"):
             claim(RECIPE, tmp_path / name, resume=False)
+
+
+def test_a_start_that_failed_leaves_the_folder_to_the_recipe_as_it_was_mended(tmp_path: Path) -> None:
+    (begun(tmp_path) / "warm-start").mkdir()
+    mended = msgspec.structs.replace(RECIPE, base=BaseSettings(weights="smollm2-360m.gguf"))
+    found = claim(mended, tmp_path, resume=False)
+    assert (found.resume_from, found.history) == (None, (Counted(1, "", mended),))
+    assert msgspec.json.decode((tmp_path / "recipe.json").read_bytes(), type=Recipe) == mended
 
 
 def test_a_recipe_that_was_lost_is_taken_for_the_one_given_and_that_is_said(tmp_path: Path) -> None:
@@ -194,11 +204,38 @@ def test_any_other_change_is_refused_by_name_and_what_is_kept_stays(tmp_path: Pa
 
 def test_a_run_at_its_end_goes_on_only_with_more_steps(tmp_path: Path) -> None:
     checkpoint(begun(tmp_path), 340)
+    (tmp_path / "result.json").write_text('{"recipe":"run","step":340}')
     with pytest.raises(ConfigError, match=r"all 340 steps are taken; with more of grpo\.steps it goes on"):
         claim(RECIPE, tmp_path, resume=True)
     with pytest.raises(ConfigError, match="all 100 steps are taken"):
         claim(with_grpo(steps=100), tmp_path, resume=True)
     assert claim(with_grpo(steps=341), tmp_path, resume=True).resume_from is not None
+
+
+@pytest.mark.parametrize("result", ["", "{", '{"step":330}'])
+def test_a_run_that_was_killed_before_its_last_adapter_was_written_goes_on_to_write_it(
+    result: str, tmp_path: Path
+) -> None:
+    newest = checkpoint(begun(tmp_path), 340)
+    if result:
+        (tmp_path / "result.json").write_text(result)
+    assert claim(RECIPE, tmp_path, resume=True).resume_from == newest
+    with pytest.raises(ConfigError, match="all 100 steps are taken"):
+        claim(with_grpo(steps=100), tmp_path, resume=True)
+
+
+def test_a_folder_is_one_launchs_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with held(folder):
+        with (
+            pytest.raises(ConfigError, match=r"another run is at work in .*run; wait for it, or name another"),
+            held(folder),
+        ):
+            pytest.fail("two runs would write the same checkpoints")
+        with held(folder, process=1), held(tmp_path / "other"):
+            pass
+    with held(folder):
+        pass
 
 
 def test_a_recipe_whose_updates_were_all_lost_leaves_the_history(tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ def test_a_run_ends_by_itself_before_its_time_is_up_and_goes_on_later(
     assert (done.step, done.finished, done.stopped) == (2, True, "")
 
 
+FREE = SimpleNamespace(spending=None)
+"""A scorer whose workers cost nothing."""
+
+
 @pytest.mark.parametrize("limit_s", range(120, 200, 4))
 def test_time_is_left_for_a_step_that_is_measured_after_steps_that_are_not(
     limit_s: int, tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +143,7 @@ def test_time_is_left_for_a_step_that_is_measured_after_steps_that_are_not(
     recipe = msgspec.structs.replace(tiny_recipe, eval=msgspec.structs.replace(tiny_recipe.eval, every_steps=10))
     stop, progress, rows = Stop(), Progress(tmp_path, steps=48, quiet=True), training_rows(recipe, ())
     watch = Watch(
-        recipe, None, None, rows=rows, dev=(), ceiling=1.0, progress=progress, stop=stop, deadline=float(limit_s)  # type: ignore[arg-type]
+        recipe, None, FREE, rows=rows, dev=(), ceiling=1.0, progress=progress, stop=stop, deadline=float(limit_s)  # type: ignore[arg-type]
     )  # fmt: skip
     for step in range(1, 48):
         watch.begin_step()
@@ -159,7 +163,7 @@ def test_whoever_asks_for_an_end_during_the_last_step_has_it(
     stop, progress = Stop("stopped: interrupted. Go on with --resume"), Progress(tmp_path, steps=48, quiet=True)
     rows = training_rows(tiny_recipe, ())
     watch = Watch(
-        tiny_recipe, None, None, rows=rows, dev=(), ceiling=1.0, progress=progress, stop=stop  # type: ignore[arg-type]
+        tiny_recipe, None, FREE, rows=rows, dev=(), ceiling=1.0, progress=progress, stop=stop  # type: ignore[arg-type]
     )  # fmt: skip
     watch.end_step(47)
     assert stop.reason

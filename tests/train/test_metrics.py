@@ -247,6 +247,75 @@ def test_a_resumed_watch_remembers_how_long_it_has_looked_collapsed() -> None:
     assert resumed.update(KNOWN_COLLAPSE[6]) is not None
 
 
+@pytest.mark.parametrize(
+    ("accuracies", "update"),
+    [
+        ((0.006, 0.04, 0.07, 0.10, 0.12, 0.14, 0.16), 4),
+        ((0.011, *(0.011 + 0.02 * i for i in range(12)), 0.26, 0.26, 0.26), 13),
+    ],
+)
+def test_one_step_everywhere_is_noticed_in_the_gym_though_accuracy_rises(
+    accuracies: tuple[float, ...], update: int
+) -> None:
+    """The two first runs on a GPU: one step a question from this update on, right ever more often."""
+    steps = [1.9 if i < update else 1.0 for i in range(len(accuracies))]
+    history = [
+        step(accuracy, steps=n, entropy=0.8, plans_known=1.0, questions=64.0)
+        for accuracy, n in zip(accuracies, steps, strict=True)
+    ]
+    found = first_message(history)
+    assert found is not None
+    assert (found[0], "one step a question" in found[1]) == (update + 2, True)
+
+
+def test_one_worker_is_noticed_in_the_gym_though_accuracy_rises() -> None:
+    history = [step(0.1, plans_known=1.0, questions=64.0)] * 10
+    history += [step(0.4, entropy=0.1, plans_known=1.0, questions=64.0)] * 3
+    found = first_message(history)
+    assert found is not None
+    assert found[0] == 12
+
+
+def own(accuracy: float, *, entropy: float, questions: float = 16.0) -> Metrics:
+    """Tasks and a pool of somebody's own: no plan is known to be right, and positions are names."""
+    return step(
+        accuracy, steps=1.0, entropy=entropy, position_entropy=entropy, steps_needed=1.0, plans_known=0.0,
+        questions=questions,
+    )  # fmt: skip
+
+
+def test_one_worker_that_is_rightly_best_in_a_pool_of_ones_own_is_no_collapse() -> None:
+    assert first_message([own(0.3, entropy=0.9)] * 10 + [own(0.42, entropy=0.05)] * 50) is None
+    assert first_message([own(0.4, entropy=0.0)] * 60) is None, "the start chose it already: nothing fell"
+    swinging = [own(accuracy, entropy=0.05) for accuracy in (0.25, 0.5, 0.31, 0.44) * 12]
+    assert first_message([own(0.38, entropy=0.9)] * 10 + swinging) is None
+
+
+def test_one_worker_that_is_right_less_often_than_the_choice_before_it_is_a_collapse_anywhere() -> None:
+    found = first_message([own(0.45, entropy=0.9)] * 10 + [own(0.2, entropy=0.05)] * 20)
+    assert found is not None
+    assert 12 <= found[0] <= 16
+    assert "worker entropy fell to 0.05 while accuracy stood at 20% (steps 1.00)" in found[1]
+
+
+def test_what_the_watch_weighs_is_kept_in_checkpoints() -> None:
+    watch = Collapse()
+    for metrics in [own(0.45, entropy=0.9)] * 10 + [own(0.2, entropy=0.05)] * 2:
+        assert watch.update(metrics) is None
+    resumed = Collapse(state=msgspec.json.decode(msgspec.json.encode(watch.state), type=CollapseState))
+    found = first_message([own(0.2, entropy=0.05)] * 10, resumed)
+    assert found is not None
+    assert found == first_message([own(0.2, entropy=0.05)] * 10, Collapse(state=watch.state))
+
+
+def test_whether_right_plans_are_known_is_a_figure() -> None:
+    unknown = replace(CHAIN, id="own", task=replace(CHAIN.task, sketch=None))
+    plan = Plan((Step("facts", "x"),))
+    found = step_metrics([CHAIN, CHAIN, ONE, unknown], [scored(plan)] * 4)
+    assert (found["questions"], found["plans_known"]) == (3.0, 0.75)
+    assert step_metrics([unknown] * 2, [scored(plan)] * 2)["plans_known"] == 0.0
+
+
 def test_patience_is_a_setting() -> None:
     found = first_message(KNOWN_COLLAPSE, Collapse(CollapseSettings(patience=1)))
     assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,18 @@ pytest.importorskip("peft")
 
 from tests.train.llamas import small_llama  # noqa: E402
 
-from dirigent.train.base import encode  # noqa: E402
-from dirigent.train.policy import ADAPTER, Halved, Merged, Policy, token_ids, token_texts  # noqa: E402
-from dirigent.train.recipe import TinySettings  # noqa: E402
+from dirigent.errors import ConfigError  # noqa: E402
+from dirigent.train.base import encode, load_base  # noqa: E402
+from dirigent.train.policy import (  # noqa: E402
+    ADAPTER,
+    Halved,
+    Merged,
+    Policy,
+    open_base,
+    token_ids,
+    token_texts,
+)
+from dirigent.train.recipe import BaseSettings, TinySettings  # noqa: E402
 from dirigent.train.sft import SftSettings, with_adapter  # noqa: E402
 from dirigent.train.tiny import tiny_base  # noqa: E402
 
@@ -121,3 +131,46 @@ def test_texts_are_those_of_the_tokenizers_own_call(tokenizer: Any, clean_up: bo
     ids = encode(tokenizer, TEXTS)
     assert token_texts(tokenizer, ids) == tokenizer.batch_decode(ids, skip_special_tokens=True)
     assert "<|im_start|>" not in token_texts(tokenizer, ids)[1]
+
+
+# --- models of others ---
+
+
+@pytest.fixture
+def own() -> tuple[Any, Any]:
+    return tiny_base(TEXTS * 3, settings=TinySettings(hidden=32, layers=1, heads=2, words=300), seed=5)
+
+
+def saved(pair: tuple[Any, Any], folder: Path) -> BaseSettings:
+    for part in pair:
+        part.save_pretrained(folder)
+    return BaseSettings(model=str(folder))
+
+
+def test_a_model_that_names_no_padding_is_padded_with_its_end_mark(own: tuple[Any, Any], tmp_path: Path) -> None:
+    own[1].pad_token = None
+    model, tokenizer = open_base(saved(own, tmp_path))
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id is not None
+    policy = Policy(model, tokenizer, max_completion_tokens=3)
+    assert policy.tokenizer.pad_token == "<|im_end|>"
+
+
+def test_a_model_that_cannot_be_talked_to_or_is_not_there_is_named(own: tuple[Any, Any], tmp_path: Path) -> None:
+    own[1].chat_template = None
+    with pytest.raises(ConfigError, match="has no chat template"):
+        open_base(saved(own, tmp_path))
+    with pytest.raises(ConfigError, match=r"base\.model is '.*nowhere', which cannot be opened: "):
+        open_base(BaseSettings(model=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize("marks", [("<|im_end|>", "<|endoftext|>"), ("<|endoftext|>",)])
+def test_a_gguf_file_of_another_template_keeps_its_own_end_mark(
+    marks: tuple[str, ...], own: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = own
+    tokenizer.eos_token = marks[-1]
+    monkeypatch.setattr(tokenizer, "get_vocab", lambda: dict.fromkeys(marks, 0))
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *_, **__: tokenizer)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda *_, **__: model)
+    _, found = load_base(Path("any.gguf"), device="cpu")
+    assert (found.eos_token, found.pad_token) == (marks[0], marks[0])

@@ -34,3 +34,14 @@ def test_progress_goes_on_in_the_same_file(tmp_path: Path) -> None:
         progress.close()
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert rows == [{"kind": "train", "step": step, "reward": 0.12345679} for step in (1, 2)]
+
+
+def test_half_a_line_of_a_run_that_was_cut_is_taken_away(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for cut in ('{"kind": "tr', '{"kind": "train", "step": 1}\n{"kind'):
+        file.write_text(cut)
+        progress = Progress(tmp_path, steps=2, quiet=True)
+        progress.record("train", 2, {})
+        progress.close()
+        steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
+        assert steps == ([1, 2] if "\n" in cut else [2])

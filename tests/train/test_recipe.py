@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dirigent.config import load_config
 from dirigent.errors import ConfigError
 from dirigent.train.batching import Batching, batching
 from dirigent.train.recipe import (
@@ -20,6 +21,7 @@ from dirigent.train.recipe import (
     load_recipe,
     parse_recipe,
 )
+from dirigent.train.rows import dev_rows
 from dirigent.train.scorer import open_scorer
 from dirigent.weights import read_cards
 
@@ -36,7 +38,14 @@ def test_every_recipe_that_ships_is_read_and_carries_its_files_name(path: Path) 
 
 
 NAMED = re.compile(r"[\w./-]+\.(?:toml|yaml|jsonl?|py|md)\b")
-BROUGHT = {"paper-train.jsonl", "paper-dev.jsonl", "dirigent.toml", "../dirigent.toml"}
+BROUGHT = {
+    "paper-train.jsonl",
+    "paper-dev.jsonl",
+    "own-train.jsonl",
+    "own-dev.jsonl",
+    "dirigent.toml",
+    "../dirigent.toml",
+}
 """What whoever runs a recipe brings along."""
 
 
@@ -92,6 +101,35 @@ def test_paper_7b_has_the_papers_settings() -> None:
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.5, 1.0)
 
 
+FREE = "price = { input = 0, output = 0 }\n"
+
+
+def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path: Path) -> None:
+    recipe = load_conductor(FOLDER / "own-tasks.toml")
+    said = [
+        line.removeprefix("#   ") for line in (FOLDER / "own-tasks.toml").read_text().splitlines() if "#   " in line
+    ]
+    (task,) = (line for line in said if line.startswith("{"))
+    pool = "\n".join(line for line in said if not line.startswith(("{", "dirigent ")))
+    for name in (recipe.tasks.file, recipe.tasks.dev_file):
+        (tmp_path / name).write_text(task + "\n")
+    (tmp_path / "dirigent.toml").write_text(
+        f'[[worker]]\nname = "one"\nkind = "scripted"\nreplies = ["7"]\n{FREE}{pool}\n'
+    )
+    tasks = msgspec.structs.replace(
+        recipe.tasks, file=str(tmp_path / recipe.tasks.file), dev_file=str(tmp_path / recipe.tasks.dev_file)
+    )
+    workers = msgspec.structs.replace(recipe.workers, config=str(tmp_path / recipe.workers.config))
+    with open_scorer(msgspec.structs.replace(recipe, tasks=tasks, workers=workers)) as scorer:
+        assert scorer.spending is not None
+        assert scorer.spending.cap_usd == 10.0
+        rows = dev_rows(msgspec.structs.replace(recipe, tasks=tasks), scorer.pool, n=1)
+        (found,) = scorer.score(rows, ["Say it. | one 0 | -"])
+    assert found.correct
+    profile = load_config(tmp_path / "dirigent.toml").config.profile[recipe.workers.profile]
+    assert profile.max_steps == recipe.rows.max_steps, "so that it is asked as it was trained"
+
+
 def test_the_defaults_are_a_recipe() -> None:
     assert parse_recipe('name = "mine"') == Recipe("mine")
 
@@ -119,6 +157,9 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ('[workers]\nkind = "exact"\nmisled = 1.5', "a share from 0 to 1, not 1.5"),
         ("[workers]\nmisled = 0.3", 'it wants kind "exact"'),
         ('[workers]\nprofile = "ultra"', '"profile" chooses among the workers of "config"'),
+        ("[workers]\nmax_cost_usd = 1.0", '"max_cost_usd" is for the workers of "config"'),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = -1.0', "must be 0 or more and finite, not -1"),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = nan', "must be 0 or more and finite, not nan"),
         ('[tasks]\nfile = "a.jsonl"', "belong together"),
         ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),
         ("[policy]\nrank = 0", "trains the base itself"),
@@ -127,11 +168,18 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ("[reward]\nwrong = 2.0", "rewards must rise"),
         ('[reward]\ncontrol = "shufled"', "shuffled"),
         ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "rft draws from its start"),
+        ("[rows]\nsmall_pool = [4, 2]", "fewest workers and the most, from 1 on, not 4 and 2"),
+        ("[rows]\nlarge_pool = [0, 2]", "not 0 and 2"),
+        ("[rows]\nfirst_stage = 3", "first_stage is 0 to 2, not 3"),
+        ("[rows]\nmax_steps = 40", "max_steps must be 1 to 32, not 40"),
+        ("[grpo]\nlearning_rate = 0.0", "learning_rate must be above 0, not 0"),
         ("[grpo]\nupdates = 0", "updates must be 1 or more, not 0"),
         ("[grpo]\nprompts = 64\nupdates = 3", "updates must divide prompts, so that groups stay whole: 64 / 3"),
         ("[second_round]\nshare = 1.0", "from 0 up to 1, not 1"),
         ("[second_round]\nshare = 0.5\nevery_steps = 0", "every_steps must be 1 or more"),
-        ('[second_round]\nshare = 0.5\n[tasks]\ndialect = "lists"', "in the lines dialect"),
+        ('[second_round]\nshare = 0.5\n[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"', "rows are the gym's"),
+        ('[tasks]\nprompt = "prompted"', '"prompted" wants a "file"'),
+        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\ndialect = "json"', "asks for lines, not json"),
         ('kind = "specialist"', 'did you mean "specialists"'),
         ('kind = "specialists"\n[specialist.date]\nrank = 8', 'no specialist "date"; did you mean "dates"'),
         ('kind = "specialists"\nprocesses = 0', "processes must be 1 or more"),
@@ -240,6 +288,34 @@ replies = ["2"]
 planner = "language"
 planner_worker = "two"
 """
+
+TO_BE_TRAINED = """
+[[worker]]
+name = "one"
+kind = "scripted"
+replies = ["1"]
+[[worker]]
+name = "mine"
+kind = "local"
+adapter = "runs/mine/conductor.gguf"
+[profile.team]
+planner = "conductor"
+planner_worker = "mine"
+"""
+
+
+def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(TO_BE_TRAINED)
+    settings = WorkerSettings("config", config=str(file), profile="team")
+    with open_scorer(Recipe("mine", workers=settings)) as scorer:
+        assert [info.name for info in scorer.pool] == ["one"]
+    everybody = WorkerSettings("config", config=str(file))
+    with (
+        pytest.raises(ConfigError, match=r"there is no file .*conductor\.gguf"),
+        open_scorer(Recipe("mine", workers=everybody)),
+    ):
+        pass
 
 
 def test_a_policy_is_not_offered_the_worker_that_plans(tmp_path: Path) -> None:

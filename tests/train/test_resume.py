@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,13 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.train.checkpoint import latest  # noqa: E402
+from dirigent.train.disk import DiskFull, within_disk  # noqa: E402
+from dirigent.train.folder import held  # noqa: E402
 from dirigent.train.grpo import Watch  # noqa: E402
 from dirigent.train.memory import OutOfMemory, within_memory  # noqa: E402
 from dirigent.train.policy import Policy  # noqa: E402
-from dirigent.train.recipe import GrpoSettings, Recipe  # noqa: E402
-from dirigent.train.run import Change, Result, train  # noqa: E402
+from dirigent.train.recipe import GrpoSettings, Recipe, SpecialistsRecipe  # noqa: E402
+from dirigent.train.run import Change, Result, carry_out, train  # noqa: E402
 from dirigent.train.trainer import set_rate  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)
@@ -102,6 +108,43 @@ def test_an_adapter_is_taken_up_where_it_was_and_held_near_the_warm_start(
     assert any(not torch.allclose(seen["default"][name], tensor.float()) for name, tensor in start.items())
 
 
+def test_a_run_killed_before_its_adapter_was_written_writes_it_without_another_update(
+    recipe: Recipe, whole: Result, tmp_path: Path
+) -> None:
+    out = cut(whole, tmp_path / "killed", at=4)
+    shutil.rmtree(out / "adapter")
+    for name in ("conductor.gguf", "result.json"):
+        (out / name).unlink()
+    result = train(recipe, out=out, resume=True, quiet=True)
+    assert (result.step, result.finished, result.dev) == (4, True, whole.dev)
+    for name in ("adapter/adapter_model.safetensors", "conductor.gguf"):
+        assert (out / name).read_bytes() == (Path(whole.out) / name).read_bytes()
+    assert train_rows(out) == {}
+    with pytest.raises(ConfigError, match="is finished: all 4 steps are taken"):
+        train(recipe, out=out, resume=True, quiet=True)
+
+
+def test_a_second_launch_in_a_run_that_is_at_work_is_refused(recipe: Recipe, whole: Result, tmp_path: Path) -> None:
+    out = cut(whole, tmp_path / "at work", at=2)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    with held(out), pytest.raises(ConfigError, match="another run is at work"):
+        train(recipe, out=out, resume=True, quiet=True)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("grpo", "said"),
+    [({"minibatch_rows": 12}, "32 rows a process do not divide"), ({"sampler": "vllm"}, "wants the package vllm")],
+)
+def test_steps_that_cannot_be_taken_are_refused_before_anything_is_begun(
+    grpo: dict[str, Any], said: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dirigent.train.run.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=said):
+        train(changed(recipe, **grpo), out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_finished_run_is_made_longer_at_another_rate_in_smaller_passes(
     recipe: Recipe, whole: Result, tmp_path: Path
 ) -> None:
@@ -156,7 +199,12 @@ def test_draws_are_what_is_counted(whole_twice: Result) -> None:
 
 
 def test_an_interrupt_between_the_updates_of_a_draw_waits_for_the_last_and_resumes_as_if_unbroken(
-    twice: Recipe, whole: Result, whole_twice: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    twice: Recipe,
+    whole: Result,
+    whole_twice: Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     out, taken, check = with_start(whole, tmp_path), [], Watch.check_gradients
 
@@ -164,12 +212,14 @@ def test_an_interrupt_between_the_updates_of_a_draw_waits_for_the_last_and_resum
         check(watch, model)
         taken.append(model)
         if len(taken) == 3:
-            watch.stop.reason = "stopped: interrupted"
+            os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr(Watch, "check_gradients", interrupted)
         cut_short = train(twice, out=out, quiet=True)
-    assert (cut_short.step, cut_short.stopped, len(taken)) == (2, "stopped: interrupted", 4)
+    assert (cut_short.step, len(taken)) == (2, 4)
+    assert cut_short.stopped == "stopped: interrupted. Checkpoint kept. Go on with --resume"
+    assert "interrupted: ends after the present step" in capfd.readouterr().err, "said at once, not when it ends"
     # What a kill leaves: half a checkpoint under a name that draw 3 will have, and one not yet called by its draw.
     for name in ("checkpoint-3", "checkpoint-6"):
         (out / name).mkdir()
@@ -183,6 +233,28 @@ def test_an_interrupt_between_the_updates_of_a_draw_waits_for_the_last_and_resum
     ours, theirs = weights(out / "adapter"), weights(Path(whole_twice.out) / "adapter")
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
     assert latest(out) == (out / "checkpoint-4", 4)
+
+
+def test_a_second_interrupt_ends_a_run_of_the_command_line_at_once(
+    twice: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which runs inside an event loop, as every command does."""
+    heard: list[int] = []
+
+    def interrupted(watch: Watch, model: Any) -> None:
+        for _ in range(2):
+            heard.append(1)
+            os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("the run went on")
+
+    async def command() -> None:
+        train(twice, out=with_start(whole, tmp_path), quiet=True)
+
+    monkeypatch.setattr(Watch, "check_gradients", interrupted)
+    with pytest.raises(KeyboardInterrupt), asyncio.Runner() as runner:
+        runner.run(command())
+    assert len(heard) == 2
+    assert latest(tmp_path) is None
 
 
 def test_a_run_that_is_out_of_time_ends_after_a_whole_draw(twice: Recipe, whole: Result, tmp_path: Path) -> None:
@@ -322,3 +394,51 @@ def test_other_errors_are_not_taken_for_it() -> None:
     assert not isinstance(raised.value, OutOfMemory)
     with pytest.raises(OutOfMemory, match=r"^out of memory here: do less$"), within_memory("here", advice="do less"):
         raise torch.OutOfMemoryError("CUDA error")
+
+
+# --- a full disk ---
+
+
+def test_a_full_disk_says_in_a_line_what_is_kept_and_the_run_goes_on_once_there_is_room(
+    recipe: Recipe, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = cut(whole, tmp_path / "run", at=2)
+    (out / "result.json").unlink()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place in ("dirigent.train.grpo.seal", "torch.save", "dirigent.train.run.write_durably"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, full)
+            with pytest.raises(DiskFull) as raised:
+                train(recipe, out=out, resume=True, quiet=True)
+        update = 4 if place.endswith("write_durably") else 2
+        assert str(raised.value) == (
+            f"the disk is full: make room. The checkpoint of update {update} is kept; --resume goes on from it"
+        )
+    assert train(recipe, out=out, resume=True, quiet=True).finished
+
+
+def test_a_full_disk_is_known_by_what_each_library_makes_of_it(tmp_path: Path) -> None:
+    """The texts are those of writes into a file system that was full."""
+    safetensors = "Error while serializing: I/O error: No space left on device (os error 28)"
+    for error in (OSError(errno.EDQUOT, "over quota"), RuntimeError(safetensors)):
+        with pytest.raises(DiskFull), within_disk():
+            raise error
+    torchs = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
+    torchs.__context__ = RuntimeError("basic_ios::clear: iostream error")
+    with pytest.raises(DiskFull), within_disk():
+        raise torchs
+    for error in (OSError(errno.EACCES, "denied"), RuntimeError("no kernel")):
+        with pytest.raises(type(error)), within_disk():
+            raise error
+
+
+def test_a_full_disk_of_specialists_keeps_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dirigent.train.specialists.train_specialists", full)
+    with pytest.raises(DiskFull, match=r"make room\. Rounds that were finished are kept; --resume goes on"):
+        carry_out(SpecialistsRecipe("few"), out=tmp_path, quiet=True)

@@ -14,7 +14,9 @@ import pytest
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan import Plan, Step, format_plan
+from dirigent.tasks.code import CodeProblem, answer_of
 from dirigent.tasks.gym import find_specialist, generate, plan_for, solvable
+from dirigent.tasks.sandbox import Sandbox, Verdict
 from dirigent.tasks.task import Task
 from dirigent.train.dataset import Row, kind_of, make_row, second_round
 from dirigent.train.recipe import TaskSettings
@@ -209,6 +211,28 @@ async def test_tasks_from_a_file_may_be_graded_by_any_grader_of_text(grader: Any
     row = file_row(task, [worker.info for worker in workers.values()], settings=TaskSettings(), max_steps=5)
     texts = [format_plan(Plan((Step(name, "Say it."),)), row.shown, dialect="lines") for name in workers]
     assert [one.correct for one in await score([row, row], texts, workers)] == [True, False]
+
+
+class Lenient(Sandbox):
+    """Passes every program."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def judge(self, *given: Any, **named: Any) -> Verdict:
+        return Verdict(True, "passed")
+
+
+async def test_programs_are_judged_in_the_sandbox_and_without_a_judge_nobody_is_punished() -> None:
+    task = Task("one", "Write f.", answer_of(CodeProblem("assert f() == 1", ("f",))), grader="code")
+    workers = {"coder": Scripted("def f():\n    return 1", name="coder")}
+    row = file_row(task, [worker.info for worker in workers.values()], settings=TaskSettings(), max_steps=5)
+    text = format_plan(Plan((Step("coder", "Write it."),)), row.shown, dialect="lines")
+    (judged,) = await score([row], [text], workers, sandbox=Lenient())
+    assert (judged.correct, judged.reward_base) == (True, 1.0)
+    (unjudged,) = await score([row], [text], workers)
+    assert unjudged.dropped
+    assert "no sandbox is there" in unjudged.error
 
 
 async def test_a_worker_that_was_not_offered_makes_a_plan_invalid() -> None:

@@ -13,10 +13,11 @@ import pytest
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.gym.specialists import find_specialist
+from dirigent.tasks.task import Task
 from dirigent.train.dataset import Row
 from dirigent.train.decode import Sample
 from dirigent.train.policy import Policy, Written
-from dirigent.train.recipe import Recipe, load_conductor
+from dirigent.train.recipe import GrpoSettings, Recipe, TaskSettings, load_conductor
 from dirigent.train.reward import Scored
 from dirigent.train.rollouts import Rollouts, scale_at, step_seed
 from dirigent.train.rows import SkillRows, training_rows
@@ -89,6 +90,36 @@ def test_after_the_first_stage_more_groups_are_sampled_than_are_learned_from(
         rollouts, batch = drawn(msgspec.structs.replace(tiny_recipe, grpo=grpo, rows=rows), start, scorer)
         assert rollouts.metrics["rollouts"] == sampled
         assert len(batch["reward"]) == 16
+
+
+def test_tasks_of_a_file_have_no_stages_to_wait_for(tmp_path: Path) -> None:
+    """Nor a cost cap that cuts a group to its cheaper plans, nor draws a second time for what it cut."""
+    file = tmp_path / "tasks.jsonl"
+    file.write_bytes(b"\n".join(msgspec.json.encode(Task(f"{i}", f"Q{i}", "7")) for i in range(9)))
+    recipe = Recipe(
+        "own",
+        tasks=TaskSettings(file=str(file), dev_file=str(file)),
+        grpo=GrpoSettings(prompts=4, rollouts=2, oversample=2.0, refills=3, refill_below=1.0),
+    )
+    asked: list[int] = []
+
+    def write(rows: list[Row], *, group: int, **_: Any) -> Written:
+        asked.append(len(rows))
+        samples = [[Sample([k], [0.0]) for k in range(group)] for _ in rows]
+        return Written([[place] for place in range(len(rows))], samples, [["plan"] * group for _ in rows])
+
+    refused = Scored(True, False, None, unpaid=True)
+
+    def score(rows: list[Row], texts: list[str], **_: Any) -> list[Scored]:
+        """The cap cuts every group but the first."""
+        return [Scored(True, bool(i % 2), float(i % 2)) if i % 2 == 0 or i == 1 else refused for i in range(len(rows))]
+
+    policy, scorer = SimpleNamespace(write=write), SimpleNamespace(score=score)
+    rollouts = Rollouts(recipe, policy, scorer, rows=training_rows(recipe, (WorkerInfo("one"),)))  # type: ignore[arg-type]
+    groups = rollouts.groups(4, step=0)
+    assert asked == [8]
+    assert [group.rewards for group in groups] == [[0.1, 1.0], *[[None, None]] * 3]
+    assert rollouts.metrics["dropped"] == 7
 
 
 @pytest.mark.timeout(600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -201,6 +202,46 @@ def test_a_run_that_is_broken_off_leaves_no_process_behind(tmp_path: Path, monke
             train_specialists(msgspec.structs.replace(TINY, processes=2), out=tmp_path, quiet=True)
         assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
     finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(("at", "processes"), [("start", 1), ("wait", 2)])
+def test_a_run_that_is_told_to_end_leaves_no_process_behind(
+    at: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By SIGTERM, as service managers and `kill` say it; also while it starts the second process."""
+    started: list[subprocess.Popen[bytes]] = []
+    heard: list[str] = []
+
+    def told(when: str) -> None:
+        if when == at and not heard:
+            heard.append(when)
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the run went on")
+
+    class Sleeping(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            if started:
+                told("start")
+            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
+            started.append(self)
+
+        def wait(self, timeout: float | None = None) -> int:
+            told("wait")
+            return super().wait(timeout)
+
+    monkeypatch.setattr("dirigent.train.specialists.subprocess.Popen", Sleeping)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit) as left:
+            train_specialists(msgspec.structs.replace(TINY, processes=2), out=tmp_path, quiet=True)
+        assert left.value.code == 128 + signal.SIGTERM
+        assert [process.poll() for process in started] == [-signal.SIGTERM] * processes
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN, "as it was"
+    finally:
+        signal.signal(signal.SIGTERM, before)
         for process in started:
             process.kill()
             process.wait()

@@ -21,7 +21,7 @@ def train(
         typer.Option(
             "--resume",
             help="Go on from the newest whole checkpoint. The recipe may have more steps now, another learning rate or "
-            "schedule, smaller passes, and other settings of what is measured and saved.",
+            "schedule, smaller passes, another cost cap, and other settings of what is measured and saved.",
         ),
     ] = False,
     out: Annotated[

@@ -7,7 +7,9 @@ Prompts are built from the model's own chat template, the same in torch and in l
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +33,32 @@ def load_base(gguf: Path, *, device: str | None = None, dtype: torch.dtype | Non
     dtype = dtype or (torch.bfloat16 if device == "cuda" else torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.padding_side = "left"
-    # Not every release of transformers takes these two from the file.
-    tokenizer.eos_token = END_OF_TURN
-    tokenizer.pad_token = END_OF_TURN
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=dtype
-    )
+    # Not every release of transformers takes these two from the file. Models with another template end turns otherwise.
+    if END_OF_TURN in tokenizer.get_vocab():
+        tokenizer.eos_token = END_OF_TURN
+    tokenizer.pad_token = tokenizer.eos_token
+    with _without_bar():
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=dtype
+        )
     # Saving and training are refused on a model that still says it is quantised.
     model.config.__dict__.pop("quantization_config", None)
     model.is_quantized = False
     model.hf_quantizer = None
     return model.to(device).eval(), tokenizer
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Inside, no bar shows how far the conversion of a GGUF file is. No setting of transformers turns it off."""
+    from transformers import modeling_gguf_pytorch_utils as reading
+
+    shown = reading.tqdm
+    reading.tqdm = partial(shown, disable=True)
+    try:
+        yield
+    finally:
+        reading.tqdm = shown
 
 
 def prompt_texts(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> list[str]:

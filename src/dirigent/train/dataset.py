@@ -110,6 +110,13 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for depth, weight in (*self.depth_weights.items(), *(self.later_depth_weights or {}).items()):
             if not depth.isdecimal() or weight <= 0:
                 raise ValueError(f"depth_weights has {depth} = {weight}; write a depth and a number above 0")
+        for name in ("small_pool", "large_pool"):
+            fewest, most = getattr(self, name)
+            if not 1 <= fewest <= most:
+                raise ValueError(f"{name} is the fewest workers and the most, from 1 on, not {fewest} and {most}")
+        if not 0 <= self.first_stage <= LAST_STAGE:
+            raise ValueError(f"first_stage is 0 to {LAST_STAGE}, not {self.first_stage}")
+        Limits(max_steps=self.max_steps)
         for stage in (0, 1):
             if min(shares := self.names_at(stage)) < 0.0 or sum(shares) > 1.0:
                 raise ValueError(

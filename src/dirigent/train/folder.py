@@ -3,14 +3,18 @@
 A folder belongs to one run. `--resume` goes on from its newest whole checkpoint. A damaged one is never passed over in
 silence: it is named, and where it was the only one the run is not begun anew behind anybody's back. A recipe may change
 between two parts of a run where a change makes it longer, slower or smaller in memory and leaves what is learned from
-alone. `recipe.json` is the recipe that counts now, `recipes.json` all of them with the update each counted from.
+alone. `recipe.json` is the recipe that counts now, `recipes.json` all of them with the update each counted from, and
+`result.json` says how far the run was when its adapter was written.
 
 Knows files and settings; nothing of models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +22,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.train.checkpoint import PREFIX, damaged, latest, set_aside, write_durably
+from dirigent.train.checkpoint import MARKER, PREFIX, damaged, latest, set_aside, write_durably
 from dirigent.train.recipe import AnyRecipe, Recipe
 
 RECIPE_FILE = "recipe.json"
 RECIPES_FILE = "recipes.json"
+RESULT_FILE = "result.json"
+WARM_START = "warm-start"
+"""Where a conductor's start lies."""
 MAY_CHANGE = (
     "grpo.steps",
     "grpo.learning_rate",
@@ -32,8 +39,10 @@ MAY_CHANGE = (
     "grpo.save_every_steps",
     "warm_start.measure",
     "eval.*",
+    "workers.max_cost_usd",
 )
-"""Settings that `--resume` takes other values of: how long, how fast, in which portions, and what is measured."""
+"""Settings that `--resume` takes other values of: how long, how fast, in which portions, what is measured,
+and what it may cost."""
 LABELS = ("name", "about")
 """What a recipe is called makes no run another one."""
 MOST_NAMED = 6
@@ -64,6 +73,29 @@ class Claim(msgspec.Struct, frozen=True):
     history: tuple[Counted, ...] = ()
     notes: tuple[str, ...] = ()
     """For whoever started the run."""
+
+
+@contextmanager
+def held(out: Path, *, process: int = 0) -> Iterator[None]:
+    """Inside, no other launch may work in this folder: two would write each other's checkpoints. The first process
+    holds it for all of its own."""
+    if process:
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        _lock(folder, out)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _lock(folder: int, out: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"another run is at work in {out}; wait for it, or name another folder with --out") from None
 
 
 def claim(recipe: Recipe, out: Path, *, resume: bool, process: int = 0) -> Claim:
@@ -104,9 +136,15 @@ def _kept(recipe: R, out: Path, *, resume: bool) -> R | None:
     """The recipe that the folder's run had last. None: it has none, or does not say."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / RECIPE_FILE
-    if not resume and (file.exists() or any(out.glob(f"{PREFIX}*"))):
+    if not resume and (any(out.glob(f"{PREFIX}*")) or (file.exists() and _depends_on_it(recipe, out))):
         raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
     return _read(file, type(recipe)) if file.exists() else None
+
+
+def _depends_on_it(recipe: AnyRecipe, out: Path) -> bool:
+    """Whether anything in a folder was made by the recipe there. A start that failed leaves a recipe alone, with the
+    very fault that a person then mends."""
+    return not isinstance(recipe, Recipe) or (out / WARM_START / MARKER).exists()
 
 
 def _past(before: Recipe | None, out: Path) -> tuple[Counted, ...]:
@@ -129,12 +167,24 @@ def _refuse_changes(before: AnyRecipe | None, now: AnyRecipe, out: Path, *, allo
 
 
 def _found(recipe: Recipe, out: Path) -> tuple[Path | None, int]:
-    """The newest whole checkpoint and its step, if there is one and steps are left."""
-    found = latest(out)
-    if found is not None and found[1] >= recipe.grpo.steps:
-        taken = f"all {recipe.grpo.steps} steps are taken"
+    """The newest whole checkpoint and its step, if there is one and steps are left, or its adapter to be written."""
+    found, steps = latest(out), recipe.grpo.steps
+    if found is not None and (found[1] > steps or found[1] == steps == _written_at(out)):
+        taken = f"all {steps} steps are taken"
         raise ConfigError(f"the run in {out} is finished: {taken}; with more of grpo.steps it goes on")
     return found or (None, 0)
+
+
+def _written_at(out: Path) -> int:
+    """The step whose adapter was written; -1: none was."""
+
+    class Reached(msgspec.Struct):
+        step: int
+
+    try:
+        return msgspec.json.decode((out / RESULT_FILE).read_bytes(), type=Reached).step
+    except (OSError, msgspec.DecodeError):
+        return -1
 
 
 def _where_it_goes_on(out: Path, folder: Path | None, *, step: int) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dirigent.train.checkpoint import PREFIX, prune, seal, write_durably
+from dirigent.train.checkpoint import PREFIX, prune, seal, sealed_step, write_durably
 from dirigent.train.dataset import Row, RowState
 from dirigent.train.memory import within_memory
 from dirigent.train.metrics import Collapse, CollapseState
@@ -31,6 +31,7 @@ from dirigent.train.rows import Rows
 from dirigent.train.scorer import Scorer
 from dirigent.train.secondround import Stock
 from dirigent.train.sft import plain_inputs
+from dirigent.train.spending import CapReached
 from dirigent.train.trainer import make_trainer
 
 STATE_FILE = "dirigent.json"
@@ -48,6 +49,8 @@ class TrainState(msgspec.Struct, frozen=True):
     """The last measurement."""
     second: Stock = Stock()
     """Second rounds in stock."""
+    step_usd: float = 0.0
+    """What workers cost in the dearest step."""
 
 
 class Stop(msgspec.Struct):
@@ -61,6 +64,7 @@ def train_policy(watch: Watch, *, out: Path, resume_from: Path | None = None) ->
     policy, rollouts = watch.policy, watch.rollouts
     trainer = make_trainer(watch.recipe, policy, rollouts, out=out, callback=watch.callback())
     rollouts.process = trainer.accelerator.process_index
+    watch.require_money(0 if resume_from is None else sealed_step(resume_from) or 0)
     with plain_inputs(policy.model):
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     return watch.state()
@@ -69,8 +73,8 @@ def train_policy(watch: Watch, *, out: Path, resume_from: Path | None = None) ->
 class Watch:
     """Follows a run from outside: records it, measures it, turns what was measured into what is asked next.
 
-    It ends the run at its deadline (on the monotonic clock), at a collapse, and where somebody else has set `stop`.
-    With a checkpoint to resume from, it and its rollouts go on where they were. Every process has one.
+    It ends the run at its deadline (on the monotonic clock), at its cost cap, at a collapse, and where somebody else
+    has set `stop`. With a checkpoint to resume from, it and its rollouts go on where they were. Every process has one.
     """
 
     def __init__(
@@ -106,15 +110,30 @@ class Watch:
         self._step_began = time.monotonic()
         self._step_seconds = 0.0
         self._dev_seconds = 0.0
+        self._step_usd = state.step_usd
+        self._cost_before = self._dev_usd = 0.0
 
     def state(self) -> TrainState:
         rollouts = self.rollouts
         return TrainState(
-            rollouts.rows.state, self._collapse.state, rollouts.cost_from_step, self._last_dev, rollouts.second.stock
+            rollouts.rows.state,
+            self._collapse.state,
+            rollouts.cost_from_step,
+            self._last_dev,
+            rollouts.second.stock,
+            self._step_usd,
         )
+
+    def require_money(self, step: int) -> None:
+        """`CapReached` where the cap leaves no room for another step after this one, if one is to be taken."""
+        spending, left = self.scorer.spending, step < self.recipe.grpo.steps
+        short = left and spending is not None and not spending.covers(self._step_usd)
+        if reason := agreed(spending.reached if spending is not None and short else ""):
+            raise CapReached(reason)
 
     def begin_step(self) -> None:
         self._step_began = time.monotonic()
+        self._cost_before = self._paid_usd()
 
     def check_gradients(self, model: Any) -> None:
         """Keep one gradient that is no number from turning every weight into none: such an update changes nothing."""
@@ -133,21 +152,46 @@ class Watch:
         """Look at the step that was just taken; `stop` says afterwards whether it was the last."""
         if (collapsed := self._collapse.update(self.rollouts.metrics)) is not None:
             self.stop.reason = collapsed
-        if step % self.recipe.eval.every_steps == 0 or step == self.recipe.grpo.steps:
-            self.measure_dev(step)
+        self._step_usd = max(self._step_usd, self._paid_usd() - self._cost_before)
+        spending = self.scorer.spending
+        # All processes measure, or none does: they divide the questions.
+        capped = agreed(spending.reached if spending is not None and spending.refused else "")
+        if not capped and self._measured_after(step):
+            try:
+                self.measure_dev(step)
+            except CapReached as error:
+                capped = str(error)
         seconds = time.monotonic() - self._step_began
         self._step_seconds = seconds if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * seconds
         if step >= self.recipe.grpo.steps:
-            self.stop.reason = collapsed or ""  # whoever else asked for an end has it: there is nothing to go on with
+            # Whoever else asked for an end has it: there is nothing to go on with.
+            self.stop.reason = collapsed or (f"the last figures on dev are old: {capped}" if capped else "")
             return
+        if not capped and spending is not None and not spending.covers(self._next_usd(step + 1)):
+            capped = spending.reached
+        if capped and not self.stop.reason:
+            self.stop.reason = f"stopped: {capped}. Checkpoint kept. Go on with --resume"
         # Room for two more steps, one of them measured, and the checkpoint, so that the limit is never run into.
         needed = 2 * max(seconds, self._step_seconds + self._dev_seconds / 2)
         if self._deadline is not None and time.monotonic() + needed > self._deadline:
             self.stop.reason = self.stop.reason or "stopped: out of time. Go on with --resume"
 
+    def _measured_after(self, step: int) -> bool:
+        return step % self.recipe.eval.every_steps == 0 or step == self.recipe.grpo.steps
+
+    def _paid_usd(self) -> float:
+        return 0.0 if self.scorer.spending is None else self.scorer.spending.spent_usd
+
+    def _next_usd(self, step: int) -> float:
+        """What a step may cost: as much as the dearest so far, and what is measured after it."""
+        return self._step_usd + (self._dev_usd if self._measured_after(step) else 0.0)
+
+    def _costs(self) -> dict[str, float]:
+        return {} if self.scorer.spending is None else {"spent_usd": self.scorer.spending.total_usd}
+
     def measure_dev(self, step: int) -> None:
         """The development questions, greedily; they open stages of the curriculum and start the cost."""
-        n, began = self.recipe.eval.n, time.monotonic()
+        n, began, paid = self.recipe.eval.n, time.monotonic(), self._paid_usd()
         with within_memory("while development questions were answered", advice=f"lower eval.n, which is {n}"):
             figures = measure(self.policy, self.scorer, self._dev)
         depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self._dev}
@@ -161,11 +205,13 @@ class Watch:
         )
         self._last_dev = figures
         self._dev_seconds = time.monotonic() - began
-        self.progress.record("dev", step, figures | {"stage": float(self.rollouts.rows.state.stage)})
+        self._dev_usd = self._paid_usd() - paid
+        told = {"stage": float(self.rollouts.rows.state.stage), **self._costs()}
+        self.progress.record("dev", step, figures | told)
 
     def log(self, step: int, logs: dict[str, Any]) -> None:
         figures = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
-        figures |= {"step_seconds": time.monotonic() - self._step_began}
+        figures |= {"step_seconds": time.monotonic() - self._step_began, **self._costs()}
         self.progress.record("train", step, figures)
         left = (self.recipe.grpo.steps - step) * self._step_seconds
         self.progress.show(step, self.rollouts.metrics | {"step_seconds": self._step_seconds}, seconds_left=left)

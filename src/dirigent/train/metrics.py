@@ -4,6 +4,10 @@
 figures step after step. The known collapse: every question gets one generic step on one arbitrary worker. The reward
 hardly shows it, since a wrong valid plan scores the same as ever; the entropy of worker choice and the number of steps
 do. A policy that chooses by position looks varied by name, because ids are permuted, so both entropies are watched.
+
+The gym's questions need several workers, so there one worker everywhere is wrong whatever it earns. Over tasks and a
+pool of somebody's own one worker may simply be best: nobody knows the right plans. There it is a collapse only if the
+policy chose among workers before, and was right more often than it is now by more than chance.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ def step_metrics(rows: Sequence[Row], scored: Sequence[Scored]) -> Metrics:
         "reward_base": _mean(one.reward_base for _, one in kept if one.reward_base is not None),
         "zero_variance_groups": _mean(_all_alike(group) for group in grouped(rows, scored)),
         "plan_tokens": _mean(one.tokens for _, one in kept),
+        "questions": float(len({row.id for row, _ in kept})),
+        "plans_known": _mean(row.task.sketch is not None for row, _ in kept),
         "cost": _mean(one.cost for _, one in kept if one.valid),
         "cost_usd": _mean(one.cost_usd for _, one in kept if one.valid),
         **_plan_figures(kept),
@@ -61,12 +67,34 @@ class CollapseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Mean steps of a policy that writes one step everywhere."""
     needed_steps: float = 1.3
     """Mean steps the questions need, from which on one step everywhere is a fault."""
+    errors: float = 3.0
+    """Standard errors by which accuracy must have fallen where nobody knows the right plans. It is looked at anew after
+    every step: two would stop one run in four whose one worker is as good as all of them."""
     valid_floor: float = 0.3
     valid_before: float = 0.8
     """Validity that must have been reached once before losing it counts as a collapse."""
 
 
 DEFAULT_WATCH = CollapseSettings()
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Questions of several steps, and how many of them were right."""
+
+    questions: float = 0.0
+    right: float = 0.0
+
+    def more(self, metrics: Mapping[str, float]) -> Asked:
+        questions = metrics.get("questions", 0.0)
+        return Asked(self.questions + questions, self.right + questions * metrics.get("accuracy", 0.0))
+
+    def above(self, other: Asked, *, errors: float) -> bool:
+        """Whether the share of right ones is higher here by more than chance."""
+        if not (self.questions and other.questions):
+            return False
+        share = (self.right + other.right) / (self.questions + other.questions)
+        error = math.sqrt(share * (1 - share) * (1 / self.questions + 1 / other.questions))
+        return self.right / self.questions - other.right / other.questions > errors * error
 
 
 class CollapseState(msgspec.Struct, frozen=True):
@@ -76,6 +104,10 @@ class CollapseState(msgspec.Struct, frozen=True):
     one_step: int = 0
     invalid: int = 0
     best_valid: float = 0.0
+    varied: Asked = Asked()
+    """While several workers were chosen."""
+    narrow: Asked = Asked()
+    """In the steps of `one_worker`."""
 
 
 class Collapse:
@@ -204,7 +236,7 @@ def _relative_entropy(chosen: Collection[float], even: Collection[float]) -> flo
 def _entropy(weights: Iterable[float]) -> float:
     counted = [weight for weight in weights if weight > 0]
     total = sum(counted)
-    return -sum(weight / total * math.log(weight / total) for weight in counted)
+    return sum(weight / total * math.log(total / weight) for weight in counted)
 
 
 def _mean(values: Iterable[float]) -> float | None:
@@ -222,11 +254,14 @@ def _next_state(state: CollapseState, metrics: Mapping[str, float], settings: Co
     )
     valid = metrics.get("valid", 1.0)
     invalid = valid < settings.valid_floor and state.best_valid >= settings.valid_before
+    varied = _least_entropy(metrics) >= settings.entropy_floor
     return CollapseState(
         one_worker=state.one_worker + 1 if one_worker else 0,
         one_step=state.one_step + 1 if one_step else 0,
         invalid=state.invalid + 1 if invalid else 0,
         best_valid=max(state.best_valid, valid),
+        varied=state.varied.more(metrics) if varied else state.varied,
+        narrow=state.narrow.more(metrics) if one_worker else Asked(),
     )
 
 
@@ -239,7 +274,9 @@ def _named(state: CollapseState, metrics: Mapping[str, float], settings: Collaps
             f"validity fell to {metrics.get('valid', 0.0):.0%} after {state.best_valid:.0%}: "
             "the policy lost the language of plans"
         )
-    if state.one_worker >= settings.patience:
+    # One worker may be the right choice, but where the right plans are known to need others.
+    lost = metrics.get("plans_known", 1.0) > 0 or state.varied.above(state.narrow, errors=settings.errors)
+    if state.one_worker >= settings.patience and lost:
         ending = "one generic step" if state.one_step else f"one {_favourite(metrics)}"
         return (
             f"worker entropy fell to {entropy:.2f} while accuracy stood at {accuracy:.0%} {steps}: "

@@ -235,7 +235,9 @@ def tried(policy: Policy, scorer: Scorer, rows: Sequence[Row], *, seed: int | No
             tokens=[len(sample.ids) for (sample,) in written.samples_PG],
         )
 
-    return divided([row.id for row in rows], own)
+    scored = divided([row.id for row in rows], own)
+    scorer.require_paid(scored, what="the questions of a measurement")
+    return scored
 
 
 def open_base(settings: BaseSettings) -> tuple[Any, Any]:
@@ -245,8 +247,16 @@ def open_base(settings: BaseSettings) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     cuda = torch.cuda.is_available()
-    tokenizer = AutoTokenizer.from_pretrained(settings.model, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.bfloat16 if cuda else torch.float32)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(settings.model, padding_side="left")
+        model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.bfloat16 if cuda else torch.float32)
+    except OSError as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"base.model is {settings.model!r}, which cannot be opened: {why}") from error
+    if tokenizer.pad_token is None:  # Llama 3 names none; what is padding is masked, whatever stands there
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"base.model {settings.model!r} has no chat template; take the version that follows one")
     return model.to("cuda" if cuda else "cpu").eval(), tokenizer
 
 

@@ -6,6 +6,7 @@ Reads figures, never computes them. The line is rewritten in place on a terminal
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ class Progress:
 
     def __init__(self, folder: Path, *, steps: int, quiet: bool = False, stream: TextIO | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._file = _opened(folder / "metrics.jsonl")
         self._board = _board(folder / "tensorboard")
         self._steps = steps
         self._quiet = quiet
@@ -96,6 +97,13 @@ def duration(seconds: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} m"
     return f"{whole // 60} m {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def _opened(file: Path) -> TextIO:
+    """To be appended to, without the half line that a kill or a full disk has left."""
+    if file.exists() and not (written := file.read_bytes()).endswith(b"\n"):
+        os.truncate(file, written.rfind(b"\n") + 1)
+    return file.open("a", encoding="utf-8")
 
 
 def _rounded(value: float) -> float:

@@ -7,6 +7,7 @@ neighbour. Parsing needs no torch, so recipes can be checked anywhere. What the 
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -70,6 +71,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A dirigent.toml whose workers are the pool."""
     profile: str = ""
     """Only the workers of this profile of that file: those it names, and never the one that plans for it."""
+    max_cost_usd: float | None = None
+    """Most that the workers of that file may cost the run, its parts before `--resume` and all that is measured
+    included. Needs a price for every worker."""
 
     def __post_init__(self) -> None:
         if (self.kind == "config") != bool(self.config):
@@ -80,6 +84,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('"misled" is of workers by table: it wants kind "exact"')
         if self.profile and not self.config:
             raise ValueError('"profile" chooses among the workers of "config"; name that file too')
+        if self.max_cost_usd is not None:
+            if not self.config:
+                raise ValueError('"max_cost_usd" is for the workers of "config"; the gym\'s cost nothing')
+            if not 0 <= self.max_cost_usd < math.inf:
+                raise ValueError(f"max_cost_usd must be 0 or more and finite, not {self.max_cost_usd}")
 
 
 class TaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +108,10 @@ class TaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('"skills" choose among the gym\'s questions; leave them out with "file"')
         if bool(self.file) != bool(self.dev_file):
             raise ValueError('"file" and "dev_file" belong together')
+        if self.prompt == "prompted" and not self.file:
+            raise ValueError('the gym\'s questions are put in the prompt "trained"; "prompted" wants a "file"')
+        if self.prompt == "trained" and self.dialect != "lines":
+            raise ValueError(f'the prompt "trained" asks for lines, not {self.dialect}; set prompt = "prompted"')
 
 
 class PolicySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,8 +176,9 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cancels the weight of cost (docs/how-it-learns.md). `with_cost` is nothing until cost counts and the floored spread
     from then on: where all of a group is right, cost alone tells its plans apart, and by very little."""
     oversample: float = 1.0
-    """Groups sampled at once for each one wanted, once the first stage is passed: by then about half of them have no
-    variance, and twice the rows take little longer to write than one draw after another."""
+    """Groups sampled at once for each one wanted, once the first stage is passed; of a file, which has no stages, from
+    the beginning. By then about half of them have no variance, and twice the rows take little longer to write than one
+    draw after another."""
     refills: int = 1
     """How often groups without variance are replaced by newly drawn ones within a step."""
     refill_below: float = 0.6
@@ -195,6 +209,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"keep_checkpoints must be 2 or more, not {self.keep_checkpoints}: one may be half written"
             )
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate:g}")
         if self.refills < 0:
             raise ValueError(f"refills must be 0 or more, not {self.refills}")
         if self.oversample < 1:
@@ -266,8 +282,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
         if self.algorithm == "rft" and self.grpo.sampler == "vllm":
             raise ValueError('rft draws from its start, which vLLM does not keep: set grpo.sampler = "torch"')
-        if self.second_round.share and (self.tasks.file or self.tasks.dialect != "lines"):
-            raise ValueError("second_round rows are the gym's, in the lines dialect; set second_round.share = 0")
+        if self.second_round.share and self.tasks.file:
+            raise ValueError("second_round rows are the gym's; set second_round.share = 0")
 
 
 class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ would be the only difference and teach the policy to write one cheap step about 
 are not divided by the group's spread unless a setting asks for it: that would cancel lambda.
 
 The arithmetic is pure and knows nothing of models. `score` runs plans over any workers; a worker's fault is not the
-policy's, so such a rollout gets no reward at all (None) and leaves its group.
+policy's, nor is a judge's, so such a rollout gets no reward at all (None) and leaves its group.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import Literal
 
 import msgspec
 
-from dirigent.errors import PlanError
+from dirigent.errors import CostError, GradeError, PlanError
 from dirigent.execution import Execution, execute
-from dirigent.limits import Limits
+from dirigent.limits import Ledger, Limits
 from dirigent.messages import Request, estimate_tokens
 from dirigent.plan import Dialect, Plan, critical_path, parse_plan
 from dirigent.tasks.graders import judge
 from dirigent.tasks.gym.specialists import ROSTER
+from dirigent.tasks.sandbox import Sandbox
 from dirigent.train.dataset import SECRET, Row
 from dirigent.worker import Worker
 
@@ -101,6 +102,8 @@ class Scored(msgspec.Struct, frozen=True):
     error: str = ""
     tokens: int = 0
     """Tokens of the plan as the policy wrote it."""
+    unpaid: bool = False
+    """Dropped because the run's cost cap refused a call of it."""
 
     @property
     def dropped(self) -> bool:
@@ -114,11 +117,14 @@ async def score(
     settings: ScoreSettings = DEFAULT_SCORING,
     *,
     tokens: Sequence[int] = (),
+    sandbox: Sandbox | None = None,
+    ledger: Ledger | None = None,
 ) -> list[Scored]:
     """Carry out and grade each text as a plan for its row; a row stands once for each of its rollouts.
 
     Equal plans for one row are carried out once, unless they ask a worker that may answer differently each time.
-    `tokens` are the lengths of the texts where the caller has counted; else they are estimated.
+    `tokens` are the lengths of the texts where the caller has counted; else they are estimated. `sandbox` is where
+    answers that are programs are judged, `ledger` where calls are entered.
     """
     counts = tokens or [estimate_tokens(text) for text in texts]
     bound = asyncio.Semaphore(settings.concurrency)
@@ -134,7 +140,9 @@ async def score(
         elif _repeatable(plan) and (row.id, plan) in running:
             outcomes.append(running[row.id, plan])
         else:
-            task = asyncio.create_task(_carried_out(row, plan, workers, settings, attempt=attempt, bound=bound))
+            task = asyncio.create_task(
+                _carried_out(row, plan, workers, settings, attempt=attempt, bound=bound, sandbox=sandbox, ledger=ledger)
+            )
             running[row.id, plan] = task
             outcomes.append(task)
     await _all_done({outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)})
@@ -257,9 +265,11 @@ async def _carried_out(
     *,
     attempt: int,
     bound: asyncio.Semaphore,
+    sandbox: Sandbox | None,
+    ledger: Ledger | None,
 ) -> Scored:
     if not plan.steps:
-        return await _judged(row, plan, row.earlier_answer or "", cost_usd=0.0, settings=settings)
+        return await _judged(row, plan, row.earlier_answer or "", settings=settings, sandbox=sandbox)
     async with bound:
         execution = await execute(
             plan,
@@ -268,10 +278,13 @@ async def _carried_out(
             limits=Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s),
             options=Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt)),
             secret=SECRET,
+            ledger=ledger,
         )
     if execution.error is not None or execution.reply is None:
-        return Scored(True, False, None, plan=plan, error=str(execution.error))
-    return await _judged(row, plan, execution.reply.text, cost_usd=_paid_usd(execution), settings=settings)
+        unpaid = isinstance(execution.error, CostError)
+        return Scored(True, False, None, plan=plan, error=str(execution.error), unpaid=unpaid)
+    paid = _paid_usd(execution)
+    return await _judged(row, plan, execution.reply.text, cost_usd=paid, settings=settings, sandbox=sandbox)
 
 
 def _luck_of(row: Row) -> str:
@@ -296,8 +309,13 @@ async def _all_done(tasks: Collection[asyncio.Task[Scored]]) -> None:
         raise
 
 
-async def _judged(row: Row, plan: Plan, answer: str, *, cost_usd: float, settings: ScoreSettings) -> Scored:
-    correct = (await judge(row.task, answer)).correct
+async def _judged(
+    row: Row, plan: Plan, answer: str, *, cost_usd: float = 0.0, settings: ScoreSettings, sandbox: Sandbox | None
+) -> Scored:
+    try:
+        correct = (await judge(row.task, answer, sandbox=sandbox)).correct
+    except GradeError as error:
+        return Scored(True, False, None, plan=plan, answer=answer, error=str(error))
     return Scored(
         True,
         correct,

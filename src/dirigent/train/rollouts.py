@@ -81,7 +81,8 @@ class Rollouts:
             kept += [groups[i] for i in sifted.keep]
             spare += [groups[i] for i in sifted.dropped]
             ask_for = min(sifted.refill, wanted)
-            if not ask_for or len(kept) >= settings.refill_below * wanted:
+            unpaid = any(one.unpaid for group in groups for one in group.scored)
+            if not ask_for or len(kept) >= settings.refill_below * wanted or unpaid:
                 break
         self.metrics |= {**seconds, "groups_kept": len(kept) / wanted, "lambda": self.lambda_(step)}
         self.metrics["plans_drawn"] = float(drawn)
@@ -100,7 +101,8 @@ class Rollouts:
 
     def _at_first(self, wanted: int) -> int:
         """How many groups to sample so that about as many as wanted teach something."""
-        return round(wanted * self.recipe.grpo.oversample) if self.rows.state.stage > 0 else wanted
+        begun = self.rows.state.stage > 0 or self.recipe.tasks.file  # which has no stages
+        return round(wanted * self.recipe.grpo.oversample) if begun else wanted
 
     def _groups(self, n: int, *, step: int, turn: int, trainer: Any, seconds: dict[str, float]) -> list[Group]:
         began = time.monotonic()
@@ -116,6 +118,8 @@ class Rollouts:
         self._update(flat_rows, scored)
         size = self.recipe.grpo.rollouts
         scored_PG = [scored[i : i + size] for i in range(0, len(scored), size)]
+        # Of a group that the cost cap cut, the cheaper plans would be left: none of it counts.
+        scored_PG = [_whole_or_dropped(group) for group in scored_PG]
         rewards_PG = rewards(scored_PG, self.lambda_(step), self.recipe.reward)
         seed = step_seed(self.recipe.seed, step=step, turn=turn, process=self.process)
         rewards_PG = controlled(rewards_PG, scored_PG, self.recipe.reward, seed=seed)
@@ -159,6 +163,12 @@ class Rollouts:
             return _write_with_vllm(self.policy, rows, settings, trainer)
         seed = step_seed(self.recipe.seed, step=step, turn=turn, process=self.process)
         return self.policy.write(rows, group=settings.rollouts, seed=seed, temperature=settings.temperature)
+
+
+def _whole_or_dropped(group: list[Scored]) -> list[Scored]:
+    if not any(one.unpaid for one in group):
+        return group
+    return [msgspec.structs.replace(one, correct=False, reward_base=None) for one in group]
 
 
 class Group(msgspec.Struct, frozen=True):

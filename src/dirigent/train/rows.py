@@ -205,13 +205,15 @@ def file_row(task: Task, pool: Sequence[WorkerInfo], *, settings: TaskSettings, 
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks as JSON lines."""
+    """Tasks as JSON lines; empty lines are none."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigError(f"the tasks {path} cannot be read: {error.strerror or error}") from None
     tasks = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             tasks.append(msgspec.json.decode(line, type=Task))
         except msgspec.DecodeError as error:

@@ -15,8 +15,10 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,12 +26,15 @@ import msgspec
 
 from dirigent.collecting import seldom_collecting
 from dirigent.errors import ConfigError, DirigentError
+from dirigent.train.batching import batching
 from dirigent.train.checkpoint import latest, sealed_step, write_durably
-from dirigent.train.folder import Claim, claim, claim_unchanged, default_folder
+from dirigent.train.disk import DiskFull, within_disk
+from dirigent.train.folder import RESULT_FILE, WARM_START, Claim, claim, claim_unchanged, default_folder, held
 from dirigent.train.memory import OutOfMemory, within_memory
 from dirigent.train.processes import meeting
 from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
 from dirigent.train.shards import refuse_unfit, take_own_device
+from dirigent.train.spending import CapReached
 from dirigent.worker import Worker
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ COLLECT_AFTER = 200_000
 be looked through hundreds of times."""
 
 GGUF_FILE = "conductor.gguf"
+INTERRUPTED = b"\ninterrupted: ends after the present step, a warm start first; once more to end now\n"
 
 Base = tuple[Any, Any]
 """A model and its tokenizer."""
@@ -74,7 +80,10 @@ class Result(msgspec.Struct, frozen=True):
     dev: dict[str, float] = {}
     """The last measurement on the development questions."""
     ceiling: float = 0.0
+    """Accuracy of the right plans; 0 where tasks do not know theirs."""
     seconds: float = 0.0
+    spent_usd: float = 0.0
+    """What the workers of a pool have cost, in all parts of the run."""
     changes: tuple[Change, ...] = ()
     """How its recipe changed between its parts; none: it had one recipe."""
     notes: tuple[str, ...] = ()
@@ -87,7 +96,9 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         right = f"{self.start.get('accuracy_greedy', 0.0):.1%} -> {self.dev.get('accuracy', 0.0):.1%}"
-        reached = f"step {self.step}/{self.steps}; right on dev {right}, ceiling {self.ceiling:.1%}"
+        most = f", ceiling {self.ceiling:.1%}" if self.ceiling else ""
+        spent = f"; workers cost ${self.spent_usd:.4g}" if self.spent_usd else ""
+        reached = f"step {self.step}/{self.steps}; right on dev {right}{most}{spent}"
         as_gguf = f"as GGUF: {self.gguf}" if self.gguf else f"no GGUF: {self.no_gguf}"
         return f"{reached}\nadapter: {self.adapter}; {as_gguf}"
 
@@ -109,14 +120,15 @@ def carry_out(
     if isinstance(recipe, Recipe):
         return train(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
     quieten()
-    claim_unchanged(recipe, out, resume=resume)
-    if isinstance(recipe, SpecialistsRecipe):
-        from dirigent.train.specialists import train_specialists
+    with held(out), _says_what_is_kept(recipe, out), within_disk():
+        claim_unchanged(recipe, out, resume=resume)
+        if isinstance(recipe, SpecialistsRecipe):
+            from dirigent.train.specialists import train_specialists
 
-        return train_specialists(recipe, out=out, seconds=seconds, quiet=quiet)
-    from dirigent.train.direct import train_direct
+            return train_specialists(recipe, out=out, seconds=seconds, quiet=quiet)
+        from dirigent.train.direct import train_direct
 
-    return train_direct(recipe, out=out, quiet=quiet)
+        return train_direct(recipe, out=out, quiet=quiet)
 
 
 def train(
@@ -133,24 +145,35 @@ def train(
     process = int(os.environ.get("RANK", "0"))
     quieten()
     refuse_unfit(recipe)
+    _refuse_steps_that_cannot_be_taken(recipe.grpo)
     take_own_device()
     without_cudnn_attention()
-    claimed = claim(recipe, out, resume=resume, process=process)
     from dirigent.train.grpo import Stop
     from dirigent.train.progress import Progress
 
-    own = out / f"process-{process}" if process else out
-    deadline = None if seconds is None else began + seconds
-    with closing(Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)) as progress:
-        part = _Part(out, own, process, claimed, progress, Stop(), deadline)
-        for note in claimed.notes:
-            progress.say(note)
-        learned = _carried_out(recipe, part, workers=workers)
-        if part.stop.reason:
-            progress.say(part.stop.reason)
-    result = _result(recipe, part, learned, seconds=time.monotonic() - began)
-    write_durably(own / "result.json", msgspec.json.encode(result))
+    with held(out, process=process), _says_what_is_kept(recipe, out), within_disk():
+        claimed = claim(recipe, out, resume=resume, process=process)
+        own = out / f"process-{process}" if process else out
+        deadline = None if seconds is None else began + seconds
+        with closing(Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)) as progress:
+            part = _Part(out, own, process, claimed, progress, Stop(), deadline)
+            for note in claimed.notes:
+                progress.say(note)
+            learned = _carried_out(recipe, part, workers=workers)
+            if part.stop.reason:
+                progress.say(part.stop.reason)
+        result = _result(recipe, part, learned, seconds=time.monotonic() - began)
+        write_durably(own / RESULT_FILE, msgspec.json.encode(result))
     return result
+
+
+def _refuse_steps_that_cannot_be_taken(settings: GrpoSettings) -> None:
+    """Said before a warm start is fitted and workers are paid to measure it."""
+    if not settings.steps:
+        return
+    batching(settings, processes=int(os.environ.get("WORLD_SIZE", "1")))
+    if settings.sampler == "vllm" and find_spec("vllm") is None:
+        raise ConfigError('grpo.sampler = "vllm" wants the package vllm, which is not here; install it, or set "torch"')
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -173,6 +196,7 @@ class _Learned(msgspec.Struct, frozen=True):
     start: dict[str, float]
     dev: dict[str, float]
     ceiling: float | None
+    spent_usd: float = 0.0
     no_gguf: str = ""
     """Why the adapter is there in PEFT's format alone."""
 
@@ -184,14 +208,15 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
 
     base = _opened_base(recipe)
     with (
-        _says_what_is_kept(part.out),
-        open_scorer(recipe, base=base, workers=workers) as scorer,
-        _ends_gently(part.stop),
+        open_scorer(recipe, base=base, workers=workers, out=part.out) as scorer,
+        _ends_gently(part),
         seldom_collecting(after=COLLECT_AFTER),
     ):
         policy = _warm_started(recipe, base, part)
         with meeting():
             learned = _learned(recipe, policy, scorer, part)
+            if scorer.spending is not None:
+                learned = msgspec.structs.replace(learned, spent_usd=scorer.spending.total_usd)
             with policy.whole():
                 if not part.process:
                     export(policy, part.out / "adapter")
@@ -209,20 +234,22 @@ def _left_as_peft(recipe: Recipe, policy: Policy, out: Path) -> str:
 
 
 @contextmanager
-def _says_what_is_kept(out: Path) -> Iterator[None]:
-    """Out of memory: the error also says what the run can go on from once its setting is changed."""
-    from dirigent.train.warmstart import FOLDER
-
+def _says_what_is_kept(recipe: AnyRecipe, out: Path) -> Iterator[None]:
+    """Out of memory, disk or money: the error also says what the run can go on from once there is more."""
     try:
         yield
-    except OutOfMemory as error:
-        if (found := latest(out)) is not None:
-            kept = f"The checkpoint of update {found[1]} is kept; --resume goes on from it"
-        elif sealed_step(out / FOLDER) is not None:
-            kept = "The warm start is kept; --resume goes on from it"
-        else:
-            kept = "Nothing is fitted yet; begin again in another folder (--out)"
-        raise OutOfMemory(f"{error}. {kept}") from error
+    except (OutOfMemory, DiskFull, CapReached) as error:
+        raise type(error)(f"{error}. {_kept(recipe, out)}") from error
+
+
+def _kept(recipe: AnyRecipe, out: Path) -> str:
+    if isinstance(recipe, SpecialistsRecipe):
+        return "Rounds that were finished are kept; --resume goes on from them"
+    if (found := latest(out)) is not None:
+        return f"The checkpoint of update {found[1]} is kept; --resume goes on from it"
+    if sealed_step(out / WARM_START) is not None:
+        return "The warm start is kept; --resume goes on from it"
+    return "Nothing is fitted yet; begin again in another folder (--out)"
 
 
 def _opened_base(recipe: Recipe) -> Base | None:
@@ -258,7 +285,8 @@ def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Le
     tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
     with within_memory("while the start was measured", advice=f"lower warm_start.measure, which is {len(tried)}"):
         start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.out, process=part.process)
-    part.progress.say(f"warm start: {start.summary}")
+    # A start that was not fitted may choose as it likes, and no setting of the fit would change it.
+    part.progress.say(f"warm start: {start.summary if recipe.warm_start.lessons != 'none' else start.figures}")
     most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
     if not recipe.grpo.steps:
         return _Learned(msgspec.structs.asdict(start), measure(policy, scorer, dev), most)
@@ -292,6 +320,7 @@ def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -
         dev=learned.dev,
         ceiling=learned.ceiling or 0.0,
         seconds=seconds,
+        spent_usd=learned.spent_usd,
         changes=tuple(Change(one.from_update, one.changed) for one in part.claimed.history if one.changed),
         notes=part.claimed.notes,
     )
@@ -307,6 +336,8 @@ def quieten() -> None:
         raise ConfigError(f"training needs more packages ({error.name}); pip install 'dirigent[train]'") from None
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # No adapter of ours modifies the vocabulary; PEFT says of each that a GGUF file has no config to compare with.
+    warnings.filterwarnings("ignore", message="Could not find a config file in .* will assume that the vocabulary was")
 
 
 def without_cudnn_attention() -> None:
@@ -324,12 +355,15 @@ def one_thread() -> None:
 
 
 @contextmanager
-def _ends_gently(stop: Stop) -> Iterator[None]:
-    """The first interrupt ends the run after the present step, checkpoint kept; the second at once."""
+def _ends_gently(part: _Part) -> Iterator[None]:
+    """The first interrupt ends the run after the present step, checkpoint kept, and says so; the second at once."""
 
     def ask(number: int, _: Any) -> None:
-        stop.reason = "stopped: interrupted. Checkpoint kept. Go on with --resume"
-        signal.signal(number, before[number])
+        part.stop.reason = "stopped: interrupted. Checkpoint kept. Go on with --resume"
+        # An event loop's own handler would only cancel a task, which training never lets look.
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else before[number])
+        if not part.process:
+            os.write(2, INTERRUPTED)  # not by the stream: it may be in the middle of a line
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before: dict[int, Any] = {}

@@ -7,20 +7,26 @@ everything that was opened on it. The same scorer grades training rollouts, the 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dirigent.errors import ConfigError
+from dirigent.errors import ConfigError, GradeError
 from dirigent.plan import format_plan
+from dirigent.tasks.code import missing_libraries, problem_in
+from dirigent.tasks.graders import judge
 from dirigent.tasks.gym.specialists import RL_ROSTER
+from dirigent.tasks.sandbox import Sandbox, open_sandbox
+from dirigent.tasks.task import Task
 from dirigent.train.dataset import Row
 from dirigent.train.processes import divided
-from dirigent.train.recipe import Recipe
+from dirigent.train.recipe import Recipe, TaskSettings, WorkerSettings
 from dirigent.train.reward import Scored, ScoreSettings, score
-from dirigent.train.rows import right_plan
+from dirigent.train.rows import read_tasks, right_plan
+from dirigent.train.spending import CapReached, Spending
 from dirigent.train.workers import ExactWorkers, load_workers
 from dirigent.worker import Worker, WorkerInfo
 
@@ -30,10 +36,21 @@ T = TypeVar("T")
 class Scorer:
     """Workers and the loop they live on."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, workers: Mapping[str, Worker], settings: ScoreSettings) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        workers: Mapping[str, Worker],
+        settings: ScoreSettings,
+        *,
+        sandbox: Sandbox | None = None,
+        spending: Spending | None = None,
+    ) -> None:
         self._loop = loop
+        self._sandbox = sandbox
         self.workers = workers
         self.settings = settings
+        self.spending = spending
+        """What workers cost, where they may cost something: the gym's never do."""
 
     @property
     def pool(self) -> tuple[WorkerInfo, ...]:
@@ -41,14 +58,27 @@ class Scorer:
 
     def score(self, rows: Sequence[Row], texts: Sequence[str], *, tokens: Sequence[int] = ()) -> list[Scored]:
         """Carry each text out as a plan for its row, a row standing once for each of its texts."""
-        return wait_for(self._loop, score(rows, texts, self.workers, self.settings, tokens=tokens))
+        scored = score(
+            rows, texts, self.workers, self.settings, tokens=tokens, sandbox=self._sandbox, ledger=self.spending
+        )
+        return wait_for(self._loop, scored)
+
+    def require_paid(self, scored: Sequence[Scored], *, what: str) -> None:
+        """`CapReached` where the cap refused some of these: figures over the others would be those of cheap plans."""
+        if self.spending is not None and any(one.unpaid for one in scored):
+            raise CapReached(f"{what} could not all be answered: {self.spending.reached}")
 
 
 @contextmanager
 def open_scorer(
-    recipe: Recipe, *, base: tuple[Any, Any] | None = None, workers: Mapping[str, Worker] | None = None
+    recipe: Recipe,
+    *,
+    base: tuple[Any, Any] | None = None,
+    workers: Mapping[str, Worker] | None = None,
+    out: Path | None = None,
 ) -> Iterator[Scorer]:
-    """The recipe's workers, or those given, ready to be asked. `base`: the model that adapters stand on."""
+    """The recipe's workers, or those given, ready to be asked, and its tasks sure to be judged. `base`: the model that
+    adapters stand on; `out`: the run's folder, which remembers what workers have cost."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="scorer", daemon=True)
     thread.start()
@@ -57,7 +87,10 @@ def open_scorer(
         recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps, dialect=recipe.tasks.dialect
     )
     try:
-        yield Scorer(loop, workers or wait_for(loop, _workers(recipe, base, stack)), settings)
+        sandbox = wait_for(loop, _sandbox_for(recipe.tasks, stack))
+        workers = workers or wait_for(loop, _workers(recipe, base, stack))
+        spending = _spending(recipe.workers, workers, out)
+        yield Scorer(loop, workers, settings, sandbox=sandbox, spending=spending)
     finally:
         wait_for(loop, stack.aclose())
         wait_for(loop, loop.shutdown_default_executor())
@@ -81,6 +114,7 @@ def ceiling(scorer: Scorer, rows: Sequence[Row]) -> float | None:
         return scorer.score([plans[place][0] for place in places], [texts[place] for place in places])
 
     scored = divided([row.id for row, _ in plans], own)
+    scorer.require_paid(scored, what="the right plans of the development questions")
     return sum(one.correct for one in scored) / len(rows)
 
 
@@ -92,6 +126,42 @@ def wait_for(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T
     except BaseException:
         future.cancel()
         raise
+
+
+def _spending(settings: WorkerSettings, workers: Mapping[str, Worker], out: Path | None) -> Spending | None:
+    if settings.kind != "config":
+        return None
+    for worker in workers.values():
+        if settings.max_cost_usd is not None and worker.info.price is None:
+            raise ConfigError(
+                f'a cost cap needs a price for worker "{worker.info.name}"; '
+                "add  price = { input = 0, output = 0 }  if it is free"
+            )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return Spending(out, max_cost_usd=settings.max_cost_usd, processes=processes)
+
+
+async def _sandbox_for(settings: TaskSettings, stack: AsyncExitStack) -> Sandbox | None:
+    """Where the answers to tasks of a file are run, if some are programs. A task that cannot be judged is an error now,
+    not in the update that comes to ask it."""
+    files = [Path(name) for name in (settings.file, settings.dev_file) if name]
+    tasks = [(file, task) for file in files for task in read_tasks(file)]
+    for file, task in tasks:
+        try:
+            await refuse_unjudged(task)
+        except GradeError as error:
+            raise ConfigError(f"{file}: {error}") from None
+    if any(task.grader == "code" for _, task in tasks):
+        return await stack.enter_async_context(open_sandbox())
+    return None
+
+
+async def refuse_unjudged(task: Task) -> None:
+    """`GradeError` where no reply to this task could be judged."""
+    if task.grader != "code":
+        await judge(task, "7")
+    elif libraries := problem_in(task).libraries:
+        raise GradeError(f"task {task.id!r}: {missing_libraries(libraries)}")
 
 
 async def _workers(recipe: Recipe, base: tuple[Any, Any] | None, stack: AsyncExitStack) -> Mapping[str, Worker]:
@@ -107,13 +177,15 @@ async def _workers(recipe: Recipe, base: tuple[Any, Any] | None, stack: AsyncExi
 
     loaded = load_config(Path(settings.config))
     runtime = await stack.enter_async_context(open_runtime(loaded))
-    for problem in runtime.problems.values():
-        raise ConfigError(problem)
-    if not settings.profile:
-        return runtime.pool
-    profile = loaded.config.profile.get(settings.profile)
-    if profile is None:
-        known = ", ".join(loaded.config.profile) or "none"
-        raise ConfigError(f"{settings.config} has no profile {settings.profile!r}; it has: {known}")
-    names = profile.workers or runtime.pool.names
-    return runtime.pool.subset([name for name in names if name != profile.planner_worker])
+    pool = runtime.pool
+    if settings.profile:
+        profile = loaded.config.profile.get(settings.profile)
+        if profile is None:
+            known = ", ".join(loaded.config.profile) or "none"
+            raise ConfigError(f"{settings.config} has no profile {settings.profile!r}; it has: {known}")
+        names = profile.workers or pool.names
+        pool = pool.subset([name for name in names if name != profile.planner_worker])
+    for name in pool.names:  # the one that plans may have no adapter yet: it is what this run makes
+        if name in runtime.problems:
+            raise ConfigError(runtime.problems[name])
+    return pool

@@ -167,15 +167,19 @@ def rate_factor(step: int, settings: SftSettings) -> float:
 
 
 def save_adapter(model: Any, name: str, folder: Path) -> None:
-    """Write one adapter, in half precision, as PEFT reads it."""
+    """Write one adapter, in half precision, as PEFT reads it. Each file is there whole or as it was before."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     state = get_peft_model_state_dict(model, adapter_name=name)
-    target = folder / name
-    target.mkdir(parents=True, exist_ok=True)
-    model.peft_config[name].save_pretrained(str(target))
+    target, beside = folder / name, folder / f"{name}.tmp"
+    for place in (target, beside):
+        place.mkdir(parents=True, exist_ok=True)
+    model.peft_config[name].save_pretrained(str(beside))
     save_file(
         {key: value.to(torch.float16).contiguous() for key, value in state.items()},
-        str(target / "adapter_model.safetensors"),
+        str(beside / "adapter_model.safetensors"),
     )
+    for file in beside.iterdir():
+        file.replace(target / file.name)
+    beside.rmdir()

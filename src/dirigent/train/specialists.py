@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from dirigent.tasks.gym.judging import Matrix, markdown, messages_of
 from dirigent.tasks.gym.specialists import ROSTER, Specialist, find_specialist
 from dirigent.train.adapters import load_adapters
 from dirigent.train.checkpoint import write_durably
+from dirigent.train.disk import within_disk
 from dirigent.train.judge import Score, judge_all, pack_figures, score_specialist
 from dirigent.train.recipe import FitSettings, SpecialistsRecipe, TinySettings
 from dirigent.train.sft import Pair, Report, SftSettings, fit_adapter, save_adapter
@@ -178,22 +181,41 @@ def fit_in_processes(
     out.mkdir(parents=True, exist_ok=True)
     file = out / "recipe.json"
     write_durably(file, msgspec.json.encode(recipe))
-    running = []
-    for share in dealt(recipe, names):
-        command = [sys.executable, "-m", "dirigent.train.specialists", str(file), "--out", str(out)]
-        command += ["--names", ",".join(share)]
-        command += [] if seconds is None else ["--seconds", str(seconds)]
-        running.append((share, subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)))
-    try:
-        failed = [share for share, process in running if process.wait() != 0]
-    except BaseException:
-        for _, process in running:
-            process.terminate()
-        for _, process in running:
-            process.wait()
-        raise
+    running: list[tuple[list[str], subprocess.Popen[bytes]]] = []
+    with _terminated_by_exception():
+        try:
+            for share in dealt(recipe, names):
+                command = [sys.executable, "-m", "dirigent.train.specialists", str(file), "--out", str(out)]
+                command += ["--names", ",".join(share)]
+                command += [] if seconds is None else ["--seconds", str(seconds)]
+                running.append((share, subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)))
+            failed = [share for share, process in running if process.wait() != 0]
+        except BaseException:
+            for _, process in running:
+                process.terminate()
+            for _, process in running:
+                process.wait()
+            raise
     if failed:
         raise ConfigError(f"the process that fitted {', '.join(failed[0])} failed; what it said stands above")
+
+
+@contextmanager
+def _terminated_by_exception() -> Iterator[None]:
+    """Inside, SIGTERM leaves as an exception does, so that what was started is ended too."""
+
+    def leave(number: int, _: Any) -> None:
+        sys.exit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not in the main thread: whoever runs this one hears the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def dealt(recipe: SpecialistsRecipe, names: Sequence[str]) -> list[list[str]]:
@@ -281,7 +303,8 @@ def main() -> None:
     deadline = None if args.seconds is None else time.monotonic() + args.seconds
     recipe = msgspec.json.decode(args.recipe.read_bytes(), type=SpecialistsRecipe)
     try:
-        fit_here(recipe, args.names.split(","), out=args.out, deadline=deadline, quiet=False)
+        with within_disk():
+            fit_here(recipe, args.names.split(","), out=args.out, deadline=deadline, quiet=False)
     except DirigentError as error:
         sys.exit(f"error: {error}")
 

@@ -25,6 +25,7 @@ from dirigent.train.adapters import load_adapter as read_adapter
 from dirigent.train.checkpoint import damage, seal, sealed_step, write_durably
 from dirigent.train.controls import unevenness
 from dirigent.train.dataset import Row
+from dirigent.train.folder import WARM_START
 from dirigent.train.lessons import draw_lessons, lessons_for
 from dirigent.train.memory import within_memory
 from dirigent.train.policy import ADAPTER, Policy, adapter_settings, export, load_adapter, tried
@@ -44,7 +45,7 @@ from dirigent.train.sft import (
 )
 from dirigent.train.tiny import tiny_base
 
-FOLDER = "warm-start"
+FOLDER = WARM_START
 LEAST_VALID = 0.98
 MOST_UNEVEN = 0.02
 SAMPLES = 4
@@ -62,10 +63,13 @@ class WarmStart(msgspec.Struct, frozen=True):
     accuracy_sampled: float
 
     @property
-    def summary(self) -> str:
+    def figures(self) -> str:
         valid = f"valid {self.valid_greedy:.1%} greedy, {self.valid_sampled:.1%} sampled"
-        even = f"workers within {self.uneven:.1%} of even"
-        return f"{valid}; right {self.accuracy_greedy:.1%}; {even}" + (f"; {self.fault}" if self.fault else "")
+        return f"{valid}; right {self.accuracy_greedy:.1%}; workers within {self.uneven:.1%} of even"
+
+    @property
+    def summary(self) -> str:
+        return self.figures + (f"; {self.fault}" if self.fault else "")
 
     @property
     def fault(self) -> str:
