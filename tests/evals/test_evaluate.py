@@ -255,3 +255,22 @@ async def test_money_that_others_only_hold_is_waited_for() -> None:
     )
     assert len(found) == dear.calls == 20
     assert budget.spent_usd == 20.0
+
+
+async def test_half_a_character_in_an_answer_or_error_is_an_ordinary_outcome(tmp_path: Path) -> None:
+    def refuse(text: str) -> str:
+        raise WorkerError("no \ud800", worker="refuser")
+
+    workers = [
+        FromFunction.of_text(lambda text: "half \ud83d", name="half"),
+        FromFunction.of_text(refuse, name="refuser"),
+    ]
+    path = tmp_path / "outcomes.jsonl"
+    with Record.open(path, {}) as record:
+        found = await outcomes_of(*workers, entries=[single("half"), single("refuser")], n=1, record=record)
+    assert [(o.answer, o.correct, o.error_kind) for o in found] == [
+        ("half \ufffd", False, ""),
+        ("", False, "WorkerError"),
+    ]
+    assert "no \ufffd" in found[1].error
+    assert read_outcomes(path) == found

@@ -43,7 +43,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubProvider]
     async with StubProvider(lambda call: "XIV") as stub:
         port = urlsplit(stub.url("openai")).port
 
-        async def running(model: LocalModel) -> Any:
+        async def running(model: LocalModel, closings: int | None = None) -> Any:
             return SimpleNamespace(port=port, key=Secret("a-key-of-the-stub"))
 
         monkeypatch.setattr(LocalModel, "running", running)

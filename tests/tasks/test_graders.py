@@ -11,7 +11,7 @@ from dirigent.errors import GradeError
 from dirigent.tasks import mathematics
 from dirigent.tasks.graders import judge, same_answer
 from dirigent.tasks.mathematics import same_mathematics
-from dirigent.tasks.task import FreeGrader, Task, grade
+from dirigent.tasks.task import FreeGrader, Grader, Task, grade
 
 
 def task(answer: str, grader: str) -> Task:
@@ -68,6 +68,9 @@ NUMBERS = [
     ("3", '{"answer": "3.0000001"}', True),
     ("3", '{"answer": "3.001"}', False),
     ("3", '{"answer": "1/0"}', False),
+    ("2000000", "The answer is 2,000,001.", False),
+    ("2000000", "The answer is 2,000,000.", True),
+    ("2000000", "The answer is 2,000,000.5.", True),
 ]
 
 
@@ -251,6 +254,8 @@ MATHEMATICS = [
     ("(3,4)", "\\boxed{(4,3)}", False),
     ("\\frac{1}{2}", "\\boxed{\\frac{2}{1}}", False),
     ("105", "\\boxed{150}", False),
+    ("50000000000000000", "\\boxed{50000000000000001}", False),
+    ("1267650600228229401496703205376", "\\boxed{1267650600228229401496703205376.0}", True),
     ("105", "It is 105, I think, but\nlet us see.", False),
     ("105", '{"answer": "10', False),
     ("105", "\\boxed{105", False),
@@ -350,3 +355,40 @@ async def test_the_gyms_graders_stay_strict_behind_the_same_door() -> None:
 def test_free_text_is_not_graded_by_the_bare_value_grader(grader: str) -> None:
     with pytest.raises(GradeError, match="await"):
         grade(task("1", grader), "1")
+
+
+GOLD: dict[Grader, str] = {
+    "number": "14",
+    "list": "1, 2",
+    "word": "oslo",
+    "final_number": "14",
+    "literal": "[1]",
+    "choice": "B",
+    "math": "14",
+    "exact": "oslo",
+    "short": "14 m",
+}
+RUNAWAY = [
+    "1" * 5_000,
+    "+" + "9" * 5_000 + ".0",
+    "1" * 5_000 + " 1/2",
+    "1 " + "9" * 400 + "/1",
+    '{"answer": ' + "[" * 100_000,
+    "1" * 20_000 + "x5",
+    "5" + " " * 20_000 + "5",
+]
+"""What a small model writes that has lost its way and repeats itself until it is stopped."""
+
+
+@pytest.mark.parametrize("grader", GOLD)
+@pytest.mark.parametrize("text", RUNAWAY, ids=lambda text: text[:14])
+async def test_a_reply_that_never_ends_is_a_wrong_answer_and_ends_no_evaluation(grader: Grader, text: str) -> None:
+    started_s = time.process_time()
+    assert not await right(GOLD[grader], grader, text)
+    assert not await same_answer(text, GOLD[grader], grader=grader)
+    assert time.process_time() - started_s < 2  # milliseconds; ten seconds where patterns look back over all digits
+
+
+def test_a_number_of_any_length_is_the_same_as_itself() -> None:
+    assert grade(task("1" * 5_000, "number"), "1" * 5_000).correct
+    assert not grade(task("1" * 5_000, "number"), "1" * 4_999 + "2").correct

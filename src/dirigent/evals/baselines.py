@@ -325,7 +325,7 @@ def _without_numpy(name: str, error: ModuleNotFoundError) -> ConfigError:
 def layers_of(name: str, detail: str) -> tuple[int, int]:
     """`8`: so many calls in all, the last of them to bring the others together; `3x2`: proposers and layers."""
     width, x, depth = (detail or str(MOA_CALLS)).partition("x")
-    if width.isdigit() and (depth.isdigit() if x else True):
+    if width.isdecimal() and (depth.isdecimal() if x else True):
         proposers, layers = (int(width), int(depth)) if x else (int(width) - 1, 1)
         if proposers >= 1 and layers >= 1 and proposers * layers <= 31:
             return proposers, layers

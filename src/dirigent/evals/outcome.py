@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from dirigent.evals.drafts import took_s
+from dirigent.messages import well_formed
 from dirigent.plan import Plan
 from dirigent.tasks.task import Grade, Task
 from dirigent.trace import Trace
@@ -118,7 +119,7 @@ def outcome_of(
         correct=grade is not None and grade.correct,
         score=grade.score if grade is not None else None,
         valid=first is not None and first.plan is not None and not first.fallback,
-        answer=trace.answer,
+        answer=well_formed(trace.answer),
         plan=plan,
         asked_before=tuple(step.worker for r in trace.rounds if r.plan and r.plan is not plan for step in r.plan.steps),
         minimal_steps=len(task.sketch.steps) if task.sketch else 0,
@@ -135,7 +136,7 @@ def outcome_of(
         tags=task.tags,
         marks=dict(inspect(task, plan)) if inspect and plan else {},
         trace_id=trace.id,
-        error=ungraded or trace.error,
+        error=well_formed(ungraded or trace.error),
         error_kind=UNGRADED if ungraded else trace.error_kind,
     )
 

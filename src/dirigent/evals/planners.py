@@ -219,7 +219,7 @@ def _check_size(name: str, kind: str, detail: str) -> None:
         layers_of(name, detail)
     elif kind not in SIZES:
         raise ConfigError(f"{kind!r} takes no {detail!r} behind a colon; write  {kind}")
-    elif not detail.isdigit() or not 1 <= int(detail) <= SIZES[kind]:
+    elif not detail.isdecimal() or not 1 <= int(detail) <= SIZES[kind]:
         raise ConfigError(f"{name!r}: what follows the colon must be a number from 1 to {SIZES[kind]}, not {detail!r}")
 
 

@@ -93,7 +93,7 @@ def number_in(answer: str) -> float | None:
         r"\\[,!; ]|\\text\w*\{[^}]*\}|\\(?=[$%])|(?<=\d)\{,\}(?=\d)", lambda m: "," if m[0] == "{,}" else "", part
     )
     if mixed := re.fullmatch(r"[\s$]*([-−]?)[\s$]*(\d+)\s+(\d+)\s*/\s*(\d+)\D*", part):
-        whole, above, below = (int(group) for group in mixed.groups()[1:])
+        whole, above, below = (float(group) for group in mixed.groups()[1:])
         return (whole + above / below) * (-1 if mixed[1] else 1) if below else None
     found = NUMBER.search(part)
     return _number(found[0]) if found else None
@@ -109,7 +109,7 @@ def literals(text: str) -> Iterator[str]:
         return
     try:
         value, _ = json.JSONDecoder(strict=False).raw_decode(rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, str):
         yield value
@@ -134,7 +134,7 @@ def _json_field(text: str) -> str | None:
         return ""
     try:
         _, end = json.JSONDecoder(strict=False).raw_decode(rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return trimmed.rstrip(",").strip() if trimmed != rest else ""
     return rest[:end]
 

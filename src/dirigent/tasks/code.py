@@ -100,11 +100,13 @@ def problem_in(task: Task) -> CodeProblem:
 async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox, before: str = "") -> Grade:
     """Right if the program prints what each case expects; a fresh sandbox for each.
 
-    Space around a line is forgiven, and numbers are compared by value: "1.50" is "1.5". `before`: as a problem's.
+    Space around a line is forgiven, and numbers are compared by value: "1.50" is "1.5". `before`: as a problem's. Of
+    several blocks of code the last is the program, as in LiveCodeBench's own runner: run together with a draft before
+    it, it would find its input read.
     """
     if not cases:
         raise GradeError("no cases to run the program on")
-    source = _preceded(before, extract(reply))
+    source = _preceded(before, _blocks(reply)[-1])
     for number, case in enumerate(cases):
         ran = await sandbox.run(source, stdin=case.stdin.encode())
         if ran.ended != "exited" or ran.code != 0:
@@ -195,10 +197,13 @@ def _continued(problem: CodeProblem, code: str) -> str:
 
 def extract(reply: str) -> str:
     """The code in a reply: its fenced blocks marked as Python, else all its blocks, else the whole of it."""
+    return "\n".join(_blocks(reply))
+
+
+def _blocks(reply: str) -> list[str]:
     blocks = re.findall(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)^[ \t]*```", reply + "\n", re.M | re.S)
     python = [body for language, body in blocks if language.lower() in ("python", "py", "python3")]
-    found = python or [body for _, body in blocks]
-    return "\n".join(found) if found else reply
+    return python or [body for _, body in blocks] or [reply]
 
 
 def _same_output(got: str, wanted: str) -> bool:

@@ -1,6 +1,6 @@
 """Graders of free text: is the final answer of this reply the right one, and do two replies give the same answer?
 
-    final_number  numeric equality within 1e-6
+    final_number  numeric equality within 1e-6; of whole numbers exact
     choice        one letter
     exact         the same text, case and spacing aside
     short         the same text, or a number within 1e-3, units, currency and per cent aside
@@ -34,8 +34,12 @@ TOLERANCE = 1e-6
 SHORT_TOLERANCE = 1e-3
 """Of a number in a short free answer, relative: as the Conductor paper's own grader of RLPR allows."""
 
-QUANTITY = re.compile(r"[$€£]?\s*([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*(%|[^\d%]*)", re.IGNORECASE)
-"""A number, perhaps with a currency before it and a unit behind it."""
+QUANTITY = re.compile(r"[$€£]?\s*([-+]?(?:\d[\d,]*(?:\.\d+)?|,*\.\d+)(?:e[-+]?\d+)?)(\s*%|[^\d%]*)", re.IGNORECASE)
+"""A number, perhaps with a currency before it and a unit behind it. No two neighbours take the same characters: else a
+reply of thousands of digits takes seconds."""
+
+SCALES = frozenset({"hundred", "thousand", "million", "billion", "trillion", "dozen"})
+"""Words behind a number that are no unit: without them it is another number."""
 
 
 async def judge(task: Task, text: str, *, sandbox: Sandbox | None = None) -> Grade:
@@ -102,19 +106,26 @@ async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
 
 
 def _near(number: float | None, gold: float | None) -> bool:
-    return number is not None and gold is not None and abs(number - gold) <= TOLERANCE * max(1.0, abs(gold))
+    if number is None or gold is None:
+        return False
+    if number.is_integer() and gold.is_integer():
+        return number == gold  # a millionth of some millions would forgive the next whole number
+    return abs(number - gold) <= TOLERANCE * max(1.0, abs(gold))
 
 
 def _same_short(answer: str, gold: str) -> bool:
-    """Equal as text, or equal as numbers; two units that both are given must be the same."""
+    """Equal as text, or equal as numbers; two units that both are given must be the same, and so must scales."""
+    answer, gold = answer.replace("−", "-"), gold.replace("−", "-")
     if not answer.strip() or _folded(answer) == _folded(gold):
         return bool(answer.strip())
     got, wanted = QUANTITY.fullmatch(answer.strip().strip("$")), QUANTITY.fullmatch(gold.strip().strip("$"))
     if got is None or wanted is None:
         return False
-    units = {_folded(found[2]) for found in (got, wanted)} - {""}
+    units = {_folded(found[2]) for found in (got, wanted)}
+    if len(units) > 1 and ("" not in units or any(SCALES & set(unit.split()) for unit in units)):
+        return False
     left, right = (float(found[1].replace(",", "")) for found in (got, wanted))
-    return len(units) <= 1 and abs(left - right) <= SHORT_TOLERANCE * max(abs(right), 1e-9)
+    return abs(left - right) <= SHORT_TOLERANCE * max(abs(right), 1e-9)
 
 
 def _folded(text: str) -> str:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from decimal import Decimal
 
 from dirigent.errors import GradeError
 
@@ -39,7 +40,7 @@ async def same_mathematics(gold: str, answer: str, *, timeout_s: float = TIMEOUT
         return False
     if left == right:
         return True
-    if (numbers := (_float(left), _float(right))) and None not in numbers:
+    if (numbers := (_number(left), _number(right))) and None not in numbers:
         return numbers[0] == numbers[1]
     return await asyncio.to_thread(_compared, gold, answer, timeout_s)
 
@@ -54,11 +55,9 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def _float(text: str) -> float | None:
-    try:
-        return float(text) if re.fullmatch(r"[-+]?(\d+(\.\d*)?|\.\d+)", text) else None
-    except ValueError:
-        return None
+def _number(text: str) -> Decimal | None:
+    """Exact: floats would call 50000000000000000 and 50000000000000001 the same."""
+    return Decimal(text) if re.fullmatch(r"[-+]?(\d+(\.\d*)?|\.\d+)", text) else None
 
 
 @functools.lru_cache(maxsize=65_536)

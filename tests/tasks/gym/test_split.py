@@ -85,6 +85,17 @@ def test_entities_that_start_test_questions_start_no_training_question(train: li
     assert not starts(train) & starts(test_set)
 
 
+def test_values_that_start_test_questions_are_the_tests_own_but_in_one_half_of_some_swaps(test_set: list[Task]) -> None:
+    def is_own(task: Task) -> bool:
+        steps = [step for step in task.sketch.steps if not step.access] if task.sketch else []
+        return all(split._home(OPERATIONS[step.operation], step.key[0]) == "test" for step in steps)
+
+    others = [task for task in test_set if not is_own(task)]
+    assert {(task.tags.get("pair_kind"), task.depth) for task in others} == {("swap", 2)}
+    assert len({task.tags["pair"] for task in others}) == len(others)  # one of two
+    assert len(others) / len(test_set) < 0.03  # as docs/gym.md says
+
+
 def test_training_uses_no_held_out_wording(train: list[Task]) -> None:
     held_out_leads = [lead.text for lead in LEADS if lead.home == "test"]
     held_out_frames = [f.opening.split("{")[0].strip() for f in SEQUENCES if f.home == "test"]

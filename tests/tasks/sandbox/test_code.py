@@ -123,6 +123,15 @@ async def test_output_is_compared_line_by_line_and_space_at_the_end_forgiven(san
 
 
 @pytest.mark.system
+async def test_of_a_draft_and_a_program_that_prints_the_last_one_counts(sandbox: Sandbox) -> None:
+    cases = [Case("3\n", "6")]
+    draft, program = "```python\nprint(int(input()) * 3)\n```", "```python\nprint(int(input()) * 2)\n```"
+    reply = f"First try:\n{draft}\nThat is three times as much. So:\n{program}\n```text\n6\n```"
+    assert (await grade_output(cases, reply, sandbox=sandbox)).correct
+    assert not (await grade_output(cases, f"{program}\nor rather\n{draft}", sandbox=sandbox)).correct
+
+
+@pytest.mark.system
 async def test_each_part_of_the_tests_has_all_of_the_time() -> None:
     need_bubblewrap()
     parts = ("assert f(1) == 1", "assert f(2) == 2")

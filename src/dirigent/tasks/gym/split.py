@@ -272,11 +272,12 @@ def _draw_slot(
         drawn += _draw_pair(rng, shape, depth, seen, swap=swaps and i % 4 != 3)
     while len(drawn) < count and (new := _draw_new(rng, split, shape, depth, seen)) is not None:
         drawn.append(new)
+        seen.add(new[1].question)
     return drawn
 
 
 def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str]) -> Drawn | None:
-    """One task whose question is new; None where no try gave one."""
+    """One task whose question is not among those seen; None where no try gave one."""
     operations = (*RL_OPERATIONS, *HELD_OUT_OPERATIONS) if split == "novel" else RL_OPERATIONS
     for _ in range(MAX_TRIES):
         rules = SplitRules(split, _combination(rng, split, shape, depth))
@@ -286,7 +287,6 @@ def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: 
         if rng.random() < (LEARNING_DECOY_SHARE if split in ("train", "dev") else DECOY_SHARE):
             told, tags = _with_decoy(blueprint, told, _writer(rng, split))
         if told.question not in seen and (split != "test" or told.new_wording):
-            seen.add(told.question)
             return blueprint, told, tags
     return None
 
@@ -323,7 +323,7 @@ def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, 
             tolds = [tell(b, Writer(random.Random(seed), TEST_WORDINGS)) for b in blueprints]
             tags = [{"pair_kind": "swap"}] * 2
         else:
-            new = _draw_new(rng, "test", shape, depth, set(seen))
+            new = _draw_new(rng, "test", shape, depth, seen)
             if new is None:
                 break
             blueprint, told, decoy = new
@@ -341,7 +341,10 @@ def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, 
 
 
 def _swapped(rng: random.Random, depth: int) -> list[Blueprint]:
-    """Two chains that take the same two steps from number to number in either order, to different answers."""
+    """Two chains that take the same two steps from number to number in either order, to different answers.
+
+    The number they start from is the test's for the first chain's operation; for the other's it may be training's.
+    """
     rules = SplitRules("test", "any")
     steps = [op for op in RL_OPERATIONS if op.takes == ("number",) and op.gives == "number"]
     while True:
