@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import update
 
 from dirigent.errors import StoreError
-from dirigent.messages import ToolCall
+from dirigent.messages import Reply, ToolCall
 from dirigent.serve import background
 from dirigent.serve.conducting import Ask, prepare
 from dirigent.serve.service import Service
@@ -28,6 +28,7 @@ from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key, revoke_key
 from dirigent.store.ledger import usage
 from dirigent.store.tables import run_states as rows
 from dirigent.trace import Trace
+from dirigent.workers.http import HttpWorker
 from tests.serve.background_child import PURPOSE
 from tests.serve.conftest import CONFIG, Server, started
 from tests.stub_provider import StubProvider
@@ -166,6 +167,28 @@ async def test_a_run_that_fails_says_so(server: Server, wait_until: WaitUntil) -
     await background.start(server.service, ask(server.service), purpose=PURPOSE)
     await wait_until(lambda: not server.service.background)
     assert [(trace.status, trace.error_kind) for trace in heard.traces] == [("failed", "WorkerError")]
+
+
+async def test_a_bug_leaves_all_that_was_done_and_paid_in_the_trace(
+    server: Server, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Told(server.service)
+    asked_for = HttpWorker.ask
+
+    async def ask_or_fail(self: HttpWorker, *args: Any, **more: Any) -> Reply:
+        if self.info.name == "beta":
+            raise KeyError("a bug")
+        return await asked_for(self, *args, **more)
+
+    monkeypatch.setattr(HttpWorker, "ask", ask_or_fail)
+    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+    await wait_until(lambda: not server.service.background)
+    (trace,) = heard.traces
+    assert (trace.status, trace.error) == ("failed", "the server made a mistake; its log says more")
+    assert [step.status for step in trace.steps] == ["done", "failed"]
+    assert trace == await server.service.store.get(run_id)
+    spent = await usage(server.service.store)
+    assert (len(trace.attempts), trace.cost_usd) == (spent.calls, pytest.approx(spent.cost_usd, abs=1e-8))
 
 
 async def test_a_run_is_cancelled_by_its_key_alone(server: Server, wait_until: WaitUntil) -> None:

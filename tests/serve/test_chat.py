@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from dirigent.messages import ToolCall, Usage
 from dirigent.store.ledger import usage
-from tests.serve.conftest import CONFIG, PLAN, Server, Start
+from tests.serve.conftest import CONFIG, PLAN, Server, Start, by_model
 from tests.stub_wires import StubCall, StubReply
 
 
@@ -98,6 +99,33 @@ async def test_history_roles_and_images_reach_the_worker(server: Server) -> None
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
     assert sent[1]["content"] == "one\ntwo"
     assert sent[3]["content"][0]["image_url"]["url"] == image
+
+
+async def test_who_of_several_speaks_reaches_the_worker_in_every_step(server: Server) -> None:
+    said = [
+        {"role": "system", "content": "be brief", "name": "house"},
+        {"role": "user", "content": "I am for it.", "name": "ann"},
+        {"role": "assistant", "content": "Noted.", "name": "clerk"},
+        {"role": "user", "content": "Who is for it?", "name": "bob"},
+    ]
+    answer = await server.chat(said)
+    assert answer.status == 200, answer.text
+    assert server.stub.calls[0].body["messages"] == said
+    await server.chat(said, model="ultra")
+    for call in server.stub.calls[2:]:  # after the planner, which is shown the conversation as one text
+        assert [message.get("name") for message in call.body["messages"]] == ["house", "ann", "clerk", "bob"]
+
+
+async def test_a_name_that_is_too_long_or_of_another_tool_is_refused(server: Server) -> None:
+    long = await server.chat([{"role": "user", "content": "hi", "name": "x" * 65}])
+    assert (long.status, long.error["param"]) == (400, "messages[0].name")
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    asked = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]
+    for name, status in (("weather", 200), ("clock", 400)):
+        result = {"role": "tool", "tool_call_id": "c1", "content": "rain", "name": name}
+        answer = await server.chat([*asked, result], tools=[TOOL])
+        assert answer.status == status, answer.text
+    assert answer.error["param"] == "messages[2].name"
 
 
 async def test_sampling_settings_reach_the_worker(server: Server) -> None:
@@ -357,6 +385,33 @@ async def test_a_deadline_is_a_504_and_a_cost_cap_a_402(server: Server) -> None:
     server.stub.delay_s = 0.0
     dear = await server.chat(model="worker/beta", dirigent={"max_cost_usd": 0.0000001})
     assert (dear.status, dear.error["type"]) == (402, "insufficient_quota")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_tool_call_that_nobody_offered_a_tool_for_is_no_answer(server: Server, stream: bool) -> None:
+    call = ToolCall("call_1", "weather", '{"city":"Oslo"}')
+    reply = StubReply(tool_calls=(call,), finish="tool_calls", usage=Usage(100, 10))
+    server.stub.answer = lambda _: reply
+    answer = await server.chat(stream=stream)
+    assert (answer.status, answer.error["code"]) == (503, "worker_failed")
+    trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
+    assert (trace.status, trace.cost_usd) == ("failed", pytest.approx(120e-6)), "its provider bills it all the same"
+    server.stub.answer = lambda _: dataclasses.replace(reply, text="Oslo, I think.")
+    spoke = await server.chat(stream=stream)
+    text = spoke.streamed_text if stream else spoke.object["choices"][0]["message"]["content"]
+    assert text == "Oslo, I think."
+
+
+async def test_a_step_that_only_calls_a_tool_that_was_not_offered_goes_to_another_worker(server: Server) -> None:
+    call = ToolCall("call_1", "weather", "{}")
+
+    def answer(asked: StubCall) -> str | StubReply:
+        return StubReply(tool_calls=(call,), finish="tool_calls") if asked.model == "beta" else by_model(asked)
+
+    server.stub.answer = answer
+    whole = (await server.chat(model="ultra", dirigent={"trace": True})).object
+    assert whole["choices"][0]["message"]["content"] == "alpha says hello there"
+    assert whole["dirigent"]["steps"][1]["planned_worker"] == "beta"
 
 
 async def test_another_worker_takes_over_a_failed_step(server: Server) -> None:

@@ -94,6 +94,17 @@ async def test_without_a_home_region_personal_data_goes_to_nobody() -> None:
     assert all(SECRETS[0] not in asked.seen_text for asked in (nowhere, abroad))
 
 
+async def test_a_speakers_name_is_looked_at_as_what_is_said(start: Start) -> None:
+    server = await railed(start, 'home_region = "eu"\nredact = "personal"\nblock = ["zeus"]')
+    said = [{"role": "user", "content": "hi", "name": name} for name in ("bob", "ann@example.org")]
+    assert (await server.chat(said, model="worker/alpha")).status == 200
+    assert (await server.chat(said, model="worker/beta")).status == 200
+    home, abroad = [[m.get("name") for m in call.body["messages"]] for call in server.stub.calls]
+    assert (home, abroad) == (["bob", "ann@example.org"], ["bob", None])
+    blocked = await server.chat([{"role": "user", "content": "hi", "name": "zeus"}])
+    assert (blocked.status, blocked.error["code"]) == (400, "content_policy")
+
+
 async def test_whoever_takes_a_step_over_is_held_to_it_too(start: Start) -> None:
     server = await railed(start, 'home_region = "eu"\nredact = "personal"')
     server.stub.faults = ["500"]

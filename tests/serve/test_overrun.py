@@ -46,3 +46,15 @@ async def test_an_answer_that_was_paid_is_given(server: Server) -> None:
     answer = await server.chat(dirigent={"max_cost_usd": 0.5})
     assert answer.status == 200
     assert float(answer.headers["X-Dirigent-Cost-USD"]) == pytest.approx(2.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_count_that_no_store_could_keep_is_a_fault_like_any_other(server: Server, stream: bool) -> None:
+    server.stub.answer = lambda call: StubReply("hi", usage=Usage(2**63, 1))
+    answer = await server.chat(stream=stream)
+    error = answer.events[-1]["error"] if stream else answer.error
+    assert error["code"] in ("worker_failed", "answer_cut")
+    trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
+    assert trace.status == "failed"
+    total = (await server.get("/v1/usage")).object["total"]
+    assert (total["calls"], total["held_nusd"]) == (1, 0)

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from dirigent.errors import StoreError
+from dirigent.store import keys, writer
 from dirigent.store.audit import verify
 from dirigent.store.keys import Caller, create_key
-from dirigent.store.ledger import usage
+from dirigent.store.ledger import left, usage
 from dirigent.store.moments import now
 from dirigent.store.retention import forget
 from tests.serve.conftest import CONFIG, Answer, Server, started
@@ -185,6 +186,42 @@ async def test_what_is_looked_for_with_a_nul_in_it_is_not_there(server: Server, 
     assert (await server.get(path)).status == status
     body = {"model": "worker/alpha", "input": "hi", "previous_response_id": "resp_\x00"}
     assert (await server.request("POST", "/v1/responses", json=body)).status == 404
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_database_that_hangs_ends_runs_under_way_and_what_they_cost_is_in_the_book_when_it_answers(
+    start: Start, postgresql: stores.PostgreSQL, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(writer, "SILENT_S", 1.0)
+    monkeypatch.setattr(keys, "SILENT_S", 1.0)
+    server = await start()
+    caller = Caller(label="mine", budget_day_usd=1.0)
+    headers = {"Authorization": f"Bearer {(await create_key(server.service.store, caller)).text}"}
+    server.stub.delay_s = 0.3
+    asked = asyncio.ensure_future(server.chat(stream=stream, headers=headers))
+    await server.stub.called(1)
+    with postgresql.hanging():
+        answer = await asyncio.wait_for(asked, 10)
+        told = answer.events[-1] if answer.status == 200 else answer.object
+        assert (told["error"]["code"], "[DONE]" in answer.text) == ("store_failed", False)
+        refused = await asyncio.wait_for(server.chat(headers=headers), 5)
+        assert (refused.status, refused.error["code"]) == (503, "store_failed")
+        assert (await asyncio.wait_for(server.get("/healthz"), 5)).status == 200
+    assert len(server.stub.calls) == 1, "nobody is paid for a run that cannot be written down"
+
+    async def settled() -> bool:
+        return (await usage(server.service.store)).held_usd == 0
+
+    await eventually(settled)
+    spent = await usage(server.service.store)
+    assert (spent.calls, spent.lost_calls) == (1, 0)
+    assert spent.cost_usd > 0
+    after = await server.chat(headers=headers)
+    assert after.status == 200, after.text
+    (row,) = await keys.list_keys(server.service.store)
+    budget = await left(server.service.store, row.caller)
+    assert budget is not None
+    assert budget.usd == pytest.approx(1 - (await usage(server.service.store)).cost_usd, abs=1e-9)
 
 
 async def test_a_caller_is_not_told_where_the_database_is(

@@ -167,6 +167,21 @@ async def test_a_previous_response_brings_the_whole_conversation_without_its_ins
     assert third.object["previous_response_id"] == second["id"]
 
 
+async def test_a_conversation_that_would_fill_the_memory_is_not_gone_on_with(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (await respond(server, "x" * 3000)).object["id"]
+    second = (await respond(server, "y" * 3000, previous_response_id=first)).object["id"]
+    monkeypatch.setattr("dirigent.serve.responses_kept.MAX_CHAIN_BYTES", 6000)
+    assert (await respond(server, previous_response_id=first)).status == 200
+    refused = await respond(server, previous_response_id=second)
+    assert (refused.status, refused.error["code"]) == (413, "too_large")
+    assert refused.error["param"] == "previous_response_id"
+    assert len(server.stub.calls) == 3
+    listed = await server.get(f"/v1/responses/{second}/input_items")
+    assert [item["content"][0]["text"][0] for item in listed.object["data"]] == ["y", "a", "x"]
+
+
 async def test_responses_survive_a_restart(start: Start) -> None:
     first = (await respond(await start(), "one")).object
     again = await start()

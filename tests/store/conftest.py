@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,20 @@ class PostgreSQL:
         where = ("--host", str(self.folder), "--username=dirigent", "--dbname=postgres")
         self._run("psql", "--quiet", "--no-psqlrc", *where, "--command", f"CREATE SCHEMA {name}")
         return f"postgresql://dirigent@/postgres?host={self.folder}&options=-csearch_path%3D{name}"
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """None of its processes does anything, and none is gone: connections stay open and nobody answers."""
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(first)], check=True, capture_output=True, text=True)
+        processes = [first, *map(int, listed.stdout.split())]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
 
     def stop(self) -> None:
         self._run("pg_ctl", "stop", "-m", "immediate", "-D", str(self.folder / "data"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from dirigent.store import Store, writer
 from dirigent.store.engine import open_engine, writing
 from dirigent.store.traces import INSERT_ROW, to_row
 from dirigent.store.writer import Writer
+from tests.store.conftest import PostgreSQL
 from tests.store.samples import a_trace, busy_writer
 
 
@@ -101,6 +103,16 @@ async def test_what_may_wait_does_not_wait_for_ever(url: str):
         assert [row.id for row in await store.list()] == ["alone"]
 
 
+async def test_what_a_loop_left_waiting_when_it_ended_holds_nobody_up(url: str):
+    async def leave() -> None:
+        store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("left"))
+
+    async with Store.open(url) as store:
+        await asyncio.to_thread(asyncio.run, leave())
+        await asyncio.wait_for(store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("next")), 5)
+        assert {row.id for row in await store.list()} == {"left", "next"}
+
+
 async def test_what_waits_when_the_store_is_closed_is_kept(url: str):
     async with Store.open(url) as store:
         waiting = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("last"))
@@ -164,6 +176,35 @@ async def test_a_locked_store_gives_up_after_its_bound_and_never_holds_up_the_ev
         assert ticks >= 5
         await store.save(a_trace("after"))
         assert [row.id for row in await store.list()] == ["after"]
+
+
+@pytest.mark.system
+async def test_a_database_that_hangs_keeps_nobody_waiting_and_what_was_not_begun_is_never_done(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(writer, "SILENT_S", 0.5)
+    async with Store.open(postgresql.new_schema()) as store:
+        await store.save(a_trace("before"))
+        with postgresql.hanging():
+            begun = asyncio.ensure_future(store.save(a_trace("begun")))
+            await asyncio.sleep(0.1)
+            left = asyncio.ensure_future(store.save(a_trace("left")))
+            await asyncio.sleep(0.1)
+            left.cancel()
+            soon = store.write_soon(INSERT_ROW, prepare=partial(to_row, a_trace("soon")))
+            waiting = [begun, asyncio.ensure_future(store.save(a_trace("queued"))), soon]
+            outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+            at_once = await asyncio.gather(store.save(a_trace("later")), return_exceptions=True)
+        assert [type(outcome) for outcome in (*outcomes, *at_once)] == [StoreError] * 4
+        assert "has not answered for 0.5 s" in str(at_once[0])
+        for _ in range(200):
+            try:
+                await store.save(a_trace("after"))
+                break
+            except StoreError:
+                await asyncio.sleep(0.05)
+        kept = {row.id for row in await store.list(limit=None)}
+    assert kept - {"begun"} == {"before", "left", "after"}, "who left was told nothing, and is on the record"
 
 
 async def test_a_lock_let_go_in_time_costs_only_the_wait(url: str):

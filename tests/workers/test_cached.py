@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dirigent.conduct import Conductor
 from dirigent.errors import CostError, WorkerError
 from dirigent.limits import Budget
 from dirigent.messages import (
@@ -24,6 +25,8 @@ from dirigent.messages import (
     conversation,
 )
 from dirigent.metered import Metered
+from dirigent.planner import LanguagePlanner
+from dirigent.pool import Pool
 from dirigent.worker import Price
 from dirigent.workers.cached import NOT_ASKED, Cached
 from dirigent.workers.scripted import Scripted
@@ -83,6 +86,7 @@ OTHER: dict[str, Any] = {
     "seed": 2,
     "stop": ("x",),
     "effort": "low",
+    "tenant": "somebody else",
 }
 
 
@@ -106,6 +110,23 @@ async def test_deadline_and_ledger_are_not_part_of_the_question():
     await worker.ask(PINNED)
     await worker.ask(msgspec.structs.replace(PINNED, deadline=1e9, ledger=Budget()))
     assert inner.calls == 1
+
+
+async def test_whoever_plans_and_works_for_a_tenant_is_asked_in_its_name():
+    seen: list[str] = []
+
+    def plan(request: Request) -> str:
+        seen.append(request.tenant)
+        return "model_id = [0, 0]\nsubtasks = ['a', 'b']\naccess_list = [[], [0]]"
+
+    def work(request: Request) -> str:
+        seen.append(request.tenant)
+        return "x"
+
+    inner = Conductor(LanguagePlanner(Scripted(plan)), Pool([Scripted(work, name="w")]), name="inner")
+    outer = Conductor(LanguagePlanner(Scripted(plan)), Pool([inner]))
+    await outer.run("hi", options=Request((), tenant="me"))
+    assert seen == ["me"] * 7
 
 
 async def test_workers_and_models_do_not_share_answers():

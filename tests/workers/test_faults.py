@@ -173,6 +173,8 @@ def test_statuses_and_their_faults():
         ({"Retry-After": "-3"}, None),
         ({"Retry-After": "inf"}, None),
         ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, None),
+        ({"Retry-After": "Mon, 01 Jan 2024 00:00:00 +999999999999999"}, None),
     ],
 )
 def test_retry_after(headers, seconds):

@@ -324,8 +324,28 @@ async def test_close_while_starting_leaves_no_child(weights_path: Path) -> None:
     task = asyncio.create_task(model.running())
     await asyncio.sleep(0.2)
     await model.close()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(WorkerError, match="was closed"):  # nobody cancelled the ask
         await task
+
+
+async def test_an_ask_that_waited_while_the_model_was_closed_starts_no_child(weights_path: Path) -> None:
+    model = LocalModel(weights_path, slots=1, context_tokens=512)
+    worker, writing = Local(model, name="smol"), asyncio.Event()
+    first, second = (
+        asyncio.create_task(
+            worker.ask(ask("a", grammar=ENDLESS, max_output_tokens=400), observe=lambda event: writing.set())
+        )
+        for _ in range(2)
+    )
+    await writing.wait()
+    await model.close()
+    for task in (first, second):
+        with pytest.raises(WorkerError, match="was closed") as caught:
+            await task
+        assert not caught.value.retryable, "a second try would start what was closed"
+    assert model._start is None
+    assert (await worker.ask(ask("a", max_output_tokens=2))).text, "an ask after it starts the model again"
+    await model.close()
 
 
 def gone(pid: int) -> bool:

@@ -315,3 +315,14 @@ def test_quoted_bodies_are_short_and_hold_no_key():
 
 def test_a_key_goes_into_a_header():
     assert OpenAIWire().key_headers("k") == {"Authorization": "Bearer k"}
+
+
+@pytest.mark.timeout(30)
+def test_a_stream_of_many_calls_does_not_keep_the_server_busy():
+    _, reply = streamed(
+        delta(tool_calls=[{"index": i, "id": f"c{i}", "function": {"name": "f"}} for i in range(15_000)]),
+        *[delta(tool_calls=[{"index": i, "function": {"arguments": "{}"}} for i in range(15_000)]) for _ in range(8)],
+        delta("tool_calls"),
+    )
+    assert len(reply.tool_calls) == 15_000
+    assert {call.arguments for call in reply.tool_calls} == {"{}" * 8}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dirigent.errors import CostError, Fault, StoreError, WorkerError
+from dirigent.errors import ConfigError, CostError, Fault, StoreError, WorkerError
 from dirigent.limits import Budget, Hold, Quote
 from dirigent.messages import Delta, Event, Observe, Reply, Request, conversation, ignore
 from dirigent.metered import Metered, attempts_of
@@ -201,6 +201,14 @@ async def test_a_cancellation_tells_of_every_try_before_it():
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
     assert [attempt.error for attempt in attempts_of(caught.value)] == ["overloaded it is", "cancelled"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("bug"), ConfigError("the key is gone"), TimeoutError("own")])
+async def test_what_no_worker_may_raise_tells_of_every_try_before_it_and_of_its_own(error: Exception):
+    with pytest.raises(type(error)) as caught:
+        await retrying(Scripted(fault(), error), Clock()).ask(ASKED)
+    said = f"{type(error).__name__}: {error}"
+    assert [attempt.error for attempt in attempts_of(caught.value)] == ["overloaded it is", said]
 
 
 async def test_a_cancellation_between_tries_tells_of_them_too():

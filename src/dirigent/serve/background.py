@@ -239,7 +239,7 @@ class _Background:
         except Exception as error:  # a bug: the run must not stay behind, to fail again at every start
             log.exception("background run %s", ask.run_id)
             said = str(error) if isinstance(error, DirigentError) else "the server made a mistake; its log says more"
-            self._ended = _ended(self._body.state.trace, "failed", said)
+            self._ended = _ended(self._ended or self._body.state.trace, "failed", said)
         await to_the_end(self._over())
 
     def _watch(self, event: Event) -> None:

@@ -4,7 +4,8 @@
 asked for JSON is checked for it. A reply that does not follow is shown to the same worker together with the
 complaint; if the second is wrong too, the worker has failed, and the step goes where failed steps go. Nothing is
 streamed meanwhile: words that may be taken back are not sent.
-Schemas come from callers: references outside the schema are never fetched, and patterns are matched in linear time.
+Schemas come from callers: references outside the schema are never fetched, patterns are matched in linear time, and
+how much there is to check is bounded (`schema_work.py`).
 """
 
 from __future__ import annotations
@@ -21,27 +22,30 @@ from dirigent.messages import Delta, Message, Observe, Reply, Request, Schema, i
 from dirigent.metered import Watched
 from dirigent.prompt import ask_again_messages, mend_json_messages
 from dirigent.serve.problems import Problem
+from dirigent.serve.schema_work import foreign_reference, is_too_much, is_too_much_to_explain, pattern_bytes
 from dirigent.worker import Worker, WorkerInfo
 
 Check = Callable[[str], str]
 """What is wrong with a text; empty: nothing."""
 
 SHOWN_CHARS = 500
+TOO_MUCH = "it refers to its own parts so often that checking it takes too long"
 
 
 def checker(schema: Schema | None) -> Check:
     """A check against the schema, or against being a JSON object at all. A schema that is none is a 400."""
     if schema is None:
         return _object_fault
+    if foreign := foreign_reference(schema.schema):
+        raise _unusable(f"{foreign} is neither # nor #/…, and only those are followed here")
+    if is_too_much(schema.schema):
+        raise _unusable(TOO_MUCH)
+    bounds = jsonschema_rs.RegexOptions(size_limit=pattern_bytes(schema.schema))
     try:
-        validator = jsonschema_rs.validator_for(
-            schema.schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
-        )
+        validator = jsonschema_rs.validator_for(schema.schema, offline=True, pattern_options=bounds)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        said = str(getattr(error, "message", error)).splitlines()[0][:SHOWN_CHARS]
-        param = "response_format.json_schema.schema"
-        raise Problem(400, f"the schema cannot be used: {said}", code="invalid_schema", param=param) from None
-    return lambda text: _schema_fault(validator, text)
+        raise _unusable(str(getattr(error, "message", error)).splitlines()[0][:SHOWN_CHARS]) from None
+    return lambda text: _schema_fault(validator, schema, text)
 
 
 class Checked:
@@ -148,10 +152,21 @@ def _object_fault(text: str) -> str:
     return fault or ("" if isinstance(found, dict) else "it is not a JSON object")
 
 
-def _schema_fault(validator: Any, text: str) -> str:
+def _unusable(said: str) -> Problem:
+    param = "response_format.json_schema.schema"
+    return Problem(400, f"the schema cannot be used: {said}", code="invalid_schema", param=param)
+
+
+def _schema_fault(validator: Any, schema: Schema, text: str) -> str:
     found, fault = _decoded(text)
     if fault:
         return fault
+    if is_too_much(schema.schema, found):
+        return TOO_MUCH
+    if validator.is_valid(found):
+        return ""
+    if is_too_much_to_explain(schema.schema, found):
+        return "it does not follow the schema"
     for error in validator.iter_errors(found):
         where = "/".join(str(part) for part in error.instance_path)
         return f"{error.message[:SHOWN_CHARS]} (at /{where})"

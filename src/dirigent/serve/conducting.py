@@ -91,7 +91,7 @@ def prepare(service: Service, chat: ChatRequest, *, caller: Caller, began: float
     check_abilities(conductor, question, options)
     run_id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=run_id)
-    options = msgspec.structs.replace(options, ledger=ledger)
+    options = msgspec.structs.replace(options, ledger=ledger, tenant=caller.key_id)
     return Ask(chat, question, conductor, options, run_id, began, caller, rule)
 
 

@@ -72,15 +72,29 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(request: CountRequest) -> Told:
-    """The system text, then the messages. Results of tools come out of the user's message that holds them."""
+    """The system text, then the messages. Results of tools come out of the user's message that holds them.
+
+    A system message that follows a user's turn is said before it. So a conversation ends with the turn that is to be
+    answered, and results of tools stay behind the message that called them, as other wires want it.
+    """
     placed: list[tuple[str, ChatMessage]] = []
+    turn: list[tuple[str, ChatMessage]] = []
+    has_results = False
     if request.system:
         system = request.system if isinstance(request.system, str) else tuple(TextPart(b.text) for b in request.system)
         placed.append(("system", ChatMessage("system", system)))
     for index, message in enumerate(request.messages):
         found = _messages(message, f"messages[{index}]")
-        at = _turn_at(placed) if message.role == "system" else len(placed)
-        placed[at:at] = found
+        if message.role == "user":
+            turn += found
+            has_results = has_results or found[0][1].role == "tool"
+        elif message.role == "assistant":
+            placed += turn + found
+            turn, has_results = [], False
+        else:
+            at = len(placed) - (1 if has_results and placed else 0)
+            placed[at:at] = found
+    placed += turn
     return Told(tuple(message for _, message in placed), tuple(place for place, _ in placed))
 
 
@@ -123,19 +137,6 @@ RENAMED = {
     "stop": "stop_sequences",
     "].function.": "].",
 }
-
-
-def _turn_at(placed: Sequence[tuple[str, ChatMessage]]) -> int:
-    """Where the user's last turn begins. A system message that follows a turn is said before it.
-
-    So a conversation ends with the turn that is to be answered, and results of tools stay behind the message that
-    called them, as other wires want it.
-    """
-    at = len(placed)
-    while at and placed[at - 1][1].role in ("user", "tool"):
-        at -= 1
-    has_results = any(message.role == "tool" for _, message in placed[at:])
-    return at - 1 if has_results and at else at
 
 
 def _messages(message: MessageParam, where: str) -> list[tuple[str, ChatMessage]]:

@@ -24,10 +24,12 @@ KIND_FIELD = "task_kind"
 """Of a request's metadata."""
 
 CODE = re.compile(
-    r"```|\b(?:def|class|import|return|function|const|SELECT)\b.*[(){};:=]"
-    r"|\b(?:python|javascript|typescript|rust|sql|regex|stack trace|unit test|refactor|compile[rs]?)\b",
+    r"```|\b(?:python|javascript|typescript|rust|sql|regex|stack trace|unit test|refactor|compile[rs]?)\b",
     re.IGNORECASE,
 )
+CODE_WORD = re.compile(r"\b(?:def|class|import|return|function|const|SELECT)\b", re.IGNORECASE)
+CODE_SIGN = re.compile(r"[(){};:=]")
+"""After such a word, on its line. Two patterns, since one would read the rest of a line again for each of its words."""
 MATHS = re.compile(
     r"\d\s*[-+*/^=×÷]\s*\d|\\frac|\\int|\b(?:solve|prove|integral|derivative|equation|theorem|probability|how many)\b",
     re.IGNORECASE,
@@ -73,7 +75,7 @@ def task_kind(
         return "tools"
     if options.schema is not None or options.json_mode:
         return "json"
-    if CODE.search(text):
+    if CODE.search(text) or any(map(_is_code, text.split("\n"))):
         return "code"
     return "maths" if MATHS.search(text) else "chat"
 
@@ -96,6 +98,11 @@ async def recorded(store: Store, rule: Override, *, caller: Caller, model: str, 
     """In the audit log, before the run begins."""
     details = {"rule": rule.name, "effect": note_of(rule), "model": model, "run_id": run_id}
     await record(store, Entry(caller.key_id, "override.apply", details))
+
+
+def _is_code(line: str) -> bool:
+    word = CODE_WORD.search(line)
+    return word is not None and CODE_SIGN.search(line, word.end()) is not None
 
 
 def _said_kind(metadata: Mapping[str, str] | None) -> TaskKind | None:

@@ -51,7 +51,7 @@ def _refused(said: str, where: str, known: tuple[str, ...]) -> Problem:
     field = _UNKNOWN.search(text) or _MISSING.search(text)
     param = ".".join(part for part in (where, path, field[1] if field else "") if part).replace(".[", "[")
     if _UNKNOWN.search(text) and not path and field:
-        text = f"unknown field {field[1][:60]!r}{nearest(field[1], known)}"
+        text = f"unknown field {field[1][:60]!r}{nearest(field[1][:60], known)}"
     elif param:
         text = f"{text}: {param}"
     code = "unknown_field" if _UNKNOWN.search(said) else "invalid_value"

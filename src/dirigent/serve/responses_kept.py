@@ -12,6 +12,7 @@ import msgspec
 
 from dirigent.errors import DirigentError
 from dirigent.serve.problems import Problem, problem_of
+from dirigent.serve.reading import MAX_BODY_BYTES
 from dirigent.serve.responses_wire import (
     CallItem,
     CallOutputItem,
@@ -25,6 +26,9 @@ from dirigent.serve.responses_wire import (
 from dirigent.store import Store
 from dirigent.store.keys import Caller
 from dirigent.store.responses import KeptResponse, find_chain, find_response, finish_response, keep_response
+
+MAX_CHAIN_BYTES = 4 * MAX_BODY_BYTES
+"""Of all that is kept of a conversation. Each request on it adds up to a body, and has the whole of it in memory."""
 
 
 async def keep(
@@ -63,9 +67,12 @@ async def found(store: Store, id: str, caller: Caller) -> KeptResponse:
 
 async def items_before(store: Store, id: str, caller: Caller) -> tuple[Item, ...]:
     """Everything that was said up to and in the response with this id, answers included."""
-    chain = await find_chain(store, id, key_id=caller.key_id)
+    chain = await find_chain(store, id, key_id=caller.key_id, most_bytes=MAX_CHAIN_BYTES)
     if chain.missing_id:
         raise missing(chain.missing_id, param="previous_response_id")
+    if chain.too_long:
+        why = f"the conversation up to {id} holds more than {MAX_CHAIN_BYTES:,} bytes; begin a new one"
+        raise Problem(413, why, code="too_large", param="previous_response_id")
     said: list[Item] = []
     for link in chain.links:
         response = read(link)

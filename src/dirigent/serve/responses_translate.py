@@ -78,21 +78,33 @@ class Told(msgspec.Struct, frozen=True):
 def told(request: ResponseRequest, items: Sequence[Item], *, history: Sequence[Item]) -> Told:
     """Instructions, the chain before, and the request's own items. A previous response's instructions are not kept."""
     messages: list[ChatMessage] = []
+    calls: list[list[ToolCallPart]] = []
+    """Of each message: what a worker says and the calls it makes in the same reply are one."""
     places: list[str] = []
+
+    def add(message: ChatMessage, place: str) -> None:
+        messages.append(message)
+        calls.append([])
+        places.append(place)
+
     if request.instructions is not None:
-        messages.append(ChatMessage("developer", request.instructions))
-        places.append("instructions")
+        add(ChatMessage("developer", request.instructions), "instructions")
     placed = [("previous_response_id", item) for item in history]
     placed += [(f"input[{index}]", item) for index, item in enumerate(items)]
     for place, item in placed:
         if isinstance(item, ReasoningItem):
             continue
-        if isinstance(item, CallItem) and messages and messages[-1].role == "assistant":
-            messages[-1] = _with_call(messages[-1], item)
+        if not isinstance(item, CallItem):
+            add(_message(item), place)
             continue
-        messages.append(_message(item))
-        places.append(place)
-    return Told(tuple(messages), tuple(places))
+        if not messages or messages[-1].role != "assistant":
+            add(ChatMessage("assistant"), place)
+        calls[-1].append(_call(item))
+    whole = (
+        msgspec.structs.replace(message, tool_calls=tuple(made)) if made else message
+        for message, made in zip(messages, calls, strict=True)
+    )
+    return Told(tuple(whole), tuple(places))
 
 
 def chat_of(request: ResponseRequest, conversation: Told) -> ChatRequest:
@@ -135,17 +147,10 @@ RENAMED = {
 }
 
 
-def _message(item: MessageItem | CallItem | CallOutputItem) -> ChatMessage:
-    if isinstance(item, CallItem):
-        return ChatMessage("assistant", tool_calls=(_call(item),))
+def _message(item: MessageItem | CallOutputItem) -> ChatMessage:
     if isinstance(item, CallOutputItem):
         return ChatMessage("tool", _parts(item.output), tool_call_id=item.call_id)
     return ChatMessage(item.role, _parts(item.content))
-
-
-def _with_call(message: ChatMessage, item: CallItem) -> ChatMessage:
-    """What a worker says and the calls it makes in the same reply are one message."""
-    return msgspec.structs.replace(message, tool_calls=(*(message.tool_calls or ()), _call(item)))
 
 
 def _call(item: CallItem) -> ToolCallPart:

@@ -61,7 +61,7 @@ def question_of(chat: ChatRequest) -> tuple[Message, ...]:
         calls = tuple(ToolCall(c.id, c.function.name, c.function.arguments) for c in said.tool_calls or ())
         called |= {call.id: call.name for call in calls}
         role = "system" if said.role == "developer" else said.role
-        messages.append(Message(role, _content(said, where), tool_calls=calls))
+        messages.append(Message(role, _content(said, where), tool_calls=calls, name=said.name or ""))
     if chat.messages[-1].role not in ("user", "tool"):
         param = f"messages[{len(chat.messages) - 1}].role"
         raise Problem(
@@ -108,6 +108,8 @@ def _tool_result(said: ChatMessage, where: str, called: dict[str, str]) -> Messa
         raise Problem(
             400, f"{id!r} answers no tool call made before it; there are: {made}", param=f"{where}.tool_call_id"
         )
+    if said.name and said.name != called[id]:
+        raise Problem(400, f"{id!r} is a call of {called[id]!r}, not of {said.name!r}", param=f"{where}.name")
     return Message("tool", _content(said, where), tool_call_id=id, name=called[id])
 
 

@@ -53,7 +53,7 @@ class ChatMessage(Strict, frozen=True):
     content: str | tuple[TextPart | ImagePart, ...] | None = None
     tool_calls: tuple[ToolCallPart, ...] | None = None
     tool_call_id: str | None = None
-    name: str | None = None
+    name: Annotated[str, Meta(max_length=64)] | None = None
     refusal: str | None = None
     # What OpenAI's own library puts into a reply that a client sends back as history:
     annotations: tuple[()] | None = None

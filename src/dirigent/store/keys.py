@@ -42,6 +42,9 @@ MAX_RETENTION_DAYS = 36_500
 REMEMBERED_S = 0.8
 """How long an answer is believed without asking the store: a revocation takes effect within a second."""
 
+SILENT_S = 5.0
+"""How long whoever knocks waits for a store that hangs."""
+
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who asks, and what they may do. Holds no secret."""
@@ -232,7 +235,13 @@ class _Known:
         if asking is None:
             asking = self._asking[what] = asyncio.ensure_future(ask())
             asking.add_done_callback(partial(self._answered, what))
-        answer: T = await asyncio.shield(asking)
+        try:
+            async with asyncio.timeout(SILENT_S) as scope:
+                answer: T = await asyncio.shield(asking)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise StoreError(f"the store has not said within {SILENT_S:g} s which keys there are") from None
         return answer
 
     def _answered(self, what: str, asking: asyncio.Task[Any]) -> None:

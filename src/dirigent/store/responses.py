@@ -42,6 +42,8 @@ class Chain(msgspec.Struct, frozen=True):
     links: tuple[KeptResponse, ...]
     missing_id: str = ""
     """A link that is not there (any more): the chain cannot be gone on from."""
+    too_long: bool = False
+    """It holds more than was asked for; no link is given."""
 
 
 async def keep_response(store: Store, kept: KeptResponse) -> None:
@@ -59,9 +61,9 @@ async def find_response(store: Store, id: str, *, key_id: str) -> KeptResponse |
     return await store.read(lambda connection: _find(connection, id, key_id))
 
 
-async def find_chain(store: Store, id: str, *, key_id: str) -> Chain:
+async def find_chain(store: Store, id: str, *, key_id: str, most_bytes: int) -> Chain:
     """The response with this id, and what it goes on from."""
-    return await store.read(lambda connection: _chain(connection, id, key_id))
+    return await store.read(lambda connection: _chain(connection, id, key_id, most_bytes))
 
 
 async def delete_response(store: Store, id: str, *, key_id: str) -> bool:
@@ -121,13 +123,17 @@ def _find(connection: Connection, id: str, key_id: str) -> KeptResponse | None:
     return None if row is None else _kept(row)
 
 
-def _chain(connection: Connection, id: str, key_id: str) -> Chain:
+def _chain(connection: Connection, id: str, key_id: str, most_bytes: int) -> Chain:
     links: list[KeptResponse] = []
+    size = 0
     wanted: str | None = id
     while wanted is not None:
         found = _find(connection, wanted, key_id)
         if found is None:
             return Chain(tuple(reversed(links)), wanted)
+        size += len(found.items) + len(found.response)
+        if size > most_bytes:
+            return Chain((), too_long=True)
         links.append(found)
         wanted = found.previous_id
     return Chain(tuple(reversed(links)))

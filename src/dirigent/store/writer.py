@@ -7,14 +7,21 @@ committed on the spot (`at_once.py`) while the thread has nothing to do. Knows n
 
 A piece is a function of a connection, or a `Statement` of the hot path. It runs twice where a neighbour spoils the
 commit they share, so it must only use its connection. What is handed in first is carried out first.
+
+A PostgreSQL that hangs without dying keeps the thread for as long as it hangs, and nobody else: once a commit has
+taken `SILENT_S`, whoever waits is told that the store failed, and so is whoever comes until it answers. What had not
+been begun by then is not carried out later. What had may be, as where a connection is lost in the middle of a commit,
+and before anything that is handed in afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -32,6 +39,11 @@ MAX_BATCH = 128
 SOON_S = 0.05
 """How long a piece that nobody waits for yet may wait for company."""
 
+SILENT_S = 15.0
+"""A PostgreSQL whose commit takes this long hangs: for a lock is waited 5 s, for a connection 10."""
+
+LOOK_EVERY_S = 0.5
+
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -41,13 +53,15 @@ Work = Callable[[Connection, P], T]
 class _Job:
     """A piece of work on its way; `prepared` and `outcome` are filled in by the writer's thread."""
 
-    __slots__ = ("done", "loop", "outcome", "prepare", "prepared", "work")
+    __slots__ = ("done", "given_up", "loop", "outcome", "prepare", "prepared", "work")
 
     def __init__(self, work: Work[Any, Any] | Statement, prepare: Callable[[], Any]) -> None:
         self.work = work
         self.prepare = prepare
         self.prepared: Any = None
         self.outcome: Any = None
+        self.given_up = False
+        """Its caller was told that the store failed: it is not to be begun any more."""
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[Any] = self.loop.create_future()
 
@@ -63,11 +77,16 @@ class Writer:
         """What was handed in and not passed on to the thread yet, in its order."""
         self._passing_on: asyncio.AbstractEventLoop | None = None
         """The loop that will do so when its turn ends."""
-        self._soon_is_set = False
-        """Whether a timer runs that will hand in what waits for company."""
+        self._soon_on: asyncio.AbstractEventLoop | None = None
+        """The loop whose timer will hand in what waits for company."""
         self._at_once = AtOnce(engine) if engine.dialect.name == "sqlite" else None
-        self._with_thread = 0
+        self._with_thread: set[_Job] = set()
         """Pieces that were passed on to the thread and are not committed yet."""
+        self._silent_s = SILENT_S if engine.dialect.name == "postgresql" else math.inf
+        self._began = math.inf
+        """When the thread began the commit that it is at (monotonic); never, while it is at none."""
+        self._watched_on: asyncio.AbstractEventLoop | None = None
+        """The loop whose timer sees whether the thread still comes to an end."""
         self._lent: tuple[PoolProxiedConnection, Cursor] | None = None
         """The connection of the hot path; the thread's."""
         self._guard = threading.Lock()
@@ -92,8 +111,8 @@ class Writer:
         with self._guard:
             self._check_open()
             self._waiting.append(job)
-            if not self._soon_is_set:  # one timer for all, since setting it takes as long as handing in
-                self._soon_is_set = True
+            if self._soon_on is not job.loop:  # one timer for all, since setting it takes as long as handing in
+                self._soon_on = job.loop
                 job.loop.call_later(SOON_S, self._hand_in_soon, job.loop)
         return job.done
 
@@ -118,18 +137,45 @@ class Writer:
                 job.loop.call_soon(self._pass_on, job.loop)
 
     def _hand_in_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._soon_is_set = False
+        self._soon_on = None
         self._pass_on(loop)
 
     def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._guard:
             self._passing_on = None
             batch, self._waiting = self._waiting, []
+            if self._is_silent():
+                self._give_up(batch)
+                return
             if not self._committed_at_once(batch, loop):
-                self._with_thread += len(batch)
+                self._with_thread.update(batch)
                 self._jobs.put(batch)
+                if self._watched_on is not loop and self._silent_s < math.inf:
+                    self._watched_on = loop
+                    loop.call_later(LOOK_EVERY_S, self._look, loop)
                 return
         _wake(batch)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See whether the thread is still at work; what waits for a database that hangs is given up."""
+        with self._guard:
+            if self._watched_on is not loop:
+                return
+            if self._is_silent():  # what nobody waits for any more may be carried out when it answers
+                self._give_up([job for job in self._with_thread if not job.done.done()])
+            self._watched_on = loop if self._with_thread else None
+            if self._watched_on is not None:
+                loop.call_later(LOOK_EVERY_S, self._look, loop)
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._began >= self._silent_s
+
+    def _give_up(self, jobs: Sequence[_Job]) -> None:
+        said = f"the store {where(self._engine)} has not answered for {self._silent_s:g} s: see what its server is at"
+        for job in jobs:
+            job.given_up = True
+            job.outcome = _Failed(StoreError(said))
+        _tell(jobs)
 
     def _committed_at_once(self, batch: Sequence[_Job], loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the batch could be committed here and now; its outcomes are filled in then."""
@@ -156,9 +202,10 @@ class Writer:
             batch, more = self._next_batch()
             ready = [job for job in batch if _prepared(job)]
             for first in range(0, len(ready), MAX_BATCH):  # what came in one turn may be more
-                self._commit(ready[first : first + MAX_BATCH])
+                self._commit([job for job in ready[first : first + MAX_BATCH] if not job.given_up])
             with self._guard:
-                self._with_thread -= len(batch)
+                self._began = math.inf
+                self._with_thread.difference_update(batch)
             _tell(batch)
         self._return_lent()
 
@@ -176,6 +223,9 @@ class Writer:
         return batch, True
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
+        if not jobs:
+            return
+        self._began = time.monotonic()
         try:
             outcomes = self._carried_out(jobs)
         except Exception as error:  # whatever it is belongs to the callers, and the thread must live on

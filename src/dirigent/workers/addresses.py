@@ -32,9 +32,10 @@ class Rebound(OSError):
 class SteadyResolver:
     """A resolver for aiohttp that leaves out addresses of another kind than a name had first."""
 
-    def __init__(self, resolver: AbstractResolver) -> None:
+    def __init__(self, resolver: AbstractResolver, kinds: dict[str, Kind] | None = None) -> None:
         self._resolver = resolver
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, Kind] = {} if kinds is None else kinds
+        """Shared by the resolvers of one process, each of which serves an event loop."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC

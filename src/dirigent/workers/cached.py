@@ -2,9 +2,10 @@
 
 Only requests that pin their answer are kept (temperature 0, or a seed), unless `always` is set: a cache must
 not make a sampled model repeat itself. Deadline and ledger are not part of the question; every other field of
-the request is, so one that is added later changes the key by itself. Identical requests at the same time
-share one call. What only its caller's ledger or deadline cut short is neither kept nor shared. A cache that cannot
-be written or read costs the saving, never the answer.
+the request is, so one that is added later changes the key by itself. The tenant is such a field: nobody can tell, by
+an answer that is free or quick, what another has asked. Identical requests at the same time share one call. What only
+its caller's ledger or deadline cut short is neither kept nor shared. A cache that cannot be written or read costs the
+saving, never the answer.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Cached:
         self._folder = Path(store) if isinstance(store, str | Path) else None
         self._memory: MutableMapping[str, bytes] = {} if store is None or isinstance(store, str | Path) else store
         self._always = always
-        self._flights: dict[str, asyncio.Future[Reply | WorkerError | None]] = {}
+        self._flights: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Future[Reply | WorkerError | None]] = {}
+        """Calls under way, by event loop: another one cannot wait for them."""
 
     @property
     def info(self) -> WorkerInfo:
@@ -56,13 +58,14 @@ class Cached:
         if not (self._always or request.temperature == 0 or request.seed is not None):
             return await self.worker.ask(request, observe=observe)
         key = _key(self.info, request)
-        while (flight := self._flights.get(key)) is not None:
+        loop = asyncio.get_running_loop()
+        while (flight := self._flights.get((loop, key))) is not None:
             outcome = await asyncio.shield(flight)
             if isinstance(outcome, Reply):
                 return self._given_again(outcome, observe)
             if outcome is not None:
                 raise _retold(outcome)
-        flight = self._flights[key] = asyncio.get_running_loop().create_future()
+        flight = self._flights[loop, key] = loop.create_future()
         outcome = None
         try:
             if (found := await self._load(key)) is not None:
@@ -79,7 +82,7 @@ class Cached:
             raise
         finally:
             # None: the caller was cancelled, or had too little money or time; its own affair, and the next one asks.
-            del self._flights[key]
+            del self._flights[loop, key]
             flight.set_result(outcome)
 
     def _given_again(self, reply: Reply, observe: Observe) -> Reply:

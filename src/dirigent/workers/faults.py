@@ -85,6 +85,6 @@ def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
             seconds = float(value) * unit_s
             if 0 <= seconds < float("inf"):
                 return seconds
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # as of a year or a zone beyond all numbers
         return max(0.0, email.utils.parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - now_s)
     return None

@@ -26,13 +26,14 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.metered import input_tokens
 from dirigent.worker import WorkerInfo
-from dirigent.workers.addresses import SteadyResolver
+from dirigent.workers.addresses import Kind, SteadyResolver
 from dirigent.workers.exchange import Exchange, Target, post
 from dirigent.workers.faults import not_reached, refused
 from dirigent.workers.hops import hop_headers
+from dirigent.workers.loops import AtLoopEnd
 from dirigent.workers.secret import MASK, Secret, redact
 from dirigent.workers.sse import EventParser
-from dirigent.workers.wire import HttpCall, Wire, error_text, quote, unreadable
+from dirigent.workers.wire import HttpCall, Wire, error_text, quote, unreadable, unusable
 
 if TYPE_CHECKING:
     import aiohttp
@@ -74,42 +75,50 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 class HttpClient:
-    """The connections of a process, opened on first use. Share one; `async with` it or `close()` it."""
+    """The connections of a process, opened on first use. Share one; `async with` it or `close()` it.
+
+    Every event loop has its own, which end with it; so a client may be used in one `asyncio.run` after another.
+    """
 
     def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-        self._targets: dict[str, Target] = {}
-        """Of the session's event loop. Their URLs are the operator's, so there are few."""
+        self._open: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._kinds: dict[str, Kind] = {}
+        """What each name means, in every loop."""
 
     def session(self) -> aiohttp.ClientSession:
-        """The session. Call it inside the event loop that will use it."""
-        import aiohttp
+        """The session of the running event loop."""
+        return self._connections().session
 
-        if self._session is None or self._session.closed:
-            self._targets.clear()
-            self._session = aiohttp.ClientSession(
-                connector=_connector(),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-        return self._session
+    def _connections(self) -> _Connections:
+        loop = asyncio.get_running_loop()
+        found = self._open.get(loop)
+        if found is None or found.session.closed:
+            self._forget_closed()
+            found = self._open[loop] = _Connections(self._kinds)
+        return found
 
     async def post(
         self, url: str, *, headers: Mapping[str, str], body: bytes, connecting: aiohttp.ClientTimeout
     ) -> Exchange:
         """Send a call; its reply has begun when this returns."""
-        connector = self.session().connector
+        here = self._connections()
+        connector = here.session.connector
         assert connector is not None  # the session is open
-        target = self._targets.get(url)
+        target = here.targets.get(url)
         if target is None:
-            target = self._targets[url] = Target(url)
+            target = here.targets[url] = Target(url)
         return await post(connector, target, headers=headers, body=body, connecting=connecting)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close what the running loop has open. What others have ends with them."""
+        self._forget_closed()
+        if (found := self._open.pop(asyncio.get_running_loop(), None)) is not None:
+            await found.end.close()
+
+    def _forget_closed(self) -> None:
+        for loop in list(self._open):
+            if loop.is_closed():
+                self._open.pop(loop, None)
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -118,10 +127,27 @@ class HttpClient:
         await self.close()
 
 
-def _connector() -> aiohttp.TCPConnector:
+class _Connections:
+    """Those of one event loop, the running one."""
+
+    def __init__(self, kinds: dict[str, Kind]) -> None:
+        import aiohttp
+
+        self.session = aiohttp.ClientSession(
+            connector=_connector(kinds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        self.targets: dict[str, Target] = {}
+        """Their URLs are the operator's, so there are few."""
+        self.end = AtLoopEnd(self.session.close)
+
+
+def _connector(kinds: dict[str, Kind]) -> aiohttp.TCPConnector:
     import aiohttp
 
-    resolver = cast("aiohttp.abc.AbstractResolver", SteadyResolver(aiohttp.DefaultResolver()))
+    resolver = cast("aiohttp.abc.AbstractResolver", SteadyResolver(aiohttp.DefaultResolver(), kinds))
     return aiohttp.TCPConnector(limit=0, resolver=resolver)  # concurrency is the rate limiter's to bound
 
 
@@ -155,6 +181,8 @@ class HttpWorker:
         try:
             call = self._wire.build(request, info=self.info, base_url=self.base_url, stream=observe is not ignore)
             reply = await self._call(call, request, observe)
+            if reply.tool_calls and not request.tools and not reply.text.strip():
+                raise unusable("the reply is a tool call, and no tools were offered", reply.usage)
         except WorkerError as error:
             raise self._ours(error, request) from error.__cause__
         usage = _counted(request, reply)

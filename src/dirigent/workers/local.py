@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import importlib.util
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from dirigent.worker import Ability, Price, WorkerInfo
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
 from dirigent.workers.local_child import Child, spawn
 from dirigent.workers.local_server import ServerSettings, physical_cores
+from dirigent.workers.loops import AtLoopEnd
 from dirigent.workers.openai import Lora, OpenAIWire
 from dirigent.workers.slots import Slots
 from dirigent.workers.weights import KNOWN, Progress, fetch, known
@@ -42,6 +44,8 @@ ABILITIES: frozenset[Ability] = frozenset({"schema", "json_mode", "grammar", "se
 
 TIMEOUTS = Timeouts(connect_s=5.0, first_byte_s=120.0, chunk_s=60.0, total_s=900.0)
 """A CPU is slow but does not hang: it says how far it has read after every batch."""
+
+CLOSED = "the local model was closed before the reply was whole"
 
 MERGED_SLOTS = 2
 """A process more should not take all the memory again: 92 MB a slot of 4,096 tokens on the default base."""
@@ -83,16 +87,18 @@ class Local:
         return f"Local({self.info.name!r}, {self.info.model!r})"
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        started = time.monotonic()
+        started, closings = time.monotonic(), self._model.closings
         try:
             _check(request)
+            self._model.take_up()
             async with (
                 _until(request.deadline),
                 self._model.slots.lease(self._adapter, prompt_text(request)) as slot,
             ):
-                reply = await self._ask_child(await self._model.running(), slot, request, observe)
+                reply = await self._ask_child(await self._model.running(closings), slot, request, observe)
         except WorkerError as error:
-            raise _named(error, self.info.name) from error.__cause__
+            closed = closings != self._model.closings
+            raise _named(WorkerError(CLOSED) if closed else error, self.info.name) from error.__cause__
         return msgspec.structs.replace(reply, model=self.info.model, seconds=time.monotonic() - started)
 
     async def _ask_child(self, child: Child, slot: int, request: Request, observe: Observe) -> Reply:
@@ -165,6 +171,12 @@ class LocalModel:
         self.context_tokens = context_tokens
         self.slots = Slots(slots)
         self.client = HttpClient()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where the child was started, and is watched and ended."""
+        self._end: AtLoopEnd | None = None
+        self._guard = threading.Lock()
+        self.closings = 0
+        """How often it was closed: who asked before is not served after."""
 
     def __repr__(self) -> str:
         return f"LocalModel({self.name!r}, adapters={list(self._adapters)})"
@@ -184,22 +196,67 @@ class LocalModel:
             raise ConfigError(f"{self.name} has no adapter called {name!r}; there are: {there}")
         return list(self._adapters).index(name)
 
-    async def running(self) -> Child:
-        """The child; started if there is none or the last one died. Those who ask at once share one start."""
+    def take_up(self) -> None:
+        """Belong to the running event loop from now on; the one before must have ended, and the child with it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        with self._guard:
+            if self._loop is not None:
+                self._let_go()
+            self._loop, self.slots = loop, Slots(len(self.slots))
+            self._end = AtLoopEnd(self._stop)
+
+    def _let_go(self) -> None:
+        """Of a loop that is closed. Most have ended the child before."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            raise WorkerError(
+                f"the local model {self.name} belongs to another event loop, which still is open: "
+                "give every thread a model of its own, or close it there first"
+            )
+        start, self._start = self._start, None
+        if start is not None and not _ended(start) and start.done():
+            start.result().kill()
+        self._loop = self._end = None
+
+    async def running(self, closings: int | None = None) -> Child:
+        """The child; started if there is none or the last one died. Those who ask at once share one start.
+
+        `closings` is how often the model had been closed when its caller was asked: an ask that waited meanwhile for
+        a slot must not start a child that nobody will close.
+        """
+        if closings not in (None, self.closings):
+            raise WorkerError(CLOSED)
+        self.take_up()
         if self._start is None or _ended(self._start):
             self.slots.forget()
             self._start = asyncio.create_task(self._launch())
-        return await asyncio.shield(self._start)  # an ask that is cancelled must not take the start with it
+        start = self._start
+        await asyncio.wait({start})  # an ask that is cancelled does not take the start with it
+        if start.cancelled():
+            raise WorkerError(CLOSED)
+        return start.result()
 
     async def close(self) -> None:
         """Stop the child and wait until it is gone. An ask after this starts it again."""
+        if self._loop is not asyncio.get_running_loop():
+            if self._loop is not None:
+                self._let_go()
+            return
+        self.closings += 1
+        end, self._loop, self._end = self._end, None, None
+        if end is not None:
+            await end.close()
+        await self.client.close()  # after the child, whose end wakes those who still read from it
+
+    async def _stop(self) -> None:
         start, self._start = self._start, None
         if start is not None:
             start.cancel()  # does nothing to one that is done
             await asyncio.wait({start})
             if not start.cancelled() and start.exception() is None:
                 await start.result().stop()
-        await self.client.close()  # after the child, whose end wakes those who still read from it
 
     async def _launch(self) -> Child:
         settings = ServerSettings(

@@ -92,6 +92,11 @@ class Child:
             return ""
         return await _epitaph(self.process, self._said)
 
+    def kill(self) -> None:
+        """End it from outside its event loop, which is closed and can no longer wait for it."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
     async def stop(self) -> None:
         if self.process.stdin is not None:
             self.process.stdin.close()
@@ -117,7 +122,7 @@ class _Tail:
 
     async def ended(self) -> str:
         """What was kept, once the process has closed its end."""
-        await self._task
+        await asyncio.wait({self._task})  # where its loop ends, it was cancelled
         return self._kept.decode(errors="replace").strip()
 
 

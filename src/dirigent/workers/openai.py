@@ -128,15 +128,19 @@ def _usual_max_tokens_field(model: str, base_url: str) -> str:
 def _message(message: Message, info: WorkerInfo) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": only_text(message)}
+    said: dict[str, Any] = {"role": message.role}
+    if message.name:
+        said["name"] = message.name
     if message.role != "user":
-        said: dict[str, Any] = {"role": message.role, "content": only_text(message)}
+        said["content"] = only_text(message)
         if message.tool_calls:
             said["tool_calls"] = [_sent_call(call, info) for call in message.tool_calls]
             said["content"] = said["content"] or None
-        return said
-    if isinstance(message.content, str):
-        return {"role": "user", "content": message.content}
-    return {"role": "user", "content": [_part(part) for part in message.content]}
+    elif isinstance(message.content, str):
+        said["content"] = message.content
+    else:
+        said["content"] = [_part(part) for part in message.content]
+    return said
 
 
 def _sent_call(call: ToolCall, info: WorkerInfo) -> dict[str, Any]:
@@ -292,6 +296,8 @@ class _Decoder:
         self._reasoning = io.StringIO()
         self._refusal = ""
         self._calls: list[_Call] = []
+        self._last_call: dict[int | None, _Call] = {}
+        """By the index under which it grows."""
         self._finish: str | None = None
         self._usage: _Usage | None = None
 
@@ -322,12 +328,13 @@ class _Decoder:
 
     def _grow_call(self, fragment: _Call) -> None:
         self.written_chars += len(fragment.function.arguments or "")
-        same = [call for call in self._calls if call.index == fragment.index]
+        same = self._last_call.get(fragment.index)
         # A second id under one index is a second call: some servers number all of them 0, or not at all.
-        if not same or (fragment.id and same[-1].id and fragment.id != same[-1].id):
+        if same is None or (fragment.id and same.id and fragment.id != same.id):
             self._calls.append(fragment)
+            self._last_call[fragment.index] = fragment
             return
-        call, more = same[-1].function, fragment.function
+        call, more = same.function, fragment.function
         call.name = call.name or more.name
         if isinstance(more.arguments, str):
             call.arguments = (call.arguments if isinstance(call.arguments, str) else "") + more.arguments

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -17,6 +18,7 @@ from typing import Any
 from dirigent.errors import ConfigError, LimitError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.worker import Worker, WorkerInfo
+from dirigent.workers.loops import Places
 
 MINUTE_S = 60.0
 
@@ -39,11 +41,13 @@ class RateLimited:
         self.worker = worker
         self._per_minute = requests_per_minute
         self._concurrency = concurrency
-        self._slots = asyncio.Semaphore(concurrency) if concurrency is not None else None
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._slots = Places(concurrency) if concurrency is not None else None
+        self._turn = Places(1)
+        self._guard = threading.Lock()
+        """Of what is below: calls may come from several threads."""
         self._starts: deque[float] = deque()
         """When the calls of the last minute began."""
+        self._waiting = 0
         self._clock = clock
         self._sleep = sleep
 
@@ -58,7 +62,7 @@ class RateLimited:
                 return await self.worker.ask(request, observe=observe)
             except (WorkerError, LimitError) as error:
                 if start is not None and (isinstance(error, LimitError) or error.fault == "open"):
-                    with contextlib.suppress(ValueError):
+                    with self._guard, contextlib.suppress(ValueError):
                         self._starts.remove(start)
                 raise
 
@@ -70,16 +74,16 @@ class RateLimited:
             return
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
-                await self._slots.acquire()
+                await self._slots.take()
         except TimeoutError:
             raise self._too_late(f"{self._concurrency} calls at a time", "concurrency") from None
         try:
             yield
         finally:
-            self._slots.release()
+            self._slots.give_back()
 
     async def _start(self, deadline: float | None) -> float | None:
-        """Wait for the turn of this call; the lock is the queue, and whoever holds it is next."""
+        """Wait for the turn of this call; its one place is the queue, and whoever has it is next."""
         if self._per_minute is None:
             return None
         if deadline is not None and self._clock() + self._wait_s(ahead=self._waiting) >= deadline:
@@ -98,13 +102,14 @@ class RateLimited:
         """Seconds until a call may start that has so many others ahead of it."""
         assert self._per_minute is not None
         now = self._clock()
-        while self._starts and self._starts[0] <= now - MINUTE_S:
-            self._starts.popleft()
-        late = ahead - (self._per_minute - len(self._starts))
-        if late < 0:
-            return 0.0
-        minutes, place = divmod(late, self._per_minute)
-        oldest = self._starts[place] if place < len(self._starts) else now
+        with self._guard:
+            while self._starts and self._starts[0] <= now - MINUTE_S:
+                self._starts.popleft()
+            late = ahead - (self._per_minute - len(self._starts))
+            if late < 0:
+                return 0.0
+            minutes, place = divmod(late, self._per_minute)
+            oldest = self._starts[place] if place < len(self._starts) else now
         return oldest + MINUTE_S * (minutes + 1) - now
 
     def _too_late(self, limit: str, setting: str) -> WorkerError:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dirigent.errors import DirigentError, LimitError, WorkerError
+from dirigent.errors import LimitError, WorkerError
 from dirigent.messages import Attempt, Observe, Reply, Request, ignore
 from dirigent.metered import Watched, attempts_of, note_attempts
 from dirigent.worker import Worker, WorkerInfo
@@ -100,7 +100,7 @@ class Retrying:
         attempts: list[Attempt] = []
         try:
             return await self._ask(request, observe, attempts)
-        except (DirigentError, asyncio.CancelledError) as error:
+        except BaseException as error:  # a bug, too, has its bill
             note_attempts(error, tuple(attempts))
             raise
 
@@ -118,7 +118,7 @@ class Retrying:
                 if watched.chars or not self._may_retry(error, tries, request.deadline, wait_s=wait_s):
                     raise
                 failed = error
-            except (LimitError, asyncio.CancelledError) as error:
+            except BaseException as error:
                 attempts.extend(attempts_of(error))
                 if failed is not None and isinstance(error, LimitError):
                     # No money for another try: the fault before it is what a caller can act on.

@@ -21,8 +21,9 @@ from dirigent.workers.sse import ServerEvent
 
 T = TypeVar("T")
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-"""Tokens as a provider reports them: a negative count would be money back."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
+"""Tokens as a provider reports them: a negative count would be money back, and ten times what the longest context holds
+is none either (beyond 2**63 no store could keep it)."""
 
 QUOTE_CHARS = 300
 """How much of a provider's own words an error repeats."""
@@ -85,7 +86,7 @@ def unreadable(message: str) -> WorkerError:
     return WorkerError(message, fault="reply")
 
 
-def _unusable(message: str, usage: Usage) -> WorkerError:
+def unusable(message: str, usage: Usage) -> WorkerError:
     """A reply that came whole: what it used is billed."""
     error = unreadable(message)
     error.usage = usage
@@ -134,9 +135,9 @@ def finish_of(
     """Our word for a provider's reason. Unknown reasons are faults; calls count even under a plain stop."""
     finish = known.get(reason or "")
     if finish is None:
-        raise _unusable(f"the reply ended for an unknown reason: {quote(str(reason))}", usage)
+        raise unusable(f"the reply ended for an unknown reason: {quote(str(reason))}", usage)
     if finish == "tool_calls" and not tool_calls:
-        raise _unusable(f"the reply ended with {reason!r} but holds no tool call", usage)
+        raise unusable(f"the reply ended with {reason!r} but holds no tool call", usage)
     return "tool_calls" if finish == "stop" and tool_calls else finish
 
 
