@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dirigent.cli.demonstration import COURSE, TRAINED_COURSE
+from dirigent import Conductor, Pool, Scripted
+from dirigent.cli.demonstration import COURSE, TRAINED_COURSE, _converse
 from dirigent.config import parse_config
 from dirigent.discover import LOCAL_POOL, LOCAL_PROFILES, Found, toml_of
+from dirigent.planners.fixed import Single
 from tests.cli.conftest import Run
 
 
@@ -28,6 +30,29 @@ def test_the_demo_answers_through_a_plan_and_keeps_the_trace(
     assert "plan   3 steps" in ran.err
     assert re.search(r"this conductor is right in \d+%", ran.out)
     assert len(run("traces", "list", "--json").object["traces"]) == 1
+
+    asked = run("ask", "Write a haiku about autumn.", "--planner", "single", "--worker", "facts")
+    assert (asked.code, asked.out) == (0, "unknown\n")
+    (note,) = [line for line in asked.err.splitlines() if line.startswith("note: ")]
+    assert "set a key, such as OPENAI_API_KEY, and run `dirigent init`" in note
+    known = run("ask", "the capital of Norway", "--planner", "single", "--worker", "facts")
+    assert (known.out, "note: " in known.err) == ("Oslo\n", False)
+
+
+async def test_an_own_question_that_no_packaged_worker_knows_gets_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["Write a haiku about autumn.\n", "the capital of Norway\n", ""])
+
+    async def line(prompt: str) -> str:
+        return next(typed)
+
+    monkeypatch.setattr("dirigent.cli.demonstration._typed_line", line)
+    pool = Pool([Scripted("unknown", "Oslo", name="facts")])
+    await _converse(Conductor(Single(), pool), parse_config(toml_of(Found())))
+    said = capsys.readouterr().err
+    assert said.count("run `dirigent init`") == 1
+    assert said.index("run `dirigent init`") < said.index("→ Oslo"), "below the answer that it explains"
 
 
 def test_every_question_of_the_course_is_planned_by_a_profile_and_workers_that_are_there() -> None:

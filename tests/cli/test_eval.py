@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dirigent.cli import app
+from dirigent.cli import app, evaluating
 from dirigent.cli.eval import PlannersOption
 from dirigent.cli.evaluating import GYM_PLANNERS, LIVE_PLANNERS
 from dirigent.evals.recorded import DEFAULT as RECORDED_PLANNERS
@@ -34,6 +34,14 @@ def test_a_recipe_is_carried_out_and_options_go_before_it(tmp_path: Path) -> Non
     assert (report["recipe"]["recipe"], report["recipe"]["max_steps"]) == (str(recipe), 5)
     assert f"seed 5, {recipe}." in out.with_suffix(".md").read_text()
     assert "r.md, r.html" in said
+
+
+def test_a_draw_that_takes_long_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(RECIPE)
+    assert "drawing" not in run(str(recipe), "--limit", "8", "--out", str(tmp_path / "a.json"))[1]
+    monkeypatch.setattr(evaluating, "MANY", 8)
+    assert "drawing 8 questions" in run(str(recipe), "--limit", "8", "--out", str(tmp_path / "b.json"))[1]
 
 
 def test_the_page_stands_beside_the_report(tmp_path: Path) -> None:

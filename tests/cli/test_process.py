@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import sys
+import termios
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,23 @@ async def ran(*arguments: str) -> Ran:
     out, err = await process.communicate()
     assert process.returncode is not None
     return Ran(process.returncode, out.decode(), err.decode())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["traces list --json", "traces show", "traces export", "pool list", "--help"])
+async def test_a_full_disk_under_stdout_is_one_line(own_place: Path, words: str, unbuffered: str) -> None:
+    (own_place / "dirigent.toml").write_text('[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["x"]\n' + SINGLE)
+    assert (await ran("ask", "hi")).code == 0
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m dirigent {words} > /dev/full",
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    (line,) = err.decode().splitlines()
+    assert line.startswith("error: the result cannot be written to stdout: No space left")
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini"])
@@ -130,6 +150,59 @@ async def test_ctrl_c_cancels_the_call_says_what_was_spent_and_keeps_the_trace(o
     assert b"Traceback" not in err
     kept = (await ran("traces", "list", "--json")).object["traces"]
     assert [row["status"] for row in kept] == ["cancelled"]
+
+
+@pytest.mark.parametrize("command", ["ask", "plan"])
+async def test_ctrl_c_ends_the_wait_for_a_question_from_stdin(own_place: Path, command: str) -> None:
+    """Inside the loop the first Ctrl-C would only be noted, and the read go on."""
+    (own_place / "dirigent.toml").write_text('[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["yes"]\n' + SINGLE)
+    reads, writes = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dirigent", command, "-",
+        stdin=reads, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=_in_the_foreground,
+    )  # fmt: skip
+    os.write(writes, b"half a question")
+    unread = array("i", [1])
+    while unread[0]:  # until it reads, and waits for the other half
+        await asyncio.sleep(0.02)
+        fcntl.ioctl(reads, termios.FIONREAD, unread)
+    process.send_signal(signal.SIGINT)
+    out, _ = await asyncio.wait_for(process.communicate(), 10)
+    os.close(reads)
+    os.close(writes)
+    assert (process.returncode, out) == (130, b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("ask q --json 2>&-", 0, '{"answer":"yes"'),
+        ("ask - <&-", 2, "error: there is no question"),
+        ("pool list >&-", 0, ""),
+    ],
+)
+async def test_a_closed_stream_is_an_empty_one(own_place: Path, line: str, code: int, said: str) -> None:
+    (own_place / "dirigent.toml").write_text('[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["yes"]\n' + SINGLE)
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m dirigent {line}", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == code
+    assert out.decode().startswith(said)
+    assert out.count(b"\n") == (1 if said else 0)
+
+
+async def test_a_terminal_without_our_characters_is_given_plain_ones(own_place: Path) -> None:
+    (own_place / "dirigent.toml").write_text(worker("w", "http://127.0.0.1:9/v1") + SINGLE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dirigent", "plan", "q",
+        env=os.environ | {"STUB_KEY": KEY, "PYTHONIOENCODING": "ascii"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, err = await process.communicate()
+    assert err.startswith(b"single - estimate $0")
+    assert b"?" not in err
 
 
 async def test_a_misspelt_option_is_exit_2_on_stderr() -> None:

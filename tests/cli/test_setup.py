@@ -69,6 +69,11 @@ class TestInit:
         assert KEY not in text
         assert [w.name for w in load_config(own_place / "mine.toml").config.worker] == told["workers"]
 
+    def test_the_next_commands_are_those_that_read_the_file_it_wrote(self, run: Run) -> None:
+        assert run("init").err.endswith('next:  dirigent pool check   then   dirigent ask "…"\n')
+        ran = run("init", "--path", "mine.toml")
+        assert 'dirigent pool check --config mine.toml   then   dirigent ask "…" --config mine.toml' in ran.err
+
     def test_a_file_that_is_there_is_kept_unless_forced(self, run: Run, pool_file: Path) -> None:
         ran = run("init")
         assert ran.code == 2
@@ -127,6 +132,13 @@ class TestPool:
         ran = run("pool", "check")
         assert ran.code == 1
         assert "refused" in ran.out
+        assert ran.err.startswith("my-vllm: refused at 127.0.0.1:9"), "its name once"
+
+    def test_check_of_nobody_is_no_success(self, run: Run, pool_file: Path) -> None:
+        pool_file.write_text("")
+        ran = run("pool", "check", "--json")
+        assert ran.code == 2
+        assert "add a [[worker]], or `dirigent init --force`" in ran.object["error"]
 
     def test_presets_are_listed_with_prices(self, run: Run) -> None:
         rows = run("pool", "presets", "--json").object["presets"]
@@ -189,11 +201,28 @@ class TestDoctor:
         assert "127.0.0.1:9 cannot be reached" in ran.out
         assert "is the server up?" in ran.out
 
+    def test_a_key_that_cannot_be_one_is_told_by_its_worker_and_variable(
+        self, run: Run, pool_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", "one\ntwo")
+        pool_file.write_text('[[worker]]\npreset = "gpt-5"\n')
+        ran = run("ask", "q")
+        assert (ran.code, ran.out) == (2, "")
+        assert 'worker "gpt-5" cannot use OPENAI_API_KEY: ' in ran.err
+        assert "two" not in ran.err
+        assert 'problem  worker "gpt-5" cannot use OPENAI_API_KEY; a key ' in run("doctor").out
+
     def test_a_wrong_file_is_a_finding_and_no_crash(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text("[profile.ultra]\nmax_step = 1")
         ran = run("doctor")
         assert ran.code == 1
         assert 'unknown key "max_step"' in ran.out
+
+    def test_a_store_that_the_file_names_is_mended_in_the_file(self, run: Run, pool_file: Path) -> None:
+        pool_file.write_text('[store]\nurl = "mysql://h/x"\n')
+        (line,) = [line for line in run("doctor").out.splitlines() if line.startswith("store")]
+        assert "problem" in line
+        assert line.endswith("; mend [store] of the file")
 
     def test_weights_that_are_not_here_are_a_finding(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text('[[worker]]\nname = "smol"\nkind = "local"\n')

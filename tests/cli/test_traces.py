@@ -41,6 +41,11 @@ def test_list_narrows_by_status_and_words(run: Run, kept: str) -> None:
     assert 'did you mean "failed"?' in ran.err
 
 
+def test_more_runs_than_a_store_can_count_are_refused(run: Run) -> None:
+    ran = run("traces", "list", "--limit", "9" * 20)
+    assert (ran.code, ran.out) == (2, "")
+
+
 def test_an_empty_store_says_what_to_do(run: Run) -> None:
     ran = run("traces", "list")
     assert (ran.code, ran.out) == (0, "")

@@ -7,18 +7,21 @@ than typer and the standard library.
 from __future__ import annotations
 
 import io
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dirigent.cli import ask, audit, demo, keys, pool, serve, setup, traces, train
 from dirigent.cli import eval as evaluation
+from dirigent.cli.output import FAILED, say_error
 
 app = typer.Typer(
     name="dirigent",
     help="One question, all your language models: a conductor plans who does what, and you see everything.",
-    epilog='Try it:  dirigent ask "Why is the sky blue?"   No key? It runs a small model on this machine.',
+    epilog='Try it, also without a key:  dirigent ask "How many letters has the capital of Norway?"',
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -60,7 +63,28 @@ def _root(version: VersionOption = False) -> None:
 
 def main() -> None:
     """The entry point of the `dirigent` command."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed (`2>&-`): Python would print what is for stderr to stdout
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what one side cannot read or show becomes marks, no crash
-    app()
+    try:
+        app()
+    except OSError:
+        if why := _unwritten():
+            say_error(f"the result cannot be written to stdout: {why}")
+            sys.exit(FAILED)
+        raise
+
+
+def _unwritten() -> str:
+    """Why stdout takes no more, such as a full disk; empty where it takes a line's end. What it did not take is
+    dropped."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python would try once more on the way out, and complain
+        return error.strerror or str(error)
+    return ""

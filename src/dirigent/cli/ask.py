@@ -67,16 +67,18 @@ def ask(
         max_rounds=rounds,
     )
 
-    async def work() -> int:
-        from dirigent.cli.running import opened, watched_run
+    async def work(text: str) -> int:
+        from dirigent.cli.running import opened, say_advice, watched_run
 
-        text = read_question(question)
         async with opened(config) as runtime:
             fixed = _plan_in(plan, runtime, profile, changes) if plan is not None else None
             conductor = runtime.conductor(profile, changes=changes, plan=fixed)
-            return report(await watched_run(conductor, text, config=runtime.config), as_json=as_json, draw=trace)
+            run = await watched_run(conductor, text, config=runtime.config)
+            code = report(run, as_json=as_json, draw=trace)
+            say_advice(run, runtime.loaded)
+            return code
 
-    carry_out(work, as_json=as_json)
+    carry_out(lambda: work(read_question(question)), as_json=as_json)
 
 
 def plan(
@@ -95,15 +97,14 @@ def plan(
     """
     changes = given(planner=planner, planner_worker=worker, max_steps=max_steps)
 
-    async def work() -> None:
+    async def work(text: str) -> None:
         from dirigent.cli.running import opened
 
-        text = read_question(question)
         _check_dialect(dialect)
         async with opened(config) as runtime:
             await _draft(runtime.conductor(profile, changes=changes), text, dialect=dialect, as_json=as_json)
 
-    carry_out(work, as_json=as_json)
+    carry_out(lambda: work(read_question(question)), as_json=as_json)
 
 
 def given(**options: Any) -> dict[str, Any]:

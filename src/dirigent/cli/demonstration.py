@@ -14,9 +14,9 @@ import time
 import msgspec
 
 from dirigent.cli.output import FAILED, print_text
-from dirigent.cli.running import bring_weights, check_workers, watched_run
+from dirigent.cli.running import bring_weights, check_workers, say_advice, watched_run
 from dirigent.conduct import Conductor
-from dirigent.config import Config, parse_config
+from dirigent.config import Config, Loaded, parse_config
 from dirigent.discover import Found, toml_of
 from dirigent.errors import WorkerError
 from dirigent.gympool import CONDUCTOR
@@ -93,7 +93,7 @@ async def demonstrate(*, interactive: bool) -> int:
         traces = [await _show(runtime, shown) for shown in _course(runtime)]
         _say_how_good()
         if interactive and sys.stdin.isatty() and sys.stdout.isatty():
-            await _converse(runtime.conductor("ultra"), loaded.config)
+            await _converse(runtime.conductor("ultra"), loaded)
         else:
             print_text('\nAsk your own:  dirigent ask "…"   With keys in the environment:  dirigent init')
     return FAILED if any(trace.status != "done" for trace in traces) else 0
@@ -155,13 +155,13 @@ async def _answer(conductor: Conductor, question: str, config: Config, *, story:
     return trace
 
 
-async def _converse(conductor: Conductor, config: Config) -> None:
+async def _converse(conductor: Conductor, loaded: Loaded) -> None:
     print_text("\nAsk your own (empty line to stop). With keys in the environment:  dirigent init")
     while True:
         question = (await _typed_line("> ")).strip()
         if not question:
             return
-        await _answer(conductor, question, config)
+        say_advice(await _answer(conductor, question, loaded.config), loaded)
 
 
 async def _typed_line(prompt: str) -> str:

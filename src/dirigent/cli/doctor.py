@@ -21,6 +21,7 @@ from dirigent.config import Loaded, config_path
 from dirigent.errors import DirigentError
 from dirigent.home import home
 from dirigent.runtime import load, open_runtime, open_store
+from dirigent.show.words import count_text
 from dirigent.worker_config import WorkerConfig
 from dirigent.workers.weights import KNOWN, cached
 
@@ -90,7 +91,7 @@ def _config(loaded: Loaded, config: Path | None) -> Check:
     where = str(config_path(config) or "no file: made from what this machine offers")
     count = len(loaded.config.worker)
     fix = "add a [[worker]], or `dirigent init --force`"
-    return Check("config", count > 0, f"{where}, {count} workers", fix)
+    return Check("config", count > 0, f"{where}, {count_text(count, 'worker')}", fix)
 
 
 async def _workers(loaded: Loaded) -> list[Check]:
@@ -146,4 +147,5 @@ async def _store(loaded: Loaded) -> Check:
             await store.list(limit=1)
             return Check("store", True, store.where)
     except DirigentError as error:
-        return Check("store", False, str(error), f"DIRIGENT_HOME is {home()}")
+        named = loaded.config.store.url or loaded.config.store.url_env
+        return Check("store", False, str(error), "mend [store] of the file" if named else f"DIRIGENT_HOME is {home()}")

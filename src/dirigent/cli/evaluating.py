@@ -52,6 +52,10 @@ LIVE_PLANNERS = (
 """Where none is named: everybody who needs no weights of ours and no package beyond the base."""
 
 
+MANY = 5_000
+"""Questions of the gym that are not drawn at once: then it is said."""
+
+
 async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:
     """The report of a recipe. Outcomes go beside `file`; `source` is the recipe's own file, for the report to name."""
     of_kind = {"gym": _gym, "recorded": _recorded, "live": _live}[recipe.kind]
@@ -110,6 +114,8 @@ async def _gym(made: _Making) -> Report:
         factories,
     ):
         check_planners(planners, factories)
+        if settings.limit >= MANY:
+            say(f"drawing {settings.limit:,} questions of each set, about a second for a thousand")
         gym = Gym(settings, worker_for)
         about = {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
             "tasks": "gym",

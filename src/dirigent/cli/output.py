@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO
 
 import typer
 
@@ -31,13 +31,17 @@ def carry_out(
     as_json: bool = False,
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Run a command's work, which returns the exit code. Expected failures are one line, no traceback."""
+    """Run a command's work, which returns the exit code. Expected failures are one line, no traceback.
+
+    What `work` does before it gives its coroutine is done before the loop runs: Ctrl-C ends a wait for stdin there.
+    """
     from dirigent.errors import ConfigError, DirigentError, PlanError
     from dirigent.workers.secret import redact
 
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             code = runner.run(work()) or 0
+        sys.stdout.flush()  # what it was held up by is an error of the command, not of Python's last breath
     except DirigentError as error:
         text = redact(str(error))
         say_error(text)
@@ -52,7 +56,7 @@ def carry_out(
 
 def say(text: str = "") -> None:
     """For the person watching: never part of the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(_fitting(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def say_error(text: str) -> None:
@@ -75,8 +79,17 @@ def print_text(text: str) -> None:
         from dirigent.show import escape
 
         text = escape(text)
+    text = _fitting(text, sys.stdout)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def _fitting(text: str, file: IO[str]) -> str:
+    if text.isascii():
+        return text
+    from dirigent.show import fitting
+
+    return fitting(text, file)
 
 
 def opened_for_writing(output: Path | None) -> AbstractContextManager[BinaryIO]:

@@ -68,8 +68,12 @@ def check(
 
     async def work() -> int:
         from dirigent.cli.running import opened
+        from dirigent.errors import ConfigError
+        from dirigent.runtime import NO_WORKER
 
         async with opened(config) as runtime:
+            if not runtime.pool:
+                raise ConfigError(NO_WORKER)
             rows = await _check_all(runtime, timeout_s=timeout)
         if as_json:
             print_json({"workers": rows})
@@ -189,7 +193,7 @@ async def _check_all(runtime: Runtime, *, timeout_s: float) -> list[dict[str, An
 
     async def one(name: str, worker: Worker) -> dict[str, Any]:
         row = {"worker": name, "kind": worker.info.kind, **await _check_one(worker, timeout_s=timeout_s)}
-        row |= _prices(worker.info)
+        row |= _prices(worker.info) | {"status": row["status"].removeprefix(f"{name}: ")}
         if name not in runtime.problems:
             say(f"{name}: {row['status']}")
         return row

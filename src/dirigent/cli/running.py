@@ -67,6 +67,14 @@ async def keep(trace: Trace, config: Config) -> None:
         say(f"warning: the trace was not kept: {error}")
 
 
+def say_advice(trace: Trace, loaded: Loaded) -> None:
+    """Why the answer is only "unknown", and what to do, where that is all the packaged workers can say."""
+    from dirigent.gympool import advice
+
+    if text := advice(trace.answer, loaded):
+        say(text)
+
+
 def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]:
     """The weights that local workers want and that can be fetched, each once; not for workers that are unusable."""
     workers = [worker for worker in loaded.config.worker if worker.kind == "local" and worker.name not in unusable]

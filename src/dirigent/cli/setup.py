@@ -25,9 +25,10 @@ def init(
     """
 
     async def work() -> None:
-        from dirigent.config import parse_config
+        from dirigent.config import config_path, parse_config
         from dirigent.discover import discover, toml_of
         from dirigent.errors import ConfigError
+        from dirigent.show.words import count_text
 
         if path.exists() and not force:
             raise ConfigError(f"{path} is there already; --force writes over it, --path names another")
@@ -51,8 +52,9 @@ def init(
             say(f"found  {server.name} at {server.base_url}: {', '.join(server.models)}")
         if not found.anything:
             say("found  no key and no model server: the pool is a small model on this machine's CPU")
-        print_text(f"wrote {path} with {len(names)} workers: {', '.join(names)}")
-        say('next:  dirigent pool check   then   dirigent ask "…"')
+        print_text(f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}")
+        named = "" if config_path() == path else f" --config {path}"
+        say(f'next:  dirigent pool check{named}   then   dirigent ask "…"{named}')
 
     carry_out(work, as_json=as_json)
 

@@ -55,7 +55,7 @@ class Format(enum.StrEnum):
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, help="How many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, the newest first.")] = 20,
     status: StatusOption = "",
     search: SearchOption = "",
     config: ConfigOption = None,

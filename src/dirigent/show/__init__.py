@@ -5,7 +5,7 @@ Every word a model wrote is made harmless first (`words.py`): a reply cannot mov
 follows it. Reads plans and traces, knows nothing of where they come from.
 """
 
-from dirigent.show.drawing import cost_text, draw_plan, draw_summary, draw_trace, print_drawing, width_of
+from dirigent.show.drawing import cost_text, draw_plan, draw_summary, draw_trace, fitting, print_drawing, width_of
 from dirigent.show.live import LiveRun
 from dirigent.show.words import escape, one_line, seconds_text, usd_text
 
@@ -16,6 +16,7 @@ __all__ = [
     "draw_summary",
     "draw_trace",
     "escape",
+    "fitting",
     "one_line",
     "print_drawing",
     "seconds_text",

@@ -29,8 +29,13 @@ Style = Literal["timeline", "tree"]
 DEFAULT_WIDTH = 100
 """Where there is no terminal to ask."""
 
-_LEAST_TEXT = 24
+_LEAST_TEXT = 14
+_ENOUGH_TEXT = 24
+"""Where the terminal is narrow, the bars give way to it."""
+_LEAST_BAR = 4
 _MOST_NAME = 24
+_GAPS = 5
+"""Cells between the columns of a timeline."""
 _PLAIN = str.maketrans(
     {
         "█": "#",
@@ -44,6 +49,8 @@ _PLAIN = str.maketrans(
         "├": "|",
         "│": "|",
         "─": "-",
+        "–": "-",
+        "▸": ">",
     }
 )
 """For terminals whose encoding has no such characters."""
@@ -107,9 +114,17 @@ def print_drawing(drawing: Text, *, file: IO[str] | None = None) -> None:
 
 def print_plain(drawing: Text, *, file: IO[str]) -> None:
     """Characters only. Not through `rich`, which ends the program when nobody reads what it prints."""
-    encoding = str(getattr(file, "encoding", None) or "utf-8").lower()
-    plain = drawing.plain if encoding.startswith("utf") else drawing.plain.translate(_PLAIN)
-    file.write(plain.encode(encoding, "replace").decode(encoding) + "\n")
+    file.write(fitting(drawing.plain, file) + "\n")
+
+
+def fitting(text: str, file: IO[str]) -> str:
+    """The text as it is where the file's encoding has all of its characters, else with plain ones in place of ours."""
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def width_of(file: IO[str] | None = None) -> int:
@@ -167,14 +182,18 @@ def cost_text(trace: Trace) -> str:
 
 def _frame_of(trace: Trace, width: int) -> _Frame:
     steps = [step for round in trace.rounds for step in round.steps]
-    reads = max((len(_reads_text(step)) for step in steps), default=0)
+    index = max((len(str(step.index)) for step in steps), default=1)
+    name = min(max((len(step.worker) for step in steps), default=0), _MOST_NAME, width // 4)
+    seconds = max((len(_step_seconds(step)) for step in steps), default=0)
+    reads = max((len(_reads_text(step)) + 2 for step in steps if step.access), default=0)
+    left = width - (index + name + seconds + reads + _GAPS) - _ENOUGH_TEXT
     return _Frame(
         width=width,
-        index_cells=max((len(str(step.index)) for step in steps), default=1),
-        name_cells=min(max((len(step.worker) for step in steps), default=0), _MOST_NAME),
-        bar_cells=min(max(width // 4, 8), 28),
-        seconds_cells=max((len(_step_seconds(step)) for step in steps), default=0),
-        reads_cells=reads + 2 if reads else 0,
+        index_cells=index,
+        name_cells=name,
+        bar_cells=max(min(max(width // 4, 8), 28, left), _LEAST_BAR),
+        seconds_cells=seconds,
+        reads_cells=reads,
         from_s=min((step.started_s for step in steps if not _never_started(step)), default=0.0),
         to_s=max((step.ended_s for step in steps), default=0.0),
     )
@@ -205,7 +224,7 @@ def _timeline(steps: Sequence[StepRecord], frame: _Frame) -> Iterator[Text]:
         left = f"{one_line(step.worker, frame.name_cells).ljust(frame.name_cells)} "
         seconds = _step_seconds(step).rjust(frame.seconds_cells)
         reads = f"  {_reads_text(step)}".ljust(frame.reads_cells)[: frame.reads_cells]
-        used = frame.index_cells + len(left) + frame.bar_cells + len(seconds) + len(reads) + 4
+        used = frame.index_cells + frame.name_cells + frame.bar_cells + len(seconds) + len(reads) + _GAPS
         yield _text(
             (f"{step.index:>{frame.index_cells}} ", "bold"),
             (left, "cyan"),
