@@ -113,6 +113,7 @@ def page() -> str:
 def _section(title: str, story: str, type_: type[msgspec.Struct]) -> str:
     said = _docstrings(type_)
     hints = typing.get_type_hints(type_)
+    whole = worker_config.WorkerConfig.WHOLE_TABLES.get(title.strip("`"), ())
     rows = [
         f"## {title}",
         "",
@@ -121,7 +122,7 @@ def _section(title: str, story: str, type_: type[msgspec.Struct]) -> str:
         "|---|---|---|---|",
     ]
     for field in msgspec.structs.fields(type_):
-        default = "required" if field.required else _default(field)
+        default = "required" if field.required or field.name in whole else _default(field)
         meaning = " ".join(said.get(field.name, "").split()).replace("|", "\\|")
         rows.append(f"| `{field.name}` | {_type(hints[field.name])} | {default} | {meaning} |")
     return "\n".join(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import msgspec
@@ -195,6 +196,7 @@ async def test_the_callers_deadline_covers_planning_too() -> None:
     options = Request((), deadline=time.monotonic() + 0.05)
     trace = await Conductor(planner, pool).run("?", options=options)
     assert trace.error_kind == "DeadlineError"
+    assert trace.error == "the caller's deadline passed while language:scripted planned"
     assert trace.rounds[0].plan is None
 
 
@@ -220,6 +222,83 @@ async def test_a_run_cancelled_while_it_plans_has_the_plan_on_its_bill() -> None
     assert isinstance(seen[-1], RunEnded)
     assert seen[-1].trace.rounds[0].drafts[0].error == "the run was cancelled"
     assert seen[-1].trace.cost_usd == ledger.spent_usd > 0
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("bug"), ConfigError("the file is gone")])
+async def test_what_was_paid_before_an_error_that_no_step_may_have_is_on_record(error: Exception) -> None:
+    seen: list[Event] = []
+    ledger = Budget()
+    pool = Pool([Scripted("A", name="a", price=Price(1.0, 1.0)), Scripted(error, name="b", price=Price(1.0, 1.0))])
+    inner = Conductor(Fixed(Plan((Step("a", "x"), Step("b", "y", (0,))))), pool, name="inner")
+    outer = Conductor(Single(), Pool([inner]), reassign=False)
+    with contextlib.suppress(ZeroDivisionError):
+        await outer.run("?", options=Request((), ledger=ledger), observe=seen.append)
+    assert isinstance(seen[-1], RunEnded)
+    trace = seen[-1].trace
+    assert (trace.status, trace.steps[0].status) == ("failed", "failed")
+    assert [attempt.worker for attempt in trace.attempts] == ["a", "b"]
+    assert trace.cost_usd == pytest.approx(ledger.spent_usd)
+
+
+async def test_a_bug_of_the_planner_has_its_calls_on_the_bill() -> None:
+    seen: list[Event] = []
+    running = Conductor(LanguagePlanner(Scripted(ZeroDivisionError("bug"), price=Price(1.0, 1.0))), pool_of(a="x"))
+    with pytest.raises(ZeroDivisionError):
+        await running.run("?", observe=seen.append)
+    assert isinstance(seen[-1], RunEnded)
+    assert seen[-1].trace.rounds[0].drafts[0].error == "ZeroDivisionError: bug"
+    assert seen[-1].trace.cost_usd > 0
+
+
+async def test_a_timeout_of_the_planners_own_is_not_the_runs_deadline() -> None:
+    async def hang(request: Request) -> str:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(30)
+        return "never"
+
+    with pytest.raises(TimeoutError):
+        await Conductor(LanguagePlanner(Scripted(hang)), pool_of(a="x")).run("?")
+
+
+async def test_a_call_that_names_the_cut_as_it_likes_is_on_the_bill_all_the_same() -> None:
+    async def hang(request: Request) -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            raise TimeoutError("mine") from None
+        return "never"
+
+    slow = Scripted(hang, name="slow", price=Price(1.0, 1.0))
+    for running in (
+        Conductor(Single(), Pool([slow]), limits=Limits(deadline_s=0.05)),
+        Conductor(LanguagePlanner(slow), pool_of(a="x"), limits=Limits(deadline_s=0.05)),
+    ):
+        trace = await running.run("?")
+        assert (trace.error_kind, len(trace.attempts)) == ("DeadlineError", 1)
+
+
+async def test_a_question_without_a_message_is_refused_before_anyone_plans() -> None:
+    planner = Scripted(TWO_STEPS, name="planner")
+    with pytest.raises(ConfigError, match="no message"):
+        await Conductor(LanguagePlanner(planner), pool_of(facts="x", letters="y")).run([])
+    assert planner.calls == 0
+
+
+async def test_a_cap_lets_nobody_without_a_price_slip_by() -> None:
+    unpriced = Scripted("x", name="unpriced")
+    priced = Pool([Scripted("x", name="w", price=Price())])
+    limits = Limits(max_cost_usd=1.0)
+    nested = Pool([Conductor(Single(), Pool([unpriced]), name="inner")])
+    for running in (
+        Conductor(Single(), nested, limits=limits),
+        Conductor(
+            LanguagePlanner(Scripted("-", price=Price())), priced, limits=limits, fallback=LanguagePlanner(unpriced)
+        ),
+    ):
+        trace = await running.run("?")
+        assert trace.status == "failed"
+        assert "no price is known for unpriced" in trace.error
+    assert unpriced.calls == 0
 
 
 async def test_a_cost_cap_needs_every_price() -> None:

@@ -103,6 +103,10 @@ WRONG_FILES = {
         "[[workers]]\nname = 'w'",
         'unknown key "workers" in the top of the file; did you mean "worker"?',
     ),
+    "a misspelt table of tables": (
+        worker(OPENAI) + "[profiles.ultra]\nmax_steps = 2",
+        'unknown key "profiles" in the top of the file; did you mean "profile"? (dirigent.toml, line 5)',
+    ),
     "a misspelt worker key": (
         worker(OPENAI + 'base_ulr = "http://x/v1"'),
         'unknown key "base_ulr" in [[worker]] "w"; did you mean "base_url"? (dirigent.toml, line 5)',
@@ -151,7 +155,10 @@ WRONG_FILES = {
         '[[worker]]\nname = "my model"\n' + OPENAI,
         '"my model" is not a usable worker name',
     ),
-    "a name twice": (worker(OPENAI) + worker(OPENAI), 'two workers are called "w"'),
+    "a name twice": (
+        worker(OPENAI) + worker(OPENAI),
+        'two workers are called "w"; names are unique (dirigent.toml, line 5)',
+    ),
     "a literal key": (
         worker(OPENAI + 'api_key = "abc"'),
         '"api_key" in [[worker]] "w" is refused: keys do not belong',
@@ -180,7 +187,15 @@ WRONG_FILES = {
         worker(OPENAI + "price = { input = -1, output = 2 }"),
         'input must be 0 or more, not -1, in price of [[worker]] "w"',
     ),
-    "a price that is no number": (worker(OPENAI + "price = { output = nan }"), "output must be 0 or more, not nan"),
+    "a price that is no number": (
+        worker(OPENAI + "price = { input = 0, output = nan }"),
+        "output must be 0 or more, not nan",
+    ),
+    "a price that is no table": (worker(OPENAI + "price = 3"), '"price" in [[worker]] "w" must be a table, not 3'),
+    "half a price, which would make the other half free": (
+        worker(OPENAI + "price = { input = 1 }"),
+        '"price" in [[worker]] "w" has no "output" (dirigent.toml, line 5)',
+    ),
     "repairs below nothing": ("[profile.a]\nrepairs = -1", "repairs must be 0 or more, not -1, in [profile.a]"),
     "no room for a plan": ("[profile.a]\nplanner_output_tokens = 0", "planner_output_tokens must be above 0, not 0"),
     "a planner too hot": ("[profile.a]\ntemperature = 3", "temperature must be 0 to 2, not 3, in [profile.a]"),
@@ -200,19 +215,29 @@ WRONG_FILES = {
     "an unknown preset": ('[[worker]]\npreset = "gpt5"', 'no preset is called "gpt5"; did you mean "gpt-5"?'),
     "an unknown planner": (
         '[profile.a]\nplanner = "langage"',
-        'unknown planner "langage" in [profile.a]; did you mean "language"?',
+        'unknown planner "langage" in [profile.a]; did you mean "language"? (dirigent.toml, line 2)',
     ),
     "a planner who is nobody": (
         worker(OPENAI) + '[profile.a]\nplanner_worker = "v"',
-        '"planner_worker" in [profile.a] names no worker: "v"; there are: w',
+        '"planner_worker" in [profile.a] names no worker: "v"; there are: w (dirigent.toml, line 6)',
     ),
     "a worker who is nobody": (
         worker(OPENAI) + '[profile.a]\nworkers = ["w", "ww"]',
-        '"workers" in [profile.a] names no worker: "ww"',
+        '"workers" in [profile.a] names no worker: "ww"; did you mean "w"? (dirigent.toml, line 6)',
+    ),
+    "a key of the whole file below a table": (
+        worker(OPENAI + 'default_profile = "mini"'),
+        '"default_profile" in [[worker]] "w"; it belongs at the top of the file, above the first table '
+        "(dirigent.toml, line 5)",
+    ),
+    "a rule about nobody": (
+        worker(OPENAI)
+        + '[[override]]\nname = "o"\nkey = "k"\npin = "w"\n[[override]]\nname = "p"\nkey = "k"\ndeny = ["v"]',
+        '"deny" in [[override]] "p" is not known here: "v"; there are: w (dirigent.toml, line 12)',
     ),
     "a default that is none": (
         'default_profile = "mni"\n[profile.mini]',
-        'no profile is called "mni"; did you mean "mini"?',
+        'no profile is called "mni"; did you mean "mini"? (dirigent.toml, line 1)',
     ),
     "no rest": (worker(OPENAI + "breaker_rest_s = 0"), 'above 0 and at most an hour, not 0, in [[worker]] "w"'),
     "too many retries": (worker(OPENAI + "retries = 9"), 'retries must be 0 to 2, not 9, in [[worker]] "w"'),
@@ -287,6 +312,11 @@ def test_a_file_that_is_not_there_or_not_text_is_an_error_that_names_it(tmp_path
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "bytes.toml")
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "bom.toml").write_text("[profile.own]\nmax_steps = 2", encoding="utf-8-sig")
+    assert load_config(tmp_path / "bom.toml").config.profile["own"].max_steps == 2
 
 
 def test_a_workers_place_is_its_file_and_line() -> None:

@@ -182,6 +182,17 @@ async def test_a_tool_call_that_was_cut_off_is_nobodys_to_carry_out() -> None:
     assert again.waiting
 
 
+async def test_a_plan_whose_answer_was_lost_before_is_not_paid_any_further() -> None:
+    plan = Plan((Step("bad", "x"), Step("good", "y"), Step("good", "z", (0, 1))))
+    good = Scripted("fine")
+    prior = [StepRecord(0, "bad", "x", status="failed", error="down")]
+    done = await execute(plan, {"bad": Scripted("back"), "good": good}, QUESTION, prior=prior)
+    assert (str(done.error), good.calls) == ("down", 0)
+    assert [step.status for step in done.steps] == ["failed", "cancelled", "cancelled"]
+    aside = Plan((Step("bad", "x"), Step("good", "z")))
+    assert (await execute(aside, {"bad": Scripted("back"), "good": good}, QUESTION, prior=prior)).reply is not None
+
+
 async def test_a_lost_side_branch_does_not_end_the_run() -> None:
     plan = Plan((Step("bad", "side"), Step("good", "also side", (0,)), Step("good", "main")))
     done = await execute(plan, {"bad": Scripted(WorkerError("down")), "good": Scripted("fine")}, QUESTION)
@@ -224,6 +235,16 @@ async def test_a_step_has_a_deadline_of_its_own() -> None:
     limits = Limits(deadline_s=60, step_deadline_s=0.1)
     done = await execute(chain("slow"), {"slow": Scripted("late", delay_s=30)}, QUESTION, limits=limits)
     assert "step_deadline_s = 0.1" in str(done.error)
+
+
+async def test_a_deadline_that_the_caller_set_is_said_to_be_the_callers() -> None:
+    limits = Limits(deadline_s=60, step_deadline_s=30)
+    options = Request((), deadline=time.monotonic() + 0.05)
+    done = await execute(
+        chain("slow"), {"slow": Scripted("late", name="slow", delay_s=30)}, QUESTION, limits=limits, options=options
+    )
+    assert isinstance(done.error, DeadlineError)
+    assert str(done.error) == "the caller's deadline passed while step 0 (slow) was being asked"
 
 
 async def test_cancelling_abandons_running_steps_and_starts_no_other() -> None:
@@ -272,6 +293,41 @@ async def test_a_bug_in_a_worker_is_not_swallowed() -> None:
             await execute(chain(*names), {"a": Scripted(ZeroDivisionError("bug")), "b": Scripted("x")}, QUESTION)
 
 
+async def test_a_bug_in_one_step_ends_the_others_at_once() -> None:
+    slow = Scripted("late", delay_s=30)
+    workers = {"bug": Scripted(ZeroDivisionError("bug")), "slow": slow, "end": Scripted("x")}
+    plan = Plan((Step("slow", "x"), Step("bug", "y"), Step("end", "z", (0, 1))))
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        await execute(plan, workers, QUESTION)
+    assert time.monotonic() - began < 5
+    assert len(asyncio.all_tasks()) == 1, "nothing outlives the run"
+
+
+async def test_what_a_bug_ended_says_so_and_was_not_cancelled_by_anybody() -> None:
+    workers = {"bug": Scripted(ZeroDivisionError("oh")), "slow": Scripted("late", delay_s=30), "end": Scripted("x")}
+    plan = Plan((Step("slow", "x"), Step("bug", "y"), Step("end", "z", (0, 1))))
+    seen: list[Event] = []
+    with pytest.raises(ZeroDivisionError):
+        await execute(plan, workers, QUESTION, observe=seen.append)
+    ended = {event.step.index: event.step for event in seen if isinstance(event, StepEnded)}
+    assert (ended[1].status, ended[1].error) == ("failed", "ZeroDivisionError: oh")
+    for index in (0, 2):
+        said = "the run had ended: step 1 ended with ZeroDivisionError: oh"
+        assert (ended[index].status, ended[index].error) == ("cancelled", said)
+
+
+async def test_a_timeout_of_the_workers_own_is_not_the_runs_deadline() -> None:
+    async def hang(request: Request) -> str:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(30)
+        return "never"
+
+    for names in (("own",), ("own", "next")):
+        with pytest.raises(TimeoutError):
+            await execute(chain(*names), {"own": Scripted(hang), "next": Scripted("x")}, QUESTION)
+
+
 async def test_the_cost_cap_stops_the_next_step_of_a_worker_that_keeps_no_book() -> None:
     dear = Scripted("x", price=Price(0, 1e6), usage=Usage(0, 3))
     budget = Budget(max_cost_usd=2.0)
@@ -289,6 +345,16 @@ async def test_only_the_last_step_gets_schema_and_stops() -> None:
     assert first.requests[0].max_output_tokens == Limits().max_output_tokens
     assert last.requests[0].schema is not None
     assert last.requests[0].max_output_tokens == 7
+
+
+async def test_a_grammar_holds_the_last_step_and_whoever_takes_it_over() -> None:
+    able = frozenset({"grammar"})
+    first, plain, last = Scripted("a"), Scripted("no"), Scripted("yes", abilities=able)
+    workers = {"first": first, "down": Scripted(WorkerError("down")), "plain": plain, "last": last}
+    options = Request((), grammar='root ::= "yes"')
+    done = await execute(chain("first", "down"), workers, QUESTION, options=options, reassign=True)
+    assert (done.steps[1].worker, plain.calls) == ("last", 0)
+    assert (first.requests[0].grammar, last.requests[0].grammar) == ("", options.grammar)
 
 
 async def test_steps_that_ask_the_same_get_seeds_of_their_own() -> None:

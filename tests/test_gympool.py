@@ -11,7 +11,7 @@ from dirigent.build import card
 from dirigent.config import Config, parse_config
 from dirigent.discover import Found, toml_of
 from dirigent.errors import ConfigError
-from dirigent.gympool import gym_toml, specialist_config
+from dirigent.gympool import advice, gym_toml, specialist_config
 from dirigent.prompt import cards
 from dirigent.runtime import open_runtime
 from dirigent.tasks.gym import ROSTER, Specialist, find_specialist
@@ -127,3 +127,28 @@ def test_only_the_noisy_one_is_sampled_without_cuts() -> None:
     cuts = {specialist.name: specialist_config(specialist).extra for specialist in ROSTER}
     assert {name for name, extra in cuts.items() if extra} == {"guesser"}
     assert cuts["guesser"] == {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("answer", "pool", "path", "said"),
+    [
+        (
+            "unknown",
+            gym_toml({"conductor", *NAMES}),
+            None,
+            "set a key, such as OPENAI_API_KEY, and run `dirigent init`",
+        ),
+        ("Unknown.", toml_of(Found()), Path("mine.toml"), "run `dirigent init --force --path mine.toml`"),
+        ("Oslo", toml_of(Found()), None, ""),
+        ("unknown", '[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["unknown"]', None, ""),
+        ("unknown", toml_of(Found(keys={"openai": "OPENAI_API_KEY"})), None, ""),
+        ("unknown", toml_of(Found()) + '[[worker]]\nname = "mine"\nkind = "local"\nweights = "mine.gguf"', None, ""),
+    ],
+    ids=["embedded", "from a file", "known", "another pool", "models with a key", "a model of one's own beside them"],
+)
+def test_the_way_out_is_said_where_nobody_but_the_packaged_workers_was_there_to_know(
+    answer: str, pool: str, path: Path | None, said: str
+) -> None:
+    told = advice(answer, parse_config(pool, path=path))
+    assert said in told if said else told == ""
+    assert "\n" not in told

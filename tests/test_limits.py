@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dirigent.errors import CostError
-from dirigent.limits import Budget, Hold, Ledger, Limits, Quote, within
+from dirigent.limits import Budget, Hold, Ledger, Limits, OutOfTime, Quote, within
 
 
 def quote(input_usd: float = 0.0, token_usd: float = 0.001, tokens: int | None = 100) -> Quote:
@@ -223,6 +223,18 @@ async def test_an_error_of_timed_work_is_its_own_before_and_after_it_waited():
     for wait in (False, True):
         with pytest.raises(ZeroDivisionError, match="mine"):
             await within(60, work(wait))
+
+
+async def test_a_timeout_of_timed_work_itself_does_not_say_that_its_time_is_over():
+    async def work() -> None:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError) as own:
+        await within(60, work())
+    assert not isinstance(own.value, OutOfTime)
+    with pytest.raises(OutOfTime):
+        await within(0.01, asyncio.sleep(60))
 
 
 async def test_timed_work_that_is_cancelled_may_tidy_up():

@@ -58,6 +58,15 @@ async def test_input_that_is_put_into_a_cache_is_paid_and_reserved_at_its_own_ra
     assert reply.cost_usd == budget.spent_usd == pytest.approx(0.078)
 
 
+async def test_a_server_that_counts_cached_input_beside_the_input_gives_no_money_back():
+    price = Price(input=1_000.0, output=0.0, cached_input=100.0)
+    assert price.of(Usage(10, 0, cached_input_tokens=1_000)) == pytest.approx(0.1)
+    budget = Budget(max_cost_usd=1.0)
+    worker = Scripted("ok", name="w", price=price, usage=Usage(0, 1, cached_input_tokens=1_000))
+    await Metered(worker).ask(asked(budget))
+    assert budget.spent_usd == pytest.approx(0.1)
+
+
 async def test_seconds_are_those_of_the_call():
     clock = Clock()
 
@@ -150,6 +159,15 @@ async def test_a_reply_that_came_whole_and_cannot_be_used_is_charged_by_its_prov
         await Metered(Scripted(unusable, price=PRICE)).ask(asked(budget))
     assert caught.value.attempts[0].usage == Usage(100, 5)
     assert budget.spent_usd == caught.value.attempts[0].cost_usd == pytest.approx(0.15)
+
+
+async def test_a_reply_that_cannot_be_used_and_was_longer_than_it_may_be_is_marked_too():
+    unusable = WorkerError("no text in it", fault="reply")
+    unusable.usage = Usage(1, 50)
+    for most, overran in ((20, True), (50, False)):
+        with pytest.raises(WorkerError) as caught:
+            await Metered(Scripted(unusable, price=PRICE)).ask(asked(Budget(), max_output_tokens=most))
+        assert caught.value.attempts[0].overran == overran
 
 
 async def test_a_ledger_that_rounds_to_billionths_makes_no_call_an_overrun():
@@ -281,3 +299,56 @@ def test_the_input_is_estimated_generously():
     tool = Tool("look", {"type": "object", "properties": {"where": {"type": "string"}}})
     assert most_input_tokens(Request((), tools=(tool,))) > 16 + 40
     assert most_input_tokens(Request((), schema=Schema({"type": "object"}))) > 16 + 20
+
+
+@pytest.mark.parametrize(
+    ("reply", "wrong"),
+    [
+        (Reply("four", usage=Usage(-5, 1)), "input_tokens is -5"),
+        (Reply("four", usage=Usage(5, 10**9)), "output_tokens is 1000000000"),
+        (Reply("four", usage=Usage(5, 1.5)), "output_tokens is 1.5"),  # type: ignore[arg-type]
+        (Reply("four", usage=Usage(5, 1, cached_input_tokens=-1)), "cached_input_tokens is -1"),
+        (Reply("four", cost_usd=float("nan")), "cost_usd is nan"),
+        (Reply("four", cost_usd=float("inf")), "cost_usd is inf"),
+        (Reply("four", cost_usd=-0.5), "cost_usd is -0.5"),
+    ],
+)
+async def test_a_reply_with_figures_that_are_none_is_refused_and_on_the_bill(reply: Reply, wrong: str):
+    budget = Budget(max_cost_usd=100.0)
+    with pytest.raises(WorkerError, match=f"^w: .*: {wrong}$") as caught:
+        await Metered(Own(reply)).ask(asked(budget, max_output_tokens=100))
+    (attempt,) = caught.value.attempts
+    assert caught.value.fault == "reply"
+    assert attempt.cost_usd == budget.spent_usd == pytest.approx(attempt.usage.input_tokens * 0.001 + 0.01)
+    assert attempt.usage.input_tokens > 0
+
+
+async def test_an_error_cannot_count_money_back_either():
+    error = WorkerError("no", fault="reply")
+    error.usage = Usage(-5, -5)
+    budget = Budget(max_cost_usd=100.0)
+    with pytest.raises(WorkerError) as caught:
+        await Metered(Own(error)).ask(asked(budget, max_output_tokens=100))
+    (attempt,) = caught.value.attempts
+    assert attempt.usage == Usage()
+    assert budget.spent_usd == 0
+
+
+async def test_half_a_character_in_a_reply_becomes_a_mark():
+    for text, shown in (("\ud83d", "\ufffd"), ("\ud83d\ude00", "\U0001f600"), ("ünï", "ünï")):
+        reply = await Metered(Own(Reply(text))).ask(asked())
+        assert reply.text == shown
+
+
+class Own:
+    """A worker of somebody's own, which nobody has checked."""
+
+    info = WorkerInfo("w", price=PRICE)
+
+    def __init__(self, outcome: Reply | Exception) -> None:
+        self.outcome = outcome
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome

@@ -63,7 +63,7 @@ async def test_a_planner_outside_the_profiles_workers_is_told_from_one_that_is_n
 
 async def test_an_empty_pool_says_how_to_fill_it() -> None:
     async with open_runtime(loaded("")) as runtime:
-        with pytest.raises(ConfigError, match="`dirigent init`"):
+        with pytest.raises(ConfigError, match="`dirigent init --force`"):
             runtime.conductor()
 
 

@@ -249,6 +249,17 @@ def test_a_step_that_calls_tools_shows_the_calls():
     assert lines_of(a_trace(Round((), None, (step,))))[1].endswith('"Look it up." → calls search({"q": "Oslo"})')
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_timeline_of_long_names_and_steps_that_read_others_is_no_wider_than_the_terminal(width: int):
+    from rich.cells import cell_len
+
+    asked, said = "What is the capital of Norway, and why? " * 3, "It is Oslo, and has been since 1314. " * 3
+    steps = tuple(a_step(i, "claude-sonnet-5.5", asked, tuple(range(i)), said, at=i + 0.0, took=12.3) for i in range(4))
+    lines = lines_of(a_trace(Round((), None, steps)), width=width)[1:]
+    assert [line for line in lines if cell_len(line) > width] == []
+    assert all("█" in line and line.count("…") >= 2 for line in lines)
+
+
 @pytest.mark.parametrize("style", ["timeline", "tree"])
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_long_and_wide_texts_are_cut_to_the_width(style: str, width: int):

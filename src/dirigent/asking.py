@@ -43,7 +43,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 def step_request(
     terms: Terms, record: StepRecord, info: WorkerInfo, *, replies: Mapping[int, str], deadline: float
 ) -> Request:
-    """The caller's settings, narrowed to this step: schema and stops are the last step's alone."""
+    """The caller's settings, narrowed to this step: schema, grammar and stops are the last step's alone."""
     index, options = record.index, terms.options
     last = terms.is_last(index)
     caps = [terms.limits.max_output_tokens, info.output_tokens, options.max_output_tokens if last else None]
@@ -56,6 +56,7 @@ def step_request(
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
         schema=options.schema if last else None,
         json_mode=options.json_mode and last,
+        grammar=options.grammar if last else "",
         stop=options.stop if last else (),
         max_output_tokens=min(cap for cap in caps if cap is not None),
         temperature=options.temperature,
@@ -65,6 +66,7 @@ def step_request(
         effort=options.effort if "effort" in info.abilities else None,
         deadline=deadline,
         ledger=_step_ledger(terms, record),
+        tenant=options.tenant,
     )
 
 
@@ -78,12 +80,14 @@ def step_deadline(terms: Terms) -> float:
     return min(run_deadline, time.monotonic() + terms.limits.step_deadline_s)
 
 
-def why_late(terms: Terms, index: int, worker: str) -> str:
+def why_late(terms: Terms, index: int, worker: str, *, deadline: float) -> str:
     """Which deadline a step has just missed, in words."""
     limits = terms.limits
-    if limits.step_deadline_s is not None and time.monotonic() - terms.started < limits.deadline_s:
-        return f"step {index} ({worker}) took longer than step_deadline_s = {limits.step_deadline_s:g}"
-    return f"the deadline of {limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
+    if deadline == terms.started + limits.deadline_s:
+        return f"the deadline of {limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
+    if deadline == terms.options.deadline:
+        return f"the caller's deadline passed while step {index} ({worker}) was being asked"
+    return f"step {index} ({worker}) took longer than step_deadline_s = {limits.step_deadline_s:g}"
 
 
 def substitute_for(terms: Terms, index: int, request: Request, *, tried: Sequence[str]) -> str | None:
@@ -124,4 +128,6 @@ def _needs(request: Request) -> set[Ability]:
         needs.add("schema")
     if request.json_mode:
         needs.add("json_mode")
+    if request.grammar:
+        needs.add("grammar")
     return needs

@@ -115,7 +115,10 @@ class Builder:
                 f'worker "{worker.name}" has no key: set {worker.api_key_env}, '
                 f"or remove the worker from {self._loaded.place(worker)}"
             )
-        return Secret(value)
+        try:
+            return Secret(value)
+        except ConfigError as error:
+            raise ConfigError(f'worker "{worker.name}" cannot use {worker.api_key_env}: {error}') from None
 
     def _path(self, path: str) -> Path:
         """Relative to the config file's folder."""

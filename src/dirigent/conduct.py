@@ -4,10 +4,10 @@ A Conductor is a planner, a pool and limits. Serving, evaluation and training al
 arguments only: serving repairs and falls back and re-assigns, training does none of these. It is a Worker
 itself, so a Conductor may stand in another's pool.
 
-Expected failures end on the trace, not as exceptions. A cancelled run raises, after its `RunEnded` event has
-carried the trace as far as it got. A run whose workers ask for the caller's tools ends as `waiting`, and goes on
-from its `RunState` when the results are there (`resume.py`); so does a run whose process died, from the state
-that `journal` was last given.
+Expected failures end on the trace, not as exceptions. A run that is cancelled or meets a bug raises, after its
+`RunEnded` event has carried the trace as far as it got. A run whose workers ask for the caller's tools ends as
+`waiting`, and goes on from its `RunState` when the results are there (`resume.py`); so does a run whose process
+died, from the state that `journal` was last given.
 """
 
 from __future__ import annotations
@@ -134,14 +134,20 @@ class Conductor:
             raise
         except DirigentError as error:
             return run.finish("failed", str(error), cause=error)
+        except Exception as bug:
+            note_attempts(bug, run.finish("failed", f"a bug ended the run: {type(bug).__name__}").attempts)
+            raise
         return run.finish("waiting" if run.tool_calls else "done")
 
     def begin(self, question: str | Sequence[Message], *, run_id: str = "") -> RunState:
         """The state of a run before anything was done: what `run` goes on from."""
+        asked = conversation(question)
+        if not asked:
+            raise ConfigError("there is no question: the conversation has no message")
         trace = Trace(
             id=run_id or os.urandom(8).hex(),
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            question=conversation(question),
+            question=asked,
             pool=self.pool.infos,
             limits=self.limits,
             planner=self.planner.name,
@@ -320,6 +326,7 @@ class _Run:
             previous=previous,
             deadline=self.deadline,
             ledger=self.budget,
+            tenant=self.options.tenant,
         )
 
     async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
@@ -359,7 +366,7 @@ class _Run:
                 prior=prior,
                 journal=write_down if self.journal is not None else None,
             )
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or an error that no step may have: what was done is on record
             self._amend(steps=tuple(ended[i] for i in sorted(ended)))
             raise
         self._amend(steps=execution.steps)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,7 @@ from dirigent.limits import Limits
 from dirigent.plan import Dialect
 from dirigent.planners import PLANNERS
 from dirigent.settings import Guardrails, Override, ServeSettings
-from dirigent.toml import decode, lines, nearest
+from dirigent.toml import decode, lines, nearest, where
 from dirigent.worker_config import WorkerConfig, filled_in
 
 FILE_NAME = "dirigent.toml"
@@ -37,6 +37,10 @@ VERSION = r"\d{4}-\d{2}-\d{2}"
 LOOKS_LIKE_A_KEY = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|gsk|xai|hf)[-_](?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,})"
 )
+
+
+At = Callable[..., str]
+"""From a key's path to where it stands: `dirigent.toml, line 12`."""
 
 
 class Profile(Limits, frozen=True, kw_only=True):
@@ -141,7 +145,7 @@ class Loaded(msgspec.Struct, frozen=True):
 def load_config(path: Path) -> Loaded:
     """Read and check a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark that TOML does not know
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}; `dirigent init --path {path}` writes one") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -166,10 +170,9 @@ def parse_config(text: str, *, path: Path | None = None) -> Loaded:
     line_of = lines(text)
     filled = []
     for i, worker in enumerate(config.worker):
-        line = line_of.get(("worker", i))
-        filled.append(filled_in(worker, where=f"{file}, line {line}" if line else file))
+        filled.append(filled_in(worker, where=where(file, line_of, ("worker", i))))
     config = msgspec.structs.replace(config, worker=tuple(filled))
-    _check_names(config, file=file)
+    _check_names(config, lambda *path: where(file, line_of, path))
     return Loaded(config, path, tuple(line_of.get(("worker", i)) for i in range(len(filled))))
 
 
@@ -196,31 +199,33 @@ def choose_profile(config: Config, name: str = "") -> tuple[str, Profile]:
     return wanted, profiles[wanted]
 
 
-def _check_names(config: Config, *, file: str) -> None:
+def _check_names(config: Config, at: At) -> None:
     """Every name that points somewhere points at something."""
     names = [worker.name for worker in config.worker]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f'two workers are called "{name}"; names are unique ({file})')
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ConfigError(f'two workers are called "{name}"; names are unique ({at("worker", i)})')
     for title, profile in config.profile.items():
         place = f"[profile.{title}]"
         if profile.planner not in KNOWN_PLANNERS:
             hint = nearest(profile.planner, KNOWN_PLANNERS)
-            raise ConfigError(f'unknown planner "{profile.planner}" in {place}{hint} ({file})')
+            line = at("profile", title, "planner")
+            raise ConfigError(f'unknown planner "{profile.planner}" in {place}{hint} ({line})')
         for key, values in (("planner_worker", (profile.planner_worker,)), ("workers", profile.workers)):
             for value in values:
                 if value and value not in names:
-                    raise ConfigError(f'"{key}" in {place} names no worker: "{value}"{nearest(value, names)} ({file})')
-    for rule in config.override:
-        _check_rule(rule, config, names, file=file)
+                    hint, line = nearest(value, names), at("profile", title, key)
+                    raise ConfigError(f'"{key}" in {place} names no worker: "{value}"{hint} ({line})')
+    for i, rule in enumerate(config.override):
+        _check_rule(rule, config, names, lambda key, i=i: at("override", i, key))
     if config.default_profile:
         try:
             choose_profile(config)
         except ConfigError as error:
-            raise ConfigError(f'"default_profile": {error} ({file})') from None
+            raise ConfigError(f'"default_profile": {error} ({at("default_profile")})') from None
 
 
-def _check_rule(rule: Override, config: Config, names: list[str], *, file: str) -> None:
+def _check_rule(rule: Override, config: Config, names: list[str], at: At) -> None:
     place = f'[[override]] "{rule.name}"'
     profiles = config.profile or BUILT_IN_PROFILES
     checks: tuple[tuple[str, tuple[str, ...], Iterable[str]], ...] = (
@@ -232,4 +237,5 @@ def _check_rule(rule: Override, config: Config, names: list[str], *, file: str) 
     for key, values, known in checks:
         for value in values:
             if value and value not in known:
-                raise ConfigError(f'"{key}" in {place} is not known here: "{value}"{nearest(value, known)} ({file})')
+                hint = nearest(value, known)
+                raise ConfigError(f'"{key}" in {place} is not known here: "{value}"{hint} ({at(key)})')

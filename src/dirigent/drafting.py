@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from dirigent.errors import DeadlineError, DirigentError, PlanError
-from dirigent.limits import within
+from dirigent.limits import OutOfTime, within
 from dirigent.metered import attempts_of
 from dirigent.plan import Plan, parse_plan
 from dirigent.planner import Brief, Draft, Planner
@@ -34,7 +34,7 @@ async def drafted_plan(planner: Planner, brief: Brief, *, tries: int, started: f
     """
     for left in range(tries - 1, -1, -1):
         end = partial(_end, planner, keep, started, time.monotonic())
-        draft = await _drafted(planner, brief, end)
+        draft = await _drafted(planner, brief, started, end)
         try:
             plan = parse_plan(
                 draft.text,
@@ -54,20 +54,24 @@ async def drafted_plan(planner: Planner, brief: Brief, *, tries: int, started: f
     raise AssertionError("unreachable: the last try returns or raises")
 
 
-async def _drafted(planner: Planner, brief: Brief, end: _End) -> Draft:
+async def _drafted(planner: Planner, brief: Brief, started: float, end: _End) -> Draft:
     """What the planner writes before the deadline. A planner that writes nothing ends its try here."""
     deadline = float("inf") if brief.deadline is None else brief.deadline
     try:
         return await within(max(0.0, deadline - time.monotonic()), planner.draft(brief))
-    except TimeoutError as timeout:
+    except OutOfTime as timeout:
         end(Draft("", "lists", attempts=attempts_of(timeout.__cause__)), "ran out of time")
         limit = brief.limits.deadline_s
-        raise DeadlineError(f"the deadline of {limit:g} s passed while {planner.name} planned") from timeout
+        whose = f"the deadline of {limit:g} s" if deadline == started + limit else "the caller's deadline"
+        raise DeadlineError(f"{whose} passed while {planner.name} planned") from timeout
     except asyncio.CancelledError as cancelled:
         end(Draft("", "lists", attempts=attempts_of(cancelled)), "the run was cancelled")
         raise
     except DirigentError as error:
         end(Draft("", "lists", attempts=error.attempts), str(error))
+        raise
+    except Exception as bug:
+        end(Draft("", "lists", attempts=attempts_of(bug)), f"{type(bug).__name__}: {bug}")
         raise
 
 

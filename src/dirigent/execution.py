@@ -117,6 +117,8 @@ class _Steps:
     replies: dict[int, str] = field(default_factory=dict)
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
+    bug: str = ""
+    """What no step may raise, and one did: it ends the run."""
 
     @property
     def plan(self) -> Plan:
@@ -127,14 +129,10 @@ class _Steps:
         self._take_up(done)
         todo = [i for i in range(len(self.plan.steps)) if i not in self.records]
         try:
-            if len(todo) == 1:
-                await self._alone(todo[0], done)
-            else:
-                await self._side_by_side(todo, done)
-        except asyncio.CancelledError:
+            if self.error is None:
+                await (self._alone(todo[0], done) if len(todo) == 1 else self._side_by_side(todo, done))
+        finally:
             self._end_the_rest()
-            raise
-        self._end_the_rest()
         return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
 
     async def _alone(self, index: int, done: list[asyncio.Event]) -> None:
@@ -147,27 +145,34 @@ class _Steps:
                 raise  # else it was its worker that gave up, and the run was not cancelled
 
     async def _side_by_side(self, todo: Sequence[int], done: list[asyncio.Event]) -> None:
-        """Carry out every step as a task of its own; all of them have ended when this does, however it does."""
+        """Carry out every step as a task of its own; all of them have ended when this does, however it does.
+
+        A bug in one ends the others: nobody will read what they still write.
+        """
         self.tasks = {i: asyncio.ensure_future(self._carry_out(i, done)) for i in todo}
+        tasks = self.tasks.values()
         try:
-            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-        except asyncio.CancelledError:
-            for task in self.tasks.values():
+            if tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-            raise
-        for task in self.tasks.values():
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
 
     def _take_up(self, done: list[asyncio.Event]) -> None:
         """What an earlier execution settled: steps that ended, and steps whose tools nobody has answered yet."""
+        needed = _needed_for_last(self.plan)
         for index, record in self.prior.items():
             if is_final(record) or record.asks_for_tools:
                 self.records[index] = record
                 done[index].set()
             if record.status == "done" and record.reply is not None:
                 self.replies[index] = record.reply.text
+            elif record.status == "failed" and index in needed:
+                self.error = self.error or WorkerError(record.error)
 
     async def _carry_out(self, index: int, done: list[asyncio.Event]) -> None:
         try:
@@ -187,6 +192,9 @@ class _Steps:
                 await self.journal(self.records[index])
         except StoreError as error:  # what cannot be written down must not be built upon
             self._stop(error)
+        except Exception as bug:
+            self.bug = self.bug or f"step {index} ended with {type(bug).__name__}: {bug}"
+            raise
         finally:
             done[index].set()
 
@@ -223,8 +231,9 @@ class _Steps:
                 self._end(record, "failed", attempts=attempts, error=str(error))
                 self._fail(record.index, error)
                 return
-            except StoreError as error:
-                self._end(record, "failed", attempts=attempts + error.attempts, error=str(error))
+            except Exception as error:  # the store's, or a bug: no substitute would help
+                said = f"{type(error).__name__}: {error}"
+                self._end(record, "failed", attempts=attempts + attempts_of(error), error=said)
                 raise
             attempts += reply.attempts
             self._answered(record, request, attempts, reply)
@@ -255,11 +264,13 @@ class _Steps:
         self.observe(StepStarted(self.round_number, index, worker.info.name))
         began = time.monotonic()
         try:
-            async with asyncio.timeout(max(0.0, request.deadline - began)):
+            async with asyncio.timeout(max(0.0, request.deadline - began)) as scope:
                 return await worker.ask(request, observe=self._deltas(index))
         except TimeoutError as timeout:
-            error = DeadlineError(why_late(self.terms, index, worker.info.name))
-            error.attempts = attempts_of(timeout.__cause__)
+            if not scope.expired():
+                raise  # the worker's own: the deadline has not passed
+            error = DeadlineError(why_late(self.terms, index, worker.info.name, deadline=request.deadline))
+            error.attempts = attempts_of(timeout) or attempts_of(timeout.__cause__)
             raise error from timeout
 
     def _deltas(self, index: int) -> Observe:
@@ -317,7 +328,8 @@ class _Steps:
         return StepRecord(index, step.worker, step.subtask, step.access)
 
     def _why_cancelled(self) -> str:
-        return f"the run had ended: {self.error}" if self.error else "the run was cancelled"
+        why = self.bug or self.error
+        return f"the run had ended: {why}" if why else "the run was cancelled"
 
     def _fail(self, index: int, error: DirigentError) -> None:
         """A step failed for good. If the last step needs it, nothing else is worth paying for."""

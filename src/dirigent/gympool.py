@@ -14,9 +14,10 @@ from functools import cache
 
 import msgspec
 
-from dirigent.config import parse_config
-from dirigent.tasks.gym.specialists import ROSTER, Specialist
-from dirigent.worker_config import WorkerConfig
+from dirigent.config import Config, Loaded, parse_config
+from dirigent.tasks.gym.specialists import ROSTER, UNKNOWN, Specialist
+from dirigent.weights import packaged
+from dirigent.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 
 CONDUCTOR = "conductor"
 REPLY_TOKENS = 24
@@ -39,6 +40,23 @@ def specialist_config(specialist: Specialist) -> WorkerConfig:
     """What the pool's text says of one specialist, parsed: for whoever opens it outside that pool."""
     (worker,) = parse_config(_specialist_table(specialist)).config.worker
     return worker
+
+
+def advice(answer: str, loaded: Loaded) -> str:
+    """What to do about an answer that says only that the packaged workers know none; empty for any other, and for any
+    pool that has somebody else."""
+    if answer.strip().rstrip(".").lower() != UNKNOWN or not _only_packaged(loaded.config):
+        return ""
+    init = "dirigent init" if loaded.path is None else f"dirigent init --force --path {loaded.path}"
+    return (
+        f'note: "{UNKNOWN}" is all that the packaged workers say beyond their few skills (capitals, letters, sums, '
+        f"dates, Roman numerals …); for other questions set a key, such as OPENAI_API_KEY, and run `{init}`"
+    )
+
+
+def _only_packaged(config: Config) -> bool:
+    ours = {"", *packaged()}
+    return all(w.kind == "local" and w.weights == DEFAULT_WEIGHTS and w.adapter in ours for w in config.worker)
 
 
 HEADER = """\

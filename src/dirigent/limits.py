@@ -146,6 +146,11 @@ class Budget:
 
     def _affordable_tokens(self, quote: Quote) -> int | None:
         tokens = quote.max_output_tokens
+        if self.max_cost_usd is not None and not quote.priced:
+            raise CostError(
+                f"{self._what} has a cost cap, and no price is known for {quote.worker}; "
+                "add  price = { input = 0, output = 0 }  if it is free"
+            )
         if self.max_output_tokens is not None:
             held = sum(hold.max_output_tokens or 0 for hold in self._held.values())
             left = self.max_output_tokens - self.spent_tokens - held
@@ -187,15 +192,24 @@ def _tokens_for(usd: float, token_usd: float) -> int:
     return int(min(usd / token_usd + 1e-9, 1e12))
 
 
+class OutOfTime(TimeoutError):
+    """`within` has ended the work. Any other `TimeoutError` is the work's own."""
+
+
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `TimeoutError`. Work that ends without waiting for anything costs no timer."""
+    """The work's result, or `OutOfTime`. Work that ends without waiting for anything costs no timer."""
     try:
         waits_for = work.send(None)
     except StopIteration as ended:
         result: T = ended.value
         return result
-    async with asyncio.timeout(seconds):
-        return await _Begun(work, waits_for)
+    try:
+        async with asyncio.timeout(seconds) as scope:
+            return await _Begun(work, waits_for)
+    except TimeoutError as timeout:
+        if not scope.expired():
+            raise
+        raise OutOfTime from timeout.__cause__ or timeout
 
 
 class _Begun(Generic[T]):

@@ -50,7 +50,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str = ""
     """On a `tool` message: the call it answers."""
     name: str = ""
-    """On a `tool` message: the tool that was called."""
+    """On a `tool` message: the tool that was called. On others: which of several speakers it is from, where the wire
+    can say so."""
 
     @property
     def text(self) -> str:
@@ -80,6 +81,11 @@ CHARS_PER_TOKEN = 4
 def estimate_tokens(text: str) -> int:
     """Tokens of a text where nobody has counted: a quarter of its characters, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def well_formed(text: str) -> str:
+    """The text as UTF-8 can hold it: halves of a character that meet are joined, and one alone becomes a mark."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -154,6 +160,8 @@ class Request(msgspec.Struct, frozen=True):
     """On the event loop's monotonic clock (`time.monotonic`)."""
     ledger: Ledger | None = None
     """Where every attempt is reserved before it is made and settled after it."""
+    tenant: str = ""
+    """Whose request it is. What is kept of one tenant's replies is given to no other; no provider sees it."""
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ from dirigent.messages import (
     Usage,
     estimate_tokens,
     ignore,
+    well_formed,
 )
 from dirigent.worker import Worker, WorkerInfo, layers
 
@@ -35,6 +37,9 @@ IMAGE_TOKENS = 1_500
 MESSAGE_TOKENS = 16
 """Roles, separators and the template around one message or tool."""
 
+
+MOST_TOKENS = 100_000_000
+"""Of one call. More is no count, as in `workers/wire.py`."""
 
 ROUNDING_USD = 1e-9
 """Ledgers count in billionths; less than one is no overrun."""
@@ -72,10 +77,14 @@ class Metered:
         attempt = Attempt(self.info.name, 0.0)
         try:
             reply = await self.worker.ask(request, observe=watched.observe)
+            self._require_sound(request, reply)
             attempt = self._attempt(_counted(request, reply), started, cost_usd=reply.cost_usd)
         except WorkerError as error:
+            if error.usage is not None and _unsound(error.usage):
+                error.usage = None
             used = error.usage or (_estimated(request, watched) if watched.chars else Usage())
             attempt = self._attempt(used, started, error=str(error))
+            attempt = _marked(attempt, hold) if error.usage else attempt  # an estimate proves no overrun
             error.worker = error.worker or self.info.name
             error.attempts = (attempt,)
             raise
@@ -86,10 +95,10 @@ class Metered:
         finally:
             if ledger is not None and hold is not None:
                 ledger.settle(hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens)
-        if hold is not None and _overran(attempt, hold):
-            attempt = msgspec.structs.replace(attempt, overran=True)
+        attempt = _marked(attempt, hold)
         return msgspec.structs.replace(
             reply,
+            text=well_formed(reply.text),
             usage=attempt.usage,
             cost_usd=attempt.cost_usd,
             attempts=(attempt,),
@@ -106,6 +115,16 @@ class Metered:
             priced=price is not None,
         )
 
+    def _require_sound(self, request: Request, reply: Reply) -> None:
+        """Refuse a reply whose figures would be money back, or no figures. It came whole, so it is on the bill."""
+        wrong = _unsound(reply.usage)
+        if not wrong and not (isinstance(reply.cost_usd, int | float) and 0 <= reply.cost_usd < math.inf):
+            wrong = f"cost_usd is {reply.cost_usd!r}"
+        if wrong:
+            error = WorkerError(f"{self.info.name}: the reply cannot be entered in the books: {wrong}", fault="reply")
+            error.usage = _counted(request, msgspec.structs.replace(reply, usage=Usage()))
+            raise error
+
     def _attempt(self, usage: Usage, started: float, *, cost_usd: float = 0.0, error: str = "") -> Attempt:
         """The call on record. A cost that the provider itself states goes before one computed from prices."""
         if not cost_usd and self.info.price is not None:
@@ -113,11 +132,14 @@ class Metered:
         return Attempt(self.info.name, self._clock() - started, usage=usage, cost_usd=cost_usd, error=error)
 
 
-def _overran(attempt: Attempt, hold: Hold) -> bool:
-    """Whether a call came to more than was set aside. It is charged in full all the same: that is what is owed."""
+def _marked(attempt: Attempt, hold: Hold | None) -> Attempt:
+    """Marked if it came to more than was set aside. It is charged in full all the same: that is what is owed."""
+    if hold is None:
+        return attempt
     granted = hold.max_output_tokens
     too_long = granted is not None and attempt.usage.output_tokens > granted
-    return too_long or attempt.cost_usd > hold.cost_usd + ROUNDING_USD
+    overran = too_long or attempt.cost_usd > hold.cost_usd + ROUNDING_USD
+    return msgspec.structs.replace(attempt, overran=True) if overran else attempt
 
 
 def metered(worker: Worker) -> Worker:
@@ -135,7 +157,7 @@ def most_input_tokens(request: Request) -> int:
     """
     count = 0
     for message in request.messages:
-        text = message.text + "".join(call.name + call.arguments for call in message.tool_calls)
+        text = message.name + message.text + "".join(call.name + call.arguments for call in message.tool_calls)
         count += MESSAGE_TOKENS + _half_bytes(text) + IMAGE_TOKENS * len(message.images)
     for tool in request.tools:
         count += MESSAGE_TOKENS + len(msgspec.json.encode(tool)) // 2
@@ -187,6 +209,15 @@ def _counted(request: Request, reply: Reply) -> Usage:
         return reply.usage
     called = "".join(call.name + call.arguments for call in reply.tool_calls)
     return Usage(input_tokens(request), estimate_tokens(reply.text + called))
+
+
+def _unsound(usage: Usage) -> str:
+    """Which of its counts is none; empty where all are."""
+    for name in usage.__struct_fields__:
+        count = getattr(usage, name)
+        if not (isinstance(count, int) and 0 <= count <= MOST_TOKENS):
+            return f"{name} is {count!r}"
+    return ""
 
 
 def _estimated(request: Request, watched: Watched) -> Usage:

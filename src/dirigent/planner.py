@@ -48,6 +48,7 @@ class Brief(msgspec.Struct, frozen=True):
     """Why that draft was refused."""
     deadline: float | None = None
     ledger: Ledger | None = None
+    tenant: str = ""
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -114,6 +115,7 @@ class LanguagePlanner:
                 max_output_tokens=self._max_output_tokens,
                 deadline=brief.deadline,
                 ledger=brief.ledger,
+                tenant=brief.tenant,
             ),
             observe=observe,
         )

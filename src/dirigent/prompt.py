@@ -12,6 +12,8 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from dirigent.limits import Limits
 from dirigent.messages import Image, Message, Part, Text
 from dirigent.plan import Dialect, Plan, Step, format_plan
@@ -135,8 +137,8 @@ def _mark(secret: str, purpose: str) -> str:
 def _with_text(message: Message, *, before: str, after: str) -> Message:
     """A user's message with words around it, its images kept."""
     if isinstance(message.content, str):
-        return Message("user", f"{before}{message.content}\n\n{after}")
-    return Message("user", (Text(before), *message.content, Text(f"\n\n{after}")))
+        return msgspec.structs.replace(message, content=f"{before}{message.content}\n\n{after}")
+    return msgspec.structs.replace(message, content=(Text(before), *message.content, Text(f"\n\n{after}")))
 
 
 # ---- the planner's view of a question ---------------------------------------------------------------------

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dirigent.store import Store
 
 STORE_FILE = "dirigent.db"
+NO_WORKER = "the configuration has no worker: add a [[worker]], or `dirigent init --force` writes what it finds"
 
 
 async def load(option: Path | None = None) -> Loaded:
@@ -123,7 +124,7 @@ class Runtime:
     def _usable_pool(self, settings: Profile) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
         if not pool:
-            raise ConfigError("the configuration has no worker; `dirigent init` writes one with what it finds")
+            raise ConfigError(NO_WORKER)
         planner_names: tuple[str, ...] = ()
         if settings.planner == "conductor":  # it plans, and is given no step
             if not settings.planner_worker:

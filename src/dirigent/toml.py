@@ -14,7 +14,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ TABLE = re.compile(r"\s*\[(\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?\Z")
 KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
 PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^.\s]+))\s*(?:\.|\Z)""")
 SHOWN_CHARS = 60
+MISPLACED = "; it belongs at the top of the file, above the first table"
 
 
 def decode(text: str, type_: type[T], *, file: str) -> T:
@@ -37,8 +38,14 @@ def decode(text: str, type_: type[T], *, file: str) -> T:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
-    value = _Reader(file, data, lines(text)).read(data, type_, ())
+    value = _Reader(file, data, lines(text), top=_plain_keys(type_)).read(data, type_, ())
     return typing.cast(T, value)
+
+
+def where(file: str, line_of: Mapping[Path, int], path: Path) -> str:
+    """`dirigent.toml, line 12`: the key's own line, else that of the nearest table around it."""
+    line = next((line_of[path[:n]] for n in range(len(path), 0, -1) if path[:n] in line_of), None)
+    return file if line is None else f"{file}, line {line}"
 
 
 def lines(text: str) -> dict[Path, int]:
@@ -53,7 +60,8 @@ def lines(text: str) -> dict[Path, int]:
             continue
         if header := TABLE.match(line):
             table = _resolve(_parts(header[2]), counts, appends=bool(header[1]))
-            found.setdefault(table, number)
+            for n in range(1, len(table) + 1):  # `[profile.ultra]` is where `profile` begins as well
+                found.setdefault(table[:n], number)
         elif key := KEY.match(line):
             found.setdefault((*table, *_parts(key[1])), number)
         fence = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
@@ -72,10 +80,11 @@ def nearest(word: str, known: typing.Iterable[str]) -> str:
 class _Reader:
     """One pass over the tables of one file."""
 
-    def __init__(self, file: str, data: Mapping[str, Any], line_of: Mapping[Path, int]) -> None:
+    def __init__(self, file: str, data: Mapping[str, Any], line_of: Mapping[Path, int], *, top: Container[str]) -> None:
         self._file = file
         self._data = data
         self._lines = line_of
+        self._top = top
 
     def read(self, value: Any, type_: Any, path: Path) -> Any:
         type_ = _unwrap(type_)
@@ -98,7 +107,7 @@ class _Reader:
             if key in advice:
                 raise self._error(f'"{key}" in {self.place(path)} is refused: {advice[key]}', (*path, key))
             if key not in fields:
-                hint = nearest(key, fields)
+                hint = MISPLACED if path and key in self._top else nearest(key, fields)
                 raise self._error(f'unknown key "{key}" in {self.place(path)}{hint}', (*path, key))
         for key, field in fields.items():
             if field.required and key not in table:
@@ -106,6 +115,10 @@ class _Reader:
         values = {
             fields[key].name: self.read(item, hints[fields[key].name], (*path, key)) for key, item in table.items()
         }
+        whole: Mapping[str, Sequence[str]] = getattr(type_, "WHOLE_TABLES", {})
+        for key, item in table.items():
+            if isinstance(item, dict) and (missing := [part for part in whole.get(key, ()) if part not in item]):
+                raise self._error(f'"{key}" in {self.place(path)} has no "{missing[0]}"', (*path, key))
         try:
             return type_(**values)
         except ValueError as error:
@@ -128,9 +141,7 @@ class _Reader:
         return self._error(f'"{path[-1]}" in {self.place(path[:-1])} must be {words}, not {shown(value)}', path)
 
     def _error(self, message: str, path: Path) -> ConfigError:
-        line = next((self._lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self._lines), None)
-        where = self._file if line is None else f"{self._file}, line {line}"
-        return ConfigError(f"{message} ({where})")
+        return ConfigError(f"{message} ({where(self._file, self._lines, path)})")
 
     def _named_in(self, message: str, table: Mapping[str, Any], path: Path) -> Path:
         """The key that a value error speaks of, so that its line is shown."""
@@ -185,6 +196,12 @@ def _unwrap(type_: Any) -> Any:
         if len(kept) == 1:
             return kept[0]
     return type_
+
+
+def _plain_keys(type_: Any) -> frozenset[str]:
+    """The keys that stand by themselves at the top of a file: below a table's header they would be that table's."""
+    plain = (str, int, float, types.NoneType)
+    return frozenset(f.encode_name for f in msgspec.structs.fields(type_) if isinstance(f.default, plain))
 
 
 def _is_struct(type_: Any) -> bool:

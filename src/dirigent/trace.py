@@ -283,6 +283,6 @@ class StepEnded(Event, frozen=True):
 
 
 class RunEnded(Event, frozen=True):
-    """The last event of every run, cancelled ones included."""
+    """The last event of every run, also of one that was cancelled or met a bug."""
 
     trace: Trace

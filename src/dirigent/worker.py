@@ -38,7 +38,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         read_rate = self.input if self.cached_input is None else self.cached_input
         write_rate = self.input if self.cache_write_input is None else self.cache_write_input
         read, written = usage.cached_input_tokens, usage.cache_write_input_tokens
-        fresh = usage.input_tokens - read - written
+        fresh = max(0, usage.input_tokens - read - written)  # some servers count the parts beside it
         total = fresh * self.input + read * read_rate + written * write_rate + usage.output_tokens * self.output
         return total / 1e6
 

@@ -78,6 +78,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         'keys do not belong in a file; put it in the environment and name the variable: api_key_env = "…"',
     )
 
+    WHOLE_TABLES: ClassVar[Mapping[str, tuple[str, ...]]] = {"price": ("input", "output")}
+    """Tables that say all of these keys or are left out: a rate that is not stated would be taken for free."""
+
     name: str = ""
     """What plans, traces and reports call it. Default: the preset's name."""
     kind: Kind | None = None
@@ -111,7 +114,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     """Calls at once; more wait."""
     cache: bool = False
-    """Keep replies to deterministic requests under DIRIGENT_HOME and give them again."""
+    """Keep replies to deterministic requests under DIRIGENT_HOME and give them again to the same key."""
     effort: Effort | None = None
     """Reasoning effort, where a request sets none."""
     temperature: float | None = None
