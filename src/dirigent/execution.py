@@ -213,7 +213,7 @@ class _Steps:
             try:
                 reply = await self._timed(worker, request, record.index)
                 self._check_tool_rounds(record, reply)
-                if request.tools:
+                if request.may_call:
                     _check_whole_calls(record, reply)
             except asyncio.CancelledError as cancelled:
                 attempts += attempts_of(cancelled)
@@ -240,7 +240,7 @@ class _Steps:
             return
 
     def _answered(self, record: StepRecord, request: Request, attempts: tuple[Attempt, ...], reply: Reply) -> None:
-        if not (request.tools and reply.tool_calls):
+        if not (request.may_call and reply.tool_calls):
             self.replies[record.index] = reply.text
             self._end(record, "done", attempts=attempts, reply=reply)
         elif record.index in _needed_for_last(self.plan):

@@ -163,6 +163,11 @@ class Request(msgspec.Struct, frozen=True):
     tenant: str = ""
     """Whose request it is. What is kept of one tenant's replies is given to no other; no provider sees it."""
 
+    @property
+    def may_call(self) -> bool:
+        """Whether a reply may call a tool: some models do where they were offered none, or told not to."""
+        return bool(self.tools) and self.tool_choice != "none"
+
 
 class Reply(msgspec.Struct, frozen=True):
     """A worker's whole answer. Streaming is an observer's matter; the reply is always complete."""

@@ -387,19 +387,26 @@ async def test_a_deadline_is_a_504_and_a_cost_cap_a_402(server: Server) -> None:
     assert (dear.status, dear.error["type"]) == (402, "insufficient_quota")
 
 
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_call_that_nobody_offered_a_tool_for_is_no_answer(server: Server, stream: bool) -> None:
+@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER], "tool_choice": "none"}])
+async def test_a_tool_call_that_nobody_asked_for_is_no_answer(
+    server: Server, tools: dict[str, Any], stream: bool
+) -> None:
     call = ToolCall("call_1", "weather", '{"city":"Oslo"}')
     reply = StubReply(tool_calls=(call,), finish="tool_calls", usage=Usage(100, 10))
     server.stub.answer = lambda _: reply
-    answer = await server.chat(stream=stream)
+    answer = await server.chat(stream=stream, **tools)
     assert (answer.status, answer.error["code"]) == (503, "worker_failed")
     trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
     assert (trace.status, trace.cost_usd) == ("failed", pytest.approx(120e-6)), "its provider bills it all the same"
     server.stub.answer = lambda _: dataclasses.replace(reply, text="Oslo, I think.")
-    spoke = await server.chat(stream=stream)
+    spoke = await server.chat(stream=stream, **tools)
     text = spoke.streamed_text if stream else spoke.object["choices"][0]["message"]["content"]
     assert text == "Oslo, I think."
+    assert "weather" not in spoke.text
 
 
 async def test_a_step_that_only_calls_a_tool_that_was_not_offered_goes_to_another_worker(server: Server) -> None:

@@ -181,8 +181,8 @@ class HttpWorker:
         try:
             call = self._wire.build(request, info=self.info, base_url=self.base_url, stream=observe is not ignore)
             reply = await self._call(call, request, observe)
-            if reply.tool_calls and not request.tools and not reply.text.strip():
-                raise unusable("the reply is a tool call, and no tools were offered", reply.usage)
+            if reply.tool_calls and not request.may_call and not reply.text.strip():
+                raise unusable("the reply is a tool call, and no tool was to be called", reply.usage)
         except WorkerError as error:
             raise self._ours(error, request) from error.__cause__
         usage = _counted(request, reply)
