@@ -8,9 +8,9 @@ Each is a run of its own, as of `dirigent train recipes/control-NAME.toml`, in O
 OUT/control-NAME.log. Those that learn from rollouts begin at the packaged warm start, so that only what is learned from
 it differs from the packaged conductor. One that has ended is not trained again; one that was cut goes on where it was,
 but for `direct` and `right-plans`, which are fitted in one piece. At the end the table of the packaged conductor is
-measured with all controls there are in OUT, those cut short included, and says so: OUT/controls.json. Small models
-leave most of a GPU idle, so several take less time beside one another than one after the other; `--at-once` bounds
-what they take of its memory. Needs the extra `train`.
+measured with all controls there are in OUT, those cut short included, and says so: OUT/controls.json. One that failed
+keeps the others from nothing; the last line names it. Small models leave most of a GPU idle, so several take less time
+beside one another than one after the other; `--at-once` bounds what they take of its memory. Needs the extra `train`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Control(msgspec.Struct):
     """A run that is under way."""
 
     name: str
-    folder: Path
+    log: Path
     process: subprocess.Popen[bytes]
 
 
@@ -55,10 +55,10 @@ def main() -> None:
         failed = train_all(args.names, args, deadline=deadline)
     except KeyboardInterrupt:
         sys.exit("stopped: interrupted. The same line again goes on")
+    code = 0 if args.train_only else measure(measurable(args.out), args)
     if failed:
         sys.exit(f"error: {', '.join(failed)} failed; see {', '.join(str(log_of(args.out, name)) for name in failed)}")
-    if not args.train_only:
-        sys.exit(measure(measurable(args.out), args))
+    sys.exit(code)
 
 
 def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float | None) -> list[str]:
@@ -76,7 +76,7 @@ def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float
             time.sleep(LOOK_EVERY_S if running else 0)
             for control in [one for one in running if one.process.poll() is not None]:
                 running.remove(control)
-                if control.process.returncode and not (control.folder / "result.json").is_file():
+                if control.process.returncode:  # one that was cut in time ends with 0
                     failed.append(control.name)
                 say(control)
             if time.monotonic() - shown > SHOW_EVERY_S:
@@ -92,13 +92,13 @@ def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float
 
 
 def started(name: str, args: argparse.Namespace, *, deadline: float | None) -> Control:
-    folder = folder_of(args.out, name)
+    log = log_of(args.out, name)
     command = [sys.executable, "-m", "dirigent.train.run", str(args.recipes / f"control-{name}.toml")]
-    command += ["--out", str(folder), "--resume"]
+    command += ["--out", str(folder_of(args.out, name)), "--resume"]
     if deadline is not None:
         command += ["--seconds", f"{max(0.0, deadline - time.monotonic()):.0f}"]
-    with log_of(args.out, name).open("ab") as log:
-        return Control(name, folder, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT))
+    with log.open("ab") as written:
+        return Control(name, log, subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT, cwd=ROOT))
 
 
 def ended(folder: Path) -> bool:
@@ -128,7 +128,7 @@ def measure(controls: dict[str, Path], args: argparse.Namespace) -> int:
 
 def say(control: Control) -> None:
     """The last line that a run wrote."""
-    lines = control.folder.with_suffix(".log").read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = control.log.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line.rsplit("\r", 1)[-1] for line in reversed(lines) if line.strip()), "")
     print(f"▸ {control.name:<12} {last.strip()}", file=sys.stderr, flush=True)
 

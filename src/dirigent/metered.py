@@ -39,7 +39,7 @@ MESSAGE_TOKENS = 16
 
 
 MOST_TOKENS = 100_000_000
-"""Of one call. More is no count, as in `workers/wire.py`."""
+"""Of one call: ten times what the longest context holds. More is no count (and beyond 2**63 no store could keep it)."""
 
 ROUNDING_USD = 1e-9
 """Ledgers count in billionths; less than one is no overrun."""

@@ -42,6 +42,9 @@ def test_controls_are_trained_beside_one_another_and_what_failed_is_named(tmp_pa
     recipes.mkdir()
     (recipes / "control-direct.toml").write_text(DIRECT)
     (recipes / "control-shuffled.toml").write_text('name = "x"\n[grpo]\nstepps = 1\n')
+    cut = tmp_path / "runs" / "control-shuffled"
+    cut.mkdir(parents=True)
+    (cut / "result.json").write_text('{"step": 1, "steps": 2}')  # what an earlier part came to is no excuse
     asked = ("direct", "shuffled", "--recipes", str(recipes), "--train-only")
     done = run(*asked, cwd=tmp_path)
     assert done.returncode == 1
@@ -84,6 +87,17 @@ def test_the_table_is_asked_for_with_the_controls_that_are_there(
     line = " ".join(asked)
     assert "claims.py --conductor conductor --warm-start warm-start" in line
     assert line.endswith(f"--out {tmp_path}/controls.json --limit 7 --rejection {tmp_path}/control-rft")
+
+
+def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "control-direct" / "adapter").mkdir(parents=True)
+    measured: list[dict[str, Path]] = []
+    monkeypatch.setattr(sys, "argv", ["controls.py", "rft", "direct", "--out", str(tmp_path)])
+    monkeypatch.setattr(program, "train_all", lambda *_, **__: ["rft"])
+    monkeypatch.setattr(program, "measure", lambda controls, _: measured.append(controls) or 0)
+    with pytest.raises(SystemExit, match=r"error: rft failed; see .*control-rft\.log"):
+        program.main()
+    assert measured == [{"direct": tmp_path / "control-direct"}]
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Finish, Image, Message, Reply, Request, ToolCall, Usage
+from dirigent.metered import MOST_TOKENS
 from dirigent.worker import WorkerInfo
 from dirigent.workers.secret import redact
 from dirigent.workers.sse import ServerEvent
 
 T = TypeVar("T")
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
-"""Tokens as a provider reports them: a negative count would be money back, and ten times what the longest context holds
-is none either (beyond 2**63 no store could keep it)."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""Tokens as a provider reports them: a negative count would be money back, and too many are none either."""
 
 QUOTE_CHARS = 300
 """How much of a provider's own words an error repeats."""
