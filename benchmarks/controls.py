@@ -10,7 +10,9 @@ it differs from the packaged conductor. One that has ended is not trained again;
 but for `direct` and `right-plans`, which are fitted in one piece. At the end the table of the packaged conductor is
 measured with all controls there are in OUT, those cut short included, and says so: OUT/controls.json. One that failed
 keeps the others from nothing; the last line names it. Small models leave most of a GPU idle, so several take less time
-beside one another than one after the other; `--at-once` bounds what they take of its memory. Needs the extra `train`.
+beside one another than one after the other: most of all with NVIDIA's MPS (`nvidia-cuda-mps-control -d`), under which
+their kernels really run side by side. `--at-once` bounds what they take of its memory; one that found none left begins
+again once another has ended. Needs the extra `train`.
 """
 
 from __future__ import annotations
@@ -62,23 +64,29 @@ def main() -> None:
 
 
 def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float | None) -> list[str]:
-    """Train those that have not ended, so many at once; the names of those that failed."""
+    """Train those that have not ended, so many at once as memory allows; the names of those that failed."""
+    at_once = args.at_once
     waiting = [name for name in names if not ended(folder_of(args.out, name))]
     running: list[Control] = []
     failed: list[str] = []
     shown = time.monotonic()
     try:
         while waiting or running:
-            while waiting and len(running) < args.at_once and (deadline is None or time.monotonic() < deadline):
+            while waiting and len(running) < at_once and (deadline is None or time.monotonic() < deadline):
                 running.append(started(waiting.pop(0), args, deadline=deadline))
             if deadline is not None and time.monotonic() >= deadline:
                 waiting.clear()
             time.sleep(LOOK_EVERY_S if running else 0)
             for control in [one for one in running if one.process.poll() is not None]:
                 running.remove(control)
-                if control.process.returncode:  # one that was cut in time ends with 0
-                    failed.append(control.name)
                 say(control)
+                if not control.process.returncode:  # one that was cut in time ends with 0 too
+                    continue
+                if running and wants_memory(control):
+                    at_once = len(running)  # until one of these has given its memory back
+                    waiting.append(control.name)
+                else:
+                    failed.append(control.name)
             if time.monotonic() - shown > SHOW_EVERY_S:
                 shown = time.monotonic()
                 for control in running:
@@ -126,11 +134,18 @@ def measure(controls: dict[str, Path], args: argparse.Namespace) -> int:
     return subprocess.run(command, check=False).returncode
 
 
+def wants_memory(control: Control) -> bool:
+    return "out of memory" in last_line(control.log).lower()
+
+
 def say(control: Control) -> None:
-    """The last line that a run wrote."""
-    lines = control.log.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = next((line.rsplit("\r", 1)[-1] for line in reversed(lines) if line.strip()), "")
-    print(f"▸ {control.name:<12} {last.strip()}", file=sys.stderr, flush=True)
+    print(f"▸ {control.name:<12} {last_line(control.log)}", file=sys.stderr, flush=True)
+
+
+def last_line(log: Path) -> str:
+    """The last that a run wrote."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.rsplit("\r", 1)[-1].strip() for line in reversed(lines) if line.strip()), "")
 
 
 def folder_of(out: Path, name: str) -> Path:

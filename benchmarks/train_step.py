@@ -2,13 +2,14 @@
 
     python benchmarks/train_step.py recipes/gym-gpu.toml [--steps 12] [--cache graphs] [--start FOLDER] [--json]
     python benchmarks/train_step.py recipes/gym-gpu.toml --workers exact adapters     over tables, then over adapters
-    python benchmarks/train_step.py recipes/gym-gpu.toml --stage 2 --oversample 1     large pools, no plan left out
+    python benchmarks/train_step.py recipes/gym-gpu.toml --stage 2 --oversample 1 --refills 0     large pools, one draw
     python benchmarks/train_step.py recipes/gym-gpu.toml --profile 30      what the last step consists of
 
 Runs the recipe's first steps in a temporary folder, from a shortened warm start or from the sealed one of an earlier
 run (`--start runs/gym-gpu/warm-start`), which is what a fair figure wants: plans of the right length. The first step,
 which captures graphs and fills caches, is shown but not averaged. Rollouts a second, all that were drawn and carried
-out, is the figure to compare: a recipe may draw more of them than it learns from (`--oversample`).
+out, is the figure to compare: a recipe may draw more of them than it learns from, at once (`--oversample`) or in place
+of groups that teach nothing (`--refills`), as most do from a start that is mostly wrong.
 `--workers adapters` has the specialists that ship answer, stacked on the base, in place of the recipe's workers;
 `--stage 2` offers large pools from the first step. Where both kinds of workers are named, both begin at the same start.
 `--profile` also watches the last step and prints the kernels that took most of it; it is slower then, and not averaged.
@@ -166,7 +167,10 @@ def watched(kernels: int, *, step: int, updates: int) -> Iterator[None]:
 def shortened(recipe: Recipe, args: argparse.Namespace, *, kind: str) -> Recipe:
     """The same steps over workers of this kind, fewer of them, with nothing measured in between."""
     replace = msgspec.structs.replace
-    given = {name: getattr(args, name) for name in ("prompts", "rollouts", "minibatch_rows", "oversample", "cache")}
+    given = {
+        name: getattr(args, name)
+        for name in ("prompts", "rollouts", "minibatch_rows", "oversample", "refills", "cache")
+    }
     changes = {name: value for name, value in given.items() if value is not None}
     grpo = replace(recipe.grpo, steps=args.steps, save_every_steps=args.steps, **changes)
     warm = replace(recipe.warm_start, measure=2)
@@ -204,6 +208,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rollouts", type=int)
     parser.add_argument("--minibatch-rows", type=int)
     parser.add_argument("--oversample", type=float, help="plans drawn for each one learned from, after the first stage")
+    parser.add_argument("--refills", type=int, help="how often groups that teach nothing are drawn anew; 0: never")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     return parser.parse_args()
 

@@ -57,6 +57,50 @@ def test_controls_are_trained_beside_one_another_and_what_failed_is_named(tmp_pa
     assert (again.returncode, result.stat().st_mtime_ns) == (0, written)  # what has ended is not trained again
 
 
+STAND_IN = """
+import pathlib, sys, time
+name, out, other = sys.argv[1:]
+alone = not pathlib.Path(other).exists()
+with open(out, "a") as told:
+    told.write(f"{name} {'alone' if alone else 'beside'}\\n")
+if name == "hungry" and not alone:
+    sys.exit("error: out of memory while the adapter was fitted: lower batch")
+if name == "never":
+    sys.exit("error: out of memory while the adapter was fitted: lower batch")
+if name == "other":
+    time.sleep(1.5)
+    pathlib.Path(other).unlink()
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "told", "failed"),
+    [
+        (["other", "hungry"], ["other beside", "hungry beside", "hungry alone"], []),
+        (["never"], ["never alone"], ["never"]),  # nobody is there to wait for
+    ],
+)
+def test_one_for_which_no_memory_was_left_begins_again_once_another_has_ended(
+    names: list[str], told: list[str], failed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, seen, there = tmp_path / "run.py", tmp_path / "seen", tmp_path / "there"
+    script.write_text(STAND_IN)
+    if "other" in names:
+        there.touch()
+
+    def started(name: str, args: argparse.Namespace, **_: object) -> program.Control:
+        log = program.log_of(tmp_path, name)
+        with log.open("ab") as written:
+            command = [sys.executable, str(script), name, str(seen), str(there)]
+            return program.Control(name, log, subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT))
+
+    monkeypatch.setattr(program, "started", started)
+    monkeypatch.setattr(program, "LOOK_EVERY_S", 0.3)
+    args = argparse.Namespace(out=tmp_path, at_once=3)
+    assert program.train_all(names, args, deadline=None) == failed
+    assert sorted(seen.read_text().splitlines()) == sorted(told)
+
+
 def test_a_run_has_ended_with_its_last_update_and_not_where_it_was_cut(tmp_path: Path) -> None:
     assert not program.ended(tmp_path)
     for result, over in (({"step": 96, "steps": 100}, False), ({"step": 100, "steps": 100}, True), ({}, True)):

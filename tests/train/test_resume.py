@@ -23,7 +23,7 @@ from dirigent.train.folder import held  # noqa: E402
 from dirigent.train.grpo import Watch  # noqa: E402
 from dirigent.train.memory import OutOfMemory, within_memory  # noqa: E402
 from dirigent.train.policy import Policy  # noqa: E402
-from dirigent.train.recipe import GrpoSettings, Recipe, SpecialistsRecipe  # noqa: E402
+from dirigent.train.recipe import GrpoSettings, Recipe, SpecialistsRecipe, parse_recipe  # noqa: E402
 from dirigent.train.run import Change, Result, carry_out, train  # noqa: E402
 from dirigent.train.trainer import set_rate  # noqa: E402
 
@@ -379,6 +379,38 @@ def test_memory_that_is_out_in_the_update_names_the_size_of_its_passes(
         "out of memory in the update (2.50 GiB more were wanted): lower grpo.minibatch_rows, which is 32; "
         "16 takes about half. The warm start is kept; --resume goes on from it"
     )
+
+
+TINY_FIT = """
+kind = "%s"
+name = "run"
+base = { tiny = { hidden = 32, words = 400 } }
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            TINY_FIT % ("direct", "n = 20\nbatch = 8"),
+            "while the adapter was fitted (2.50 GiB more were wanted): lower batch, which is 8, and raise steps as "
+            "much. Nothing is fitted yet; begin again in another folder (--out)",
+        ),
+        (
+            TINY_FIT % ("specialists", 'names = ["roman"]\n[fit]\nsteps = 4\nbatch = 8'),
+            "while roman was fitted (2.50 GiB more were wanted): lower fit.batch, which is 8. "
+            "Rounds that were finished are kept; --resume goes on from them",
+        ),
+    ],
+)
+def test_memory_that_is_out_while_an_adapter_is_fitted_names_its_batch(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dirigent.train.sft.completion_loss", out_of_memory)
+    with pytest.raises(OutOfMemory) as raised:
+        carry_out(parse_recipe(text), out=tmp_path / "run", quiet=True)
+    assert str(raised.value) == f"out of memory {said}"
 
 
 def test_where_no_smaller_portion_is_left_the_advice_is_another_run() -> None:

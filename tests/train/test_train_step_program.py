@@ -54,14 +54,14 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "gym-gpu.toml"
 
 
 def test_workers_are_those_named_and_only_tables_are_misled(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ["--workers", "exact", "adapters", "--stage", "2", "--oversample", "1"]
+    given = ["--workers", "exact", "adapters", "--stage", "2", "--oversample", "1", "--refills", "0"]
     monkeypatch.setattr("sys.argv", ["train_step.py", str(RECIPE), *given])
     args, recipe = program.arguments(), load_conductor(RECIPE)
     exact, adapters = (program.shortened(recipe, args, kind=kind) for kind in args.workers)
     assert exact.workers == recipe.workers
     assert adapters.workers == WorkerSettings("adapters", adapters=("packaged",))
     assert exact.rows.first_stage == adapters.rows.first_stage == 2
-    assert exact.grpo == msgspec.structs.replace(exact.grpo, oversample=1.0) != recipe.grpo
+    assert exact.grpo == msgspec.structs.replace(exact.grpo, oversample=1.0, refills=0) != recipe.grpo
     assert (adapters.grpo.prompts, adapters.grpo.rollouts) == (recipe.grpo.prompts, recipe.grpo.rollouts)
 
 

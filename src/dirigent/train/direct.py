@@ -18,6 +18,7 @@ from dirigent.tasks.task import Task, grade
 from dirigent.train.checkpoint import write_durably
 from dirigent.train.heldout import HeldOut, held_out
 from dirigent.train.judge import replies_to
+from dirigent.train.memory import within_memory
 from dirigent.train.policy import ADAPTER, Policy, export, open_base
 from dirigent.train.recipe import DirectRecipe, TinySettings
 from dirigent.train.sft import Pair, SftSettings, fit_adapter
@@ -56,7 +57,9 @@ def train_direct(recipe: DirectRecipe, *, out: Path, quiet: bool = False) -> Dir
         if not quiet:
             print(f"step {step}/{recipe.steps}  loss {loss:.4f}", flush=True)
 
-    model = fit_adapter(model, tokenizer, pairs, name=ADAPTER, settings=_settings(recipe), report=report)
+    needs = f"lower batch, which is {recipe.batch}, and raise steps as much"
+    with within_memory("while the adapter was fitted", advice=needs):
+        model = fit_adapter(model, tokenizer, pairs, name=ADAPTER, settings=_settings(recipe), report=report)
     accuracy: dict[str, float] = {}
     splits: tuple[Split, ...] = ("dev", "test")
     for split in splits:

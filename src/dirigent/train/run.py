@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,14 +26,14 @@ import msgspec
 from dirigent.collecting import seldom_collecting
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.train.batching import batching
-from dirigent.train.checkpoint import latest, sealed_step, write_durably
-from dirigent.train.disk import DiskFull, within_disk
-from dirigent.train.folder import RESULT_FILE, WARM_START, Claim, claim, claim_unchanged, default_folder, held
-from dirigent.train.memory import OutOfMemory, within_memory
+from dirigent.train.checkpoint import latest, write_durably
+from dirigent.train.disk import within_disk
+from dirigent.train.endings import ends_gently, says_what_is_kept
+from dirigent.train.folder import RESULT_FILE, Claim, claim, claim_unchanged, default_folder, held
+from dirigent.train.memory import within_memory
 from dirigent.train.processes import meeting
 from dirigent.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
 from dirigent.train.shards import refuse_unfit, take_own_device
-from dirigent.train.spending import CapReached
 from dirigent.worker import Worker
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ COLLECT_AFTER = 200_000
 be looked through hundreds of times."""
 
 GGUF_FILE = "conductor.gguf"
-INTERRUPTED = b"\ninterrupted: ends after the present step, a warm start first; once more to end now\n"
 
 Base = tuple[Any, Any]
 """A model and its tokenizer."""
@@ -120,7 +118,7 @@ def carry_out(
     if isinstance(recipe, Recipe):
         return train(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
     quieten()
-    with held(out), _says_what_is_kept(recipe, out), within_disk():
+    with held(out), says_what_is_kept(recipe, out), within_disk():
         claim_unchanged(recipe, out, resume=resume)
         if isinstance(recipe, SpecialistsRecipe):
             from dirigent.train.specialists import train_specialists
@@ -151,7 +149,7 @@ def train(
     from dirigent.train.grpo import Stop
     from dirigent.train.progress import Progress
 
-    with held(out, process=process), _says_what_is_kept(recipe, out), within_disk():
+    with held(out, process=process), says_what_is_kept(recipe, out), within_disk():
         claimed = claim(recipe, out, resume=resume, process=process)
         own = out / f"process-{process}" if process else out
         deadline = None if seconds is None else began + seconds
@@ -209,7 +207,7 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
     base = _opened_base(recipe)
     with (
         open_scorer(recipe, base=base, workers=workers, out=part.out) as scorer,
-        _ends_gently(part),
+        ends_gently(part.stop, aloud=not part.process),
         seldom_collecting(after=COLLECT_AFTER),
     ):
         policy = _warm_started(recipe, base, part)
@@ -231,25 +229,6 @@ def _left_as_peft(recipe: Recipe, policy: Policy, out: Path) -> str:
     if not recipe.policy.rank:
         return "all weights were trained, and only adapters are exported"
     return export_if_possible(out / "adapter", out / GGUF_FILE, config=policy.model.config)
-
-
-@contextmanager
-def _says_what_is_kept(recipe: AnyRecipe, out: Path) -> Iterator[None]:
-    """Out of memory, disk or money: the error also says what the run can go on from once there is more."""
-    try:
-        yield
-    except (OutOfMemory, DiskFull, CapReached) as error:
-        raise type(error)(f"{error}. {_kept(recipe, out)}") from error
-
-
-def _kept(recipe: AnyRecipe, out: Path) -> str:
-    if isinstance(recipe, SpecialistsRecipe):
-        return "Rounds that were finished are kept; --resume goes on from them"
-    if (found := latest(out)) is not None:
-        return f"The checkpoint of update {found[1]} is kept; --resume goes on from it"
-    if sealed_step(out / WARM_START) is not None:
-        return "The warm start is kept; --resume goes on from it"
-    return "Nothing is fitted yet; begin again in another folder (--out)"
 
 
 def _opened_base(recipe: Recipe) -> Base | None:
@@ -352,31 +331,6 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-@contextmanager
-def _ends_gently(part: _Part) -> Iterator[None]:
-    """The first interrupt ends the run after the present step, checkpoint kept, and says so; the second at once."""
-
-    def ask(number: int, _: Any) -> None:
-        part.stop.reason = "stopped: interrupted. Checkpoint kept. Go on with --resume"
-        # An event loop's own handler would only cancel a task, which training never lets look.
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else before[number])
-        if not part.process:
-            os.write(2, INTERRUPTED)  # not by the stream: it may be in the middle of a line
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before: dict[int, Any] = {}
-    try:
-        for number in numbers:
-            before[number] = signal.signal(number, ask)
-    except ValueError:  # not in the main thread: whoever runs this one hears the signals
-        before.clear()
-    try:
-        yield
-    finally:
-        for heard, handler in before.items():
-            signal.signal(heard, handler)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from dirigent.train.adapters import load_adapters
 from dirigent.train.checkpoint import write_durably
 from dirigent.train.disk import within_disk
 from dirigent.train.judge import Score, judge_all, pack_figures, score_specialist
+from dirigent.train.memory import within_memory
 from dirigent.train.recipe import FitSettings, SpecialistsRecipe, TinySettings
 from dirigent.train.sft import Pair, Report, SftSettings, fit_adapter, save_adapter
 from dirigent.train.stacked import stack
@@ -130,10 +131,11 @@ def fit_round(
         model = _from_disk(model, folder / specialist.name, specialist.name)
     losses: list[tuple[int, float]] = []
     pairs = pairs_of(specialist, settings.steps * settings.batch // 2, seed=100 + number)
-    model = fit_adapter(
-        model, tokenizer, pairs, name=specialist.name, report=_noting(losses),
-        settings=sft_settings(settings, seed=recipe.seed + number),
-    )  # fmt: skip
+    with within_memory(f"while {specialist.name} was fitted", advice=f"lower fit.batch, which is {settings.batch}"):
+        model = fit_adapter(
+            model, tokenizer, pairs, name=specialist.name, report=_noting(losses),
+            settings=sft_settings(settings, seed=recipe.seed + number),
+        )  # fmt: skip
     save_adapter(model, specialist.name, folder)
     score = score_specialist(model, tokenizer, specialist, n=recipe.judge)
     done = score.own >= recipe.goal - specialist.noise or number + 1 >= settings.rounds
