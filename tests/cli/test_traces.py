@@ -83,6 +83,16 @@ def test_an_unknown_id_is_exit_1(run: Run, kept: str) -> None:
     assert "no trace begins with 'zzzz'" in ran.err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: it stands for a disk that is full")
+@pytest.mark.parametrize("what", ["traces", "audit"])
+def test_an_export_to_a_full_disk_is_an_error_that_names_the_file(run: Run, kept: str, what: str) -> None:
+    if what == "audit":
+        run("traces", "delete", kept)  # which the log tells
+    ran = run(what, "export", "-o", "/dev/full")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "error: /dev/full could not be written to its end: No space left on device\n"
+
+
 def test_export_writes_json_lines_to_stdout_or_a_file(run: Run, kept: str, own_place: Path) -> None:
     ran = run("traces", "export", "--format", "jsonl")
     assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [kept]

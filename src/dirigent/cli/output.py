@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO
 
@@ -92,16 +92,23 @@ def _fitting(text: str, file: IO[str]) -> str:
     return fitting(text, file)
 
 
-def opened_for_writing(output: Path | None) -> AbstractContextManager[BinaryIO]:
-    """The file that was named, else stdout."""
-    from dirigent.errors import ConfigError
+@contextmanager
+def opened_for_writing(output: Path | None) -> Iterator[BinaryIO]:
+    """The file that was named, else stdout. A disk that fills up meanwhile is an error that names the file."""
+    from dirigent.errors import ConfigError, DirigentError
 
     if output is None:
-        return nullcontext(sys.stdout.buffer)
+        yield sys.stdout.buffer
+        return
     try:
-        return output.open("wb")
+        file = output.open("wb")
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error}") from None
+    try:
+        with file:
+            yield file
+    except OSError as error:
+        raise DirigentError(f"{output} could not be written to its end: {error.strerror or error}") from None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
