@@ -197,13 +197,38 @@ async def test_a_background_run_that_its_caller_left_is_not_begun_again(server: 
         run_id = streamed.headers["X-Dirigent-Trace-Id"]
         streamed.close()
     await server.stub.called(1)
-    async with asyncio.timeout(10):
-        while (again := await server.request("POST", "/v1/responses", json=body, headers=ONCE)).status == 409:
-            if again.error["code"] != "idempotency_running":  # else the server has not noticed yet
-                break
-    assert (again.status, again.error["code"]) == (409, "idempotency_not_kept")
-    assert run_id in again.error["message"]
     release.set()
+    async with asyncio.timeout(10):  # the server may not have noticed yet
+        while (again := await server.request("POST", "/v1/responses", json=body, headers=ONCE)).status == 409:
+            assert again.error["code"] == "idempotency_running"
+    assert (again.status, again.headers["X-Dirigent-Trace-Id"]) == (200, run_id)
+    assert again.frames[0].startswith("event: response.created\n")
+    assert again.frames[-1].startswith("event: response.completed\n")
+    assert same(again, await server.request("POST", "/v1/responses", json=body, headers=ONCE))
+    assert len(server.stub.calls) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_background_run_whose_reply_could_not_be_kept_is_not_begun_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    body = {"model": "worker/alpha", "input": "hi", "background": True, "stream": stream}
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "finish", fail)
+        if stream:
+            with pytest.raises(aiohttp.ClientError):
+                await server.request("POST", "/v1/responses", json=body, headers=ONCE)
+        else:
+            answer = await server.request("POST", "/v1/responses", json=body, headers=ONCE)
+            assert (answer.status, answer.error["code"]) == (503, "store_failed")
+    other = await server.request("POST", "/v1/responses", json=body | {"input": "ho"}, headers=ONCE)
+    assert (other.status, other.error["code"]) == (422, "idempotency_differs")
+    again = await server.request("POST", "/v1/responses", json=body, headers=ONCE)
+    assert again.status == 200, again.text
+    assert same(again, await server.request("POST", "/v1/responses", json=body, headers=ONCE))
     assert len(server.stub.calls) == 1
 
 

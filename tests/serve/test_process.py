@@ -22,11 +22,13 @@ from tests.stub_wires import StubCall
 
 
 @asynccontextmanager
-async def process(folder: Path, url: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    folder: Path, url: str, *options: str, program: tuple[str, str] = ("-m", "dirigent")
+) -> AsyncIterator[asyncio.subprocess.Process]:
     config = folder / "dirigent.toml"
     config.write_text(CONFIG.format(url=url, store=folder / "home" / STORE_FILE))
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dirigent", "serve", "--port", "0", "--config", str(config), *options),
+        *(sys.executable, *program, "serve", "--port", "0", "--config", str(config), *options),
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"DIRIGENT_HOME": str(folder / "home")},
     )

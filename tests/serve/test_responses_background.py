@@ -12,14 +12,19 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
+from dirigent.errors import StoreError
+from dirigent.runtime import STORE_FILE
+from dirigent.serve import idempotency
 from dirigent.serve.service import Service
+from dirigent.store import Store, tables
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
+from dirigent.store.process import NOBODY
 from dirigent.store.responses import find_response, keep_response
-from dirigent.store.tables import traces
+from dirigent.store.tables import responses, traces
 from dirigent.trace import Trace
-from tests.serve.conftest import Server, by_model
+from tests.serve.conftest import Answer, Server, by_model
 from tests.serve.test_process import process
 from tests.serve.test_responses import TOOL, asks_for, events_of, kinds_of, respond
 from tests.stub_provider import StubProvider
@@ -263,6 +268,93 @@ async def test_killed_and_started_again_it_goes_on_where_it_was(tmp_path: Path) 
         assert response["status"] == "completed"
         assert response["output"][-1]["content"][0]["text"] == "beta says hello there"
         assert [call.model for call in stub.calls] == ["boss", "alpha", "beta", "beta"]
+
+
+async def test_one_that_went_on_with_a_run_is_found_by_its_key_though_its_reply_was_not_kept(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather")
+    id = (await respond(server, "weather?", background=True, tools=[TOOL])).object["id"]
+    first = await ended(server, id)
+    result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "rain"}
+    more = {"previous_response_id": id, "tools": [TOOL], "background": True, "headers": {"Idempotency-Key": "once"}}
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "finish", fail)
+        assert (await respond(server, [result], **more)).status == 503
+    again = await respond(server, [result], **more)
+    assert again.headers["X-Dirigent-Trace-Id"] == first["dirigent"]["trace_id"]
+    second = await ended(server, again.object["id"])
+    assert second["output"][0]["content"][0]["text"] == "rainy"
+    assert len(server.stub.calls) == 2
+
+
+async def test_one_that_was_deleted_before_its_reply_was_kept_is_not_begun_again(server: Server) -> None:
+    server.stub.answer = held(asyncio.Event())
+    body = {"model": "ultra", "input": "hi", "background": True, "stream": True}
+    once = {"Idempotency-Key": "once"}
+    async with server.session.post(server.url + "/v1/responses", json=body, headers=once) as streamed:
+        await streamed.content.readline()
+        id = json.loads((await streamed.content.readline()).removeprefix(b"data: "))["response"]["id"]
+        await server.stub.called(3)
+        streamed.close()
+    async with asyncio.timeout(10):  # until the server has noticed
+        while await server.service.store.read(lambda c: c.scalar(select(tables.idempotency.c.owner))) != NOBODY:
+            pass
+    assert (await server.request("DELETE", f"/v1/responses/{id}")).status == 200
+    for _ in range(2):
+        answer = await server.request("POST", "/v1/responses", json=body, headers=once)
+        assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+    assert len(server.stub.calls) == 3
+
+
+async def test_one_whose_stream_told_that_it_failed_is_begun_again_when_its_key_is_sent_again(server: Server) -> None:
+    server.stub.faults = ["500"]
+    once = {"Idempotency-Key": "once"}
+    failed, done = [await respond(server, background=True, stream=True, headers=once) for _ in range(2)]
+    assert (kinds_of(failed)[-1], kinds_of(done)[-1]) == ("failed", "completed")
+    assert failed.headers["X-Dirigent-Trace-Id"] != done.headers["X-Dirigent-Trace-Id"]
+
+
+DIES = """
+import os, signal
+from dirigent.cli import main
+from dirigent.serve import idempotency
+
+async def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+idempotency.finish = die
+main()
+"""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_killed_before_its_reply_was_kept_it_is_what_the_same_key_is_answered_with(
+    tmp_path: Path, stub: StubProvider, stream: bool
+) -> None:
+    body = {"model": "ultra", "input": "hi", "background": True, "stream": stream}
+    async with aiohttp.ClientSession() as session:
+
+        async def respond(base: str) -> Answer:
+            async with session.post(f"{base}/responses", json=body, headers={"Idempotency-Key": "once"}) as answer:
+                return Answer(answer.status, answer.headers, (await answer.read()).decode())
+
+        async with process(tmp_path, stub.url("openai"), program=("-c", DIES)) as running:
+            with pytest.raises(aiohttp.ClientError):
+                await respond(await _base(running))
+            assert await asyncio.wait_for(running.wait(), 10) == -signal.SIGKILL
+        async with process(tmp_path, stub.url("openai")) as running:
+            base = await _base(running)
+            found, again = await respond(base), await respond(base)
+    assert found.status == 200, found.text
+    assert (again.text, again.headers["Idempotent-Replayed"]) == (found.text, "true")
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        ((id, run_id),) = await store.read(lambda c: c.execute(select(responses.c.id, responses.c.run_id)).all())
+    assert id in found.text
+    assert found.headers["X-Dirigent-Trace-Id"] == run_id
 
 
 async def _base(running: asyncio.subprocess.Process) -> str:

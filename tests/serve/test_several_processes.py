@@ -312,6 +312,30 @@ async def test_a_third_server_deletes_what_is_too_old_for_all_of_them(
     assert (await verify(place.store)).problem == "", "the audit chain of three writers is whole"
 
 
+async def test_a_background_stream_that_broke_off_with_its_server_is_told_whole_by_the_other_server(
+    postgresql: stores.PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIRIGENT_PEPPER", PEPPER)
+    async with placed(postgresql, tmp_path) as place, both(place) as (first, second):
+        key = (await create_key(place.store, Caller())).text
+        release = asyncio.Event()
+        place.stub.answer = released(release)
+        once = {"Idempotency-Key": "once"}
+        body = {"model": "ultra", "input": "hi", "background": True, "stream": True}
+        begun = asyncio.ensure_future(first.request("POST", "/responses", key, json=body, headers=once))
+        await asyncio.wait_for(place.stub.called(3), 10)
+        first.process.send_signal(signal.SIGKILL)
+        await asyncio.wait([begun])
+        assert isinstance(begun.exception(), aiohttp.ClientError)
+        release.set()
+        told = await second.request("POST", "/responses", key, json=body, headers=once)
+        assert told.frames[0].startswith("event: response.created\n"), told.text
+        assert told.frames[-1].startswith("event: response.completed\n"), told.text
+        again = await second.request("POST", "/responses", key, json=body, headers=once)
+        assert (again.text, again.headers["Idempotent-Replayed"]) == (told.text, "true")
+        assert asked(place.stub) == ["boss", "alpha", "beta", "beta"], "one run, and the step that was cut again"
+
+
 async def test_killed_in_the_middle_of_a_background_run_the_other_server_carries_it_on(
     postgresql: stores.PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

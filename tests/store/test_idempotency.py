@@ -7,12 +7,27 @@ import asyncio
 from datetime import datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 
-from dirigent.store import Store, idempotency
-from dirigent.store.idempotency import Claimed, Differs, Kept, Outcome, Running, claim, finish, release
+from dirigent.errors import StoreError
+from dirigent.store import Store, idempotency, tables
+from dirigent.store.idempotency import (
+    Begun,
+    Claimed,
+    Differs,
+    GivenUp,
+    Kept,
+    Outcome,
+    Running,
+    claim,
+    finish,
+    leave,
+    release,
+)
 from dirigent.store.moments import now
+from dirigent.store.process import own_name
 from dirigent.store.retention import Pruned, forget
-from dirigent.store.run_states import begin
+from dirigent.store.run_states import begin, find, journal, pause, take
 from tests.store.samples import a_trace
 
 REPLY = Kept(200, (("content-type", "text/plain"),), b"hi \xff", "run")
@@ -35,6 +50,13 @@ async def claimed(store: Store, **more: str) -> Claimed:
     outcome = await ask(store, **more)  # type: ignore[arg-type]
     assert isinstance(outcome, Claimed)
     return outcome
+
+
+async def die(store: Store) -> None:
+    """As if the process of every claim had been killed: no process has this number."""
+    place = own_name().partition("/")[0]
+    dead = update(tables.idempotency).values(owner=f"{place}/99999999/1")
+    await store.write(lambda connection, _: connection.execute(dead).rowcount, prepare=lambda: None)
 
 
 async def test_of_many_at_once_over_two_connections_exactly_one_wins(url: str) -> None:
@@ -132,3 +154,108 @@ async def test_a_reply_that_is_kept_while_its_run_is_deleted_by_another_process_
             keeping = finish(one, claim, Kept(200, (), b"hi", run_id))
             await asyncio.gather(*((deleting, keeping) if round % 2 else (keeping, deleting)))
             assert isinstance(await ask(one, name=name), Claimed)
+
+
+async def test_what_was_begun_is_told_to_whoever_claims_it_after_its_process_died_as_often_as_it_takes(
+    url: str,
+) -> None:
+    async with Store.open(url) as store:
+        first = await claimed(store)
+        assert (first.again, first.begun) == (False, "")
+        await begin(store, "run", key_id="k", body=Pruned(), begun=Begun(first, "run", "resp"))
+        assert await ask(store) == Running()
+        for _ in range(3):
+            await die(store)
+            assert await ask(store, digest="other") == Differs()
+            last = await claimed(store)
+            assert last.begun == "resp"
+            assert await ask(store) == Running()
+        await finish(store, first, Kept(200, (), b"too late", "run"))
+        await finish(store, last, REPLY)
+        assert await ask(store) == REPLY
+
+
+async def test_what_was_not_begun_is_still_given_up_after_two_processes(url: str) -> None:
+    async with Store.open(url) as store:
+        for again in (False, True):
+            outcome = await claimed(store)
+            assert (outcome.again, outcome.begun) == (again, "")
+            await die(store)
+        assert await ask(store) == GivenUp()
+
+
+async def test_a_run_that_goes_on_with_another_request_is_begun_for_that_ones_claim(url: str) -> None:
+    async with Store.open(url) as store:
+        await pause(store, a_trace("run"), key_id="k", body=Pruned())
+        row = await find(store, "run")
+        assert row is not None
+        claim = await claimed(store)
+        with pytest.raises(StoreError, match="another process"):
+            await journal(store, "run", body=Pruned(), begun=Begun(claim, "run", "resp"))
+        await leave(store, claim)
+        claim = await claimed(store)
+        assert claim.begun == "", "it did not go on"
+        await take(store, row)
+        await journal(store, "run", body=Pruned(), begun=Begun(claim, "run", "resp"))
+        await die(store)
+        assert (await claimed(store)).begun == "resp"
+
+
+async def test_a_claim_that_is_left_is_free_at_once_and_keeps_what_was_begun(url: str) -> None:
+    async with Store.open(url) as store:
+        await leave(store, await claimed(store))
+        claim = await claimed(store, digest="other")
+        assert not claim.again, "nothing was left of it"
+        await begin(store, "run", key_id="k", body=Pruned(), begun=Begun(claim, "run", "resp"))
+        await leave(store, claim)
+        again = await claimed(store, digest="other")
+        assert again.begun == "resp"
+        await release(store, again)
+        assert (await claimed(store)).begun == ""
+
+
+async def test_a_run_that_could_not_be_begun_does_not_hold_its_name(url: str) -> None:
+    async with Store.open(url) as store:
+        await begin(store, "run", key_id="k", body=Pruned())
+        claim = await claimed(store)
+        with pytest.raises(StoreError):  # there is one of this id
+            await begin(store, "run", key_id="k", body=Pruned(), begun=Begun(claim, "run", "resp"))
+        await leave(store, claim)
+        assert (await claimed(store)).begun == ""
+
+
+async def test_a_run_is_not_begun_for_a_claim_that_another_process_has_taken(url: str) -> None:
+    async with Store.open(url) as one, Store.open(url) as two:
+        claim = await claimed(one)
+        await die(one)
+        assert (await claimed(two)).again
+        with pytest.raises(StoreError, match="claimed anew"):
+            await begin(one, "run", key_id="k", body=Pruned(), begun=Begun(claim, "run", "resp"))
+        assert await find(one, "run") is None
+        assert await ask(one) == Running()
+
+
+async def test_a_run_begun_while_its_claim_is_taken_over_has_it_or_is_not_begun(url: str) -> None:
+    async with Store.open(url) as one, Store.open(url) as two:
+        for round in range(30):
+            run_id, name = f"run-{round}", f"n{round}"
+            claim = await claimed(one, name=name)
+            beginning = begin(one, run_id, key_id="k", body=Pruned(), begun=Begun(claim, run_id, "resp"))
+            taking = ask(two, name=name, longest_s=-1.0)
+            both = asyncio.gather(*((beginning, taking) if round % 2 else (taking, beginning)), return_exceptions=True)
+            (taken,) = [outcome for outcome in await both if isinstance(outcome, Claimed | Running)]
+            if await find(one, run_id) is None:
+                assert isinstance(taken, Claimed)
+                assert taken.begun == ""
+            else:
+                assert taken == Running() or taken.begun == "resp"
+
+
+async def test_what_was_begun_is_forgotten_with_its_run(url: str) -> None:
+    async with Store.open(url) as store:
+        claim = await claimed(store)
+        await begin(store, "run", key_id="k", body=Pruned(), begun=Begun(claim, "run", "resp"))
+        await store.save(a_trace("run"))
+        await store.write(lambda c, _: c.execute(tables.run_states.delete()).rowcount, prepare=lambda: None)
+        assert (await forget(store, "run", actor="cli")).idempotency == 1
+        assert (await claimed(store)).begun == ""

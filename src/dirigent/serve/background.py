@@ -43,6 +43,7 @@ from dirigent.serve.resume import KEPT_S, Kept, kept, take_up
 from dirigent.serve.service import BackgroundRun, Service
 from dirigent.store import run_states
 from dirigent.store.admission import Place
+from dirigent.store.idempotency import Begun
 from dirigent.store.keys import LOCAL_ADMIN, Caller, list_keys
 from dirigent.store.ledger import NUSD, reconcile, to_nusd
 from dirigent.store.moments import now, utc_text
@@ -55,11 +56,19 @@ BEAT_S = LEASE_S / 4
 """How often a server says that it lives, and looks for runs that others have left."""
 
 
-async def start(service: Service, ask: Ask, *, purpose: Mapping[str, str], place: Place | None = None) -> str:
+async def start(
+    service: Service,
+    ask: Ask,
+    *,
+    purpose: Mapping[str, str],
+    place: Place | None = None,
+    begun: Begun | None = None,
+) -> str:
     """Carry out a run that nobody waits on; its id. It is in the store when this returns.
 
     `place` is the caller's place among the requests under way, left when the run is over. An ask that goes on
-    with a waiting run (`conducting.resumed`) takes it over from here.
+    with a waiting run (`conducting.resumed`) takes it over from here. `begun` says which claim on an
+    Idempotency-Key it is begun for: from here on, whoever sends that again finds it.
     """
     state = ask.state or ask.conductor.begin(ask.question, run_id=ask.run_id)
     body = _body(state, ask, purpose)
@@ -68,9 +77,9 @@ async def start(service: Service, ask: Ask, *, purpose: Mapping[str, str], place
     if ask.waiting is not None:
         await take_up(service.store, ask.waiting)
         await run_states.keep_trace(service.store, state.trace)  # a try that failed since is not its end
-        await run_states.journal(service.store, ask.run_id, body=body)
+        await run_states.journal(service.store, ask.run_id, body=body, begun=begun)
     else:
-        await run_states.begin(service.store, ask.run_id, key_id=ask.caller.key_id, body=body)
+        await run_states.begin(service.store, ask.run_id, key_id=ask.caller.key_id, body=body, begun=begun)
     _carry_out(service, ask, body, place=place)
     return ask.run_id
 

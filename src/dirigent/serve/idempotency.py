@@ -7,12 +7,14 @@ A handler wrapped in `idempotent` behaves as before where the header is missing.
     the same key, another body            422
     another caller's key                  nothing to do with it
     the first one's process died          carried out again, once; what it had paid is charged (see `store/ledger.py`)
+    the same, and its run goes on         the response of that run as it stands; nothing is begun (`claim_of`)
 
 A reply is kept before its last byte is sent, so whoever was answered gets the same again, after a restart too and
 from any process over the same store. Kept are replies that stand: not a failure of ours (5xx), not a refusal before
-anything was done, not what a caller gave up by leaving. One that is longer than `MAX_KEPT_BYTES`, holds what looks
-like a secret, or tells a run of the background that goes on when its caller leaves, is marked as given and not kept:
-asking again gets a 409 that says so. All is forgotten after a day, or when its run is deleted.
+anything was done, not what a caller gave up by leaving. One that is longer than `MAX_KEPT_BYTES` or holds what looks
+like a secret is marked as given and not kept: asking again gets a 409 that says so. A run of the background outlives
+its process and its caller: it is found again, not begun again. All is forgotten after a day, or when its run is
+deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from dirigent.serve.gate import App, Receive, Scope, Send, send_problem
 from dirigent.serve.handling import CLIENT_GONE, header, read_body
 from dirigent.serve.problems import Problem, problem_of
 from dirigent.serve.service import Service
-from dirigent.store.idempotency import Claimed, Differs, GivenUp, Kept, Running, claim, finish, release
+from dirigent.store.idempotency import Claimed, Differs, GivenUp, Kept, Running, claim, finish, leave, release
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import reconcile
 from dirigent.workers.secret import redact
@@ -62,6 +64,13 @@ def idempotent(handler: Handler) -> Handler:
     return wrapped
 
 
+def claim_of(request: Request) -> Claimed | None:
+    """The claim that a request is carried out under. Where it has `begun`, the handler answers from that; one that
+    begins what outlives the request has the store note it (`Begun`)."""
+    claimed: Claimed | None = request.scope.get("claimed")
+    return claimed
+
+
 class _Once:
     """One request with a key, from its body to its kept reply."""
 
@@ -91,16 +100,17 @@ class _Once:
         return await self._carried_out(outcome, body)
 
     async def _carried_out(self, claimed: Claimed, body: bytes) -> Any:
+        self._request.scope["claimed"] = claimed
         request = Request(self._request.scope, _replaying(body, self._request.receive))
         try:
             response = await self._handler(request)
         except Problem as problem:
             if _stands(problem.status, problem.headers):
                 return _Recording(self._service, claimed, _said(problem))
-            await release(self._service.store, claimed)
+            await leave(self._service.store, claimed)
             raise
         except BaseException:
-            await release(self._service.store, claimed)
+            await leave(self._service.store, claimed)
             raise
         return _Recording(self._service, claimed, response)
 
@@ -114,8 +124,8 @@ class _Recording:
         self._response = response
         self._start: MutableMapping[str, Any] | None = None
         self._begun = False
-        self._whole = False
-        self._ended = False
+        self._kept = False
+        self._stands = True
         self._pieces: list[bytes] = []
         self._size = 0
         self._last = b""
@@ -131,11 +141,10 @@ class _Recording:
                 raise  # the connection breaks off: a reply that cannot be given again must not look whole
             await send_problem(problem_of(error), send)
         finally:
-            run_id: str = getattr(self._response, "goes_on_as", "")
-            if run_id and not self._whole:  # the caller left, and its run goes on without it
-                await finish(self._service.store, self._claimed, Kept(200, (), None, run_id))
-            elif not self._ended:  # the caller left, it broke off, or it does not stand: it may be asked for again
+            if not self._stands:
                 await release(self._service.store, self._claimed)
+            elif not self._kept:  # the caller left, or it broke off
+                await leave(self._service.store, self._claimed)
 
     async def _take(self, message: MutableMapping[str, Any], send: Send) -> None:
         """The status is held back for the first piece, so that a store that fails can still have one of its own."""
@@ -148,7 +157,6 @@ class _Recording:
         if self._size <= MAX_KEPT_BYTES:
             self._pieces.append(piece)
         if not message.get("more_body", False):
-            self._whole = True
             await self._keep()
         if not self._begun and self._start is not None:
             self._begun = True
@@ -159,10 +167,11 @@ class _Recording:
         assert self._start is not None, "a body without a status"
         status = int(self._start["status"])
         headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._start.get("headers", ()))
-        if _stands(status, dict(headers)) and not _broke_off(self._last):
+        self._stands = _stands(status, dict(headers)) and not _broke_off(self._last)
+        if self._stands:
             run_id = _said_in(dict(headers), TRACE_HEADER)
             await finish(self._service.store, self._claimed, Kept(status, headers, self._body(), run_id))
-            self._ended = True
+            self._kept = True
 
     def _body(self) -> bytes | None:
         """What was sent, unless it is too long or would bring a secret to the disk."""

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from dirigent.serve.conducting import Ask, conducted, drafted, headers_of, prepare, resumed
 from dirigent.serve.extension import with_headers
 from dirigent.serve.handling import CLIENT_GONE, JsonReply, admitted, read_body, unless_gone
+from dirigent.serve.idempotency import claim_of
 from dirigent.serve.one_call import one_call_each
 from dirigent.serve.problems import Problem
 from dirigent.serve.responses_background import ResponseReplay, begin, cancelled, up_to_date
@@ -37,7 +38,7 @@ from dirigent.serve.stream import EventStream
 from dirigent.serve.wire import DryRun
 from dirigent.store.admission import Place
 from dirigent.store.keys import Caller
-from dirigent.store.responses import UNFINISHED, delete_response
+from dirigent.store.responses import UNFINISHED, KeptResponse, delete_response
 
 MAX_ITEMS = 100
 
@@ -59,7 +60,10 @@ async def create_response(request: Request) -> Any:
         body = await read_body(request, timeout_s=service.settings.body_timeout_s)
     except ClientDisconnect:
         return CLIENT_GONE
-    wanted = _wanted(body)
+    wanted, claimed = _wanted(body), claim_of(request)
+    if claimed is not None and claimed.begun:
+        kept = await found(service.store, claimed.begun, caller)
+        return _told(service, wanted, await up_to_date(service, kept))
     place = admitted(service, caller)
     try:
         ask = await _prepared(service, request, wanted, caller=caller, began=began)
@@ -165,10 +169,9 @@ async def _answered(service: Service, request: Request, wanted: Wanted, *, ask: 
     if streamed and ask.extension.dry_run:
         raise Problem(400, "a dry run has nothing to stream", param="dirigent.dry_run")
     if wanted.request.background:
-        kept = await begin(service, ask, wanted.response, wanted.items, place=place)
-        if streamed:
-            return ResponseReplay(service, kept)
-        return JsonReply(kept.response, headers={"X-Dirigent-Trace-Id": kept.run_id})
+        claimed = claim_of(request)
+        kept = await begin(service, ask, wanted.response, wanted.items, place=place, claimed=claimed)
+        return _told(service, wanted, kept)
     if streamed:
         events = ResponseEvents(ask, wanted.response, keep=_keeper(service, wanted, ask))
         return EventStream(service, ask, place, events=events)
@@ -176,6 +179,13 @@ async def _answered(service: Service, request: Request, wanted: Wanted, *, ask: 
     response = await unless_gone(service, work, request)
     place.leave()
     return CLIENT_GONE if response is None else response
+
+
+def _told(service: Service, wanted: Wanted, kept: KeptResponse) -> Any:
+    """What is said of a response of the background."""
+    if wanted.request.stream:
+        return ResponseReplay(service, kept)
+    return JsonReply(kept.response, headers={"X-Dirigent-Trace-Id": kept.run_id})
 
 
 async def _whole(service: Service, wanted: Wanted, ask: Ask) -> Response:

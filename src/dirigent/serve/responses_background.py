@@ -29,6 +29,7 @@ from dirigent.serve.stream import HEADERS, send_in_time
 from dirigent.serve.translate import report_of
 from dirigent.store import run_states
 from dirigent.store.admission import Place
+from dirigent.store.idempotency import Begun, Claimed
 from dirigent.store.responses import UNFINISHED, KeptResponse, find_response
 from dirigent.store.run_states import RunRow
 from dirigent.trace import Trace
@@ -39,15 +40,23 @@ LOOK_EVERY_S = 0.25
 
 
 async def begin(
-    service: Service, ask: Ask, response: ResponseObject, items: Sequence[Item], *, place: Place
+    service: Service,
+    ask: Ask,
+    response: ResponseObject,
+    items: Sequence[Item],
+    *,
+    place: Place,
+    claimed: Claimed | None = None,
 ) -> KeptResponse:
-    """Keep the response as it stands and start its run, which leaves its place when it is over."""
+    """Keep the response as it stands and start its run, which leaves its place when it is over. Both are found again
+    by whoever sends the request that was `claimed` once more."""
     kept = await keep(service.store, response, items, key_id=ask.caller.key_id, run_id=ask.run_id)
     purpose = {"kind": KIND, "response_id": response.id, "key_id": ask.caller.key_id}
     if ask.extension.trace:
         purpose["trace"] = "whole"
+    begun = None if claimed is None else Begun(claimed, ask.run_id, response.id)
     try:
-        await background.start(service, ask, purpose=purpose, place=place)
+        await background.start(service, ask, purpose=purpose, place=place, begun=begun)
     except Problem as problem:
         await finish(service.store, kept, failed(response, problem))
         raise
@@ -128,8 +137,6 @@ class ResponseReplay:
     """
 
     def __init__(self, service: Service, kept: KeptResponse, *, after: int = -1) -> None:
-        self.goes_on_as = kept.run_id
-        """The run that its caller does not end by leaving."""
         self._service = service
         self._kept = kept
         self._script = Script(read(kept), after=after)

@@ -5,6 +5,9 @@ before anything is done for it and finished with the reply, each in one commit, 
 exactly one is carried out, whichever process they reach. A claim whose process is dead, or that is older than any
 run can be, may be claimed anew, by one and once: a request that ends its server twice is not tried a third time. Rows
 are kept for a day, and a reply no longer than its run: whoever deletes runs calls `forget_replies` in the same commit.
+
+A run that goes on without its process is another matter: to begin it anew would be to have it twice. Whoever begins
+one calls `note_begun` in the same commit; the next to claim the name is told what it was, as often as it takes.
 Knows nothing of HTTP but that replies have a status.
 """
 
@@ -15,12 +18,13 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
+from dirigent.errors import StoreError
 from dirigent.store import Store
 from dirigent.store.engine import insert_if_new
 from dirigent.store.moments import now, utc_text
-from dirigent.store.process import is_dead, own_name
+from dirigent.store.process import NOBODY, is_dead, own_name
 from dirigent.store.tables import idempotency, run_states, traces
 
 KEPT_S = 24 * 3600.0
@@ -39,7 +43,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """It is the caller's to carry out, and then to `finish` or to `release`."""
+    """It is the caller's to carry out, and then to `finish`, to `leave` or to `release`."""
 
     key_id: str
     name: str
@@ -47,6 +51,17 @@ class Claimed(msgspec.Struct, frozen=True):
     owner: str
     again: bool = False
     """Another process had begun, and died."""
+    begun: str = ""
+    """What goes on without that process, in the words of whoever began it: not to be begun again."""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A run that goes on without its process, and the claim that it is begun for."""
+
+    claimed: Claimed
+    run_id: str
+    said: str
+    """What it is found by: `Claimed.begun` of whoever claims the name next."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -81,9 +96,22 @@ async def finish(store: Store, claimed: Claimed, kept: Kept) -> None:
     await store.write(_finish, prepare=lambda: (claimed, kept))
 
 
+async def leave(store: Store, claimed: Claimed) -> None:
+    """Let others claim the name at once. What was begun for it goes on and is theirs; else nothing is left of it."""
+    await store.write(_leave, prepare=lambda: claimed)
+
+
 async def release(store: Store, claimed: Claimed) -> None:
-    """Forget the claim: nothing came of it that is worth giving again."""
+    """Forget the claim and what was begun for it: nothing came of it that is worth giving again."""
     await store.write(_release, prepare=lambda: claimed)
+
+
+def note_begun(connection: Connection, begun: Begun) -> None:
+    """Write down what is begun, within the caller's transaction. `StoreError` where somebody else has the claim by now,
+    whose request it is to carry out."""
+    values = {"run_id": begun.run_id, "body": begun.said.encode()}
+    if not connection.execute(update(idempotency).where(*_of(begun.claimed)).values(values)).rowcount:
+        raise StoreError(f"run {begun.run_id} was not begun: its Idempotency-Key was claimed anew meanwhile; ask again")
 
 
 def forget_replies(connection: Connection, run_ids: Collection[str]) -> int:
@@ -119,15 +147,24 @@ def _claim(connection: Connection, wanted: _Wanted) -> Outcome:
     if found.status is not None:
         headers = msgspec.json.decode(found.headers, type=tuple[tuple[str, str], ...])
         return Kept(found.status, headers, found.body, found.run_id or "")
-    if not is_dead(found.owner) and found.created_at >= wanted.abandoned:
+    if found.owner != NOBODY and not is_dead(found.owner) and found.created_at >= wanted.abandoned:
         return Running()
-    if found.headers == TAKEN_OVER:
+    if found.headers == TAKEN_OVER and found.run_id is None:
         return GivenUp()
-    same = (*this, idempotency.c.owner == found.owner, idempotency.c.created_at == found.created_at)
-    taken = update(idempotency).where(*same, idempotency.c.status.is_(None))
     values = {"owner": claimed.owner, "created_at": claimed.created_at, "headers": TAKEN_OVER}
-    won = connection.execute(taken.values(values)).rowcount
-    return msgspec.structs.replace(claimed, again=True) if won else Running()
+    won = connection.execute(update(idempotency).where(*this, *_unchanged(found)).values(values)).rowcount
+    said = (found.body or b"").decode()
+    return msgspec.structs.replace(claimed, again=True, begun=said) if won else Running()
+
+
+def _unchanged(found: Row[Any]) -> tuple[ColumnElement[bool], ...]:
+    """The claim as it was read: who else took it, finished it or began a run for it meanwhile has won."""
+    return (
+        idempotency.c.owner == found.owner,
+        idempotency.c.created_at == found.created_at,
+        idempotency.c.run_id.is_not_distinct_from(found.run_id),
+        idempotency.c.status.is_(None),
+    )
 
 
 def _finish(connection: Connection, work: tuple[Claimed, Kept]) -> None:
@@ -152,6 +189,11 @@ def _is_there(connection: Connection, run_id: str) -> bool:
         return True
     state = select(run_states.c.run_id).where(run_states.c.run_id == run_id)
     return connection.execute(state).first() is not None
+
+
+def _leave(connection: Connection, claimed: Claimed) -> None:
+    connection.execute(delete(idempotency).where(*_of(claimed), idempotency.c.run_id.is_(None)))
+    connection.execute(update(idempotency).where(*_of(claimed)).values(owner=NOBODY))
 
 
 def _release(connection: Connection, claimed: Claimed) -> None:

@@ -12,6 +12,9 @@ import os
 import platform
 from pathlib import Path
 
+NOBODY = ""
+"""The name of no process: of what was handed over, or left."""
+
 
 def own_name() -> str:
     """`PLACE/PID/START` of this process."""

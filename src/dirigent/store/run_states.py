@@ -6,7 +6,8 @@ only that process writes it. A process says that it is at a run by touching its 
 that died, and rows that nobody has touched for too long, are `orphans`, which anybody may take.
 
 What a body holds is not known here; every string in it passes through `redact`, as in `traces.py`.
-A run's trace is written in the same commit as the change of its row.
+A run's trace is written in the same commit as the change of its row, and so is, under an Idempotency-Key, that it
+was begun: whoever sends the key again is to find the run, whenever its process dies.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from dirigent.errors import StoreError
 from dirigent.store import Store
+from dirigent.store.idempotency import Begun, note_begun
 from dirigent.store.moments import now, utc_text
-from dirigent.store.process import is_dead, own_name
+from dirigent.store.process import NOBODY, is_dead, own_name
 from dirigent.store.tables import attempts, run_states, traces
 from dirigent.store.traces import to_row
 from dirigent.trace import Trace
@@ -31,9 +33,6 @@ from dirigent.workers.secret import may_hold_key, redact
 FORMAT = 1
 LEASE_S = 60.0
 """A run whose row nobody has touched for so long is taken to be left, wherever its process was."""
-
-NOBODY = ""
-"""The owner of a run that was handed over."""
 
 RowState = Literal["waiting", "running", "cancelling"]
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -79,15 +78,15 @@ class Paid(msgspec.Struct, frozen=True):
     output_tokens: int
 
 
-async def begin(store: Store, run_id: str, *, key_id: str, body: msgspec.Struct) -> None:
-    """Keep a run that this process starts to carry out."""
-    await store.write(_insert, prepare=lambda: _values(run_id, key_id, "running", own_name(), body))
+async def begin(store: Store, run_id: str, *, key_id: str, body: msgspec.Struct, begun: Begun | None = None) -> None:
+    """Keep a run that this process starts to carry out. Under a claim that is lost it is not begun: `StoreError`."""
+    await store.write(_begin, prepare=lambda: (_values(run_id, key_id, "running", own_name(), body), begun))
 
 
-async def journal(store: Store, run_id: str, *, body: msgspec.Struct) -> None:
+async def journal(store: Store, run_id: str, *, body: msgspec.Struct, begun: Begun | None = None) -> None:
     """Write down how far it got. `StoreError` where it is no longer this process's to carry out."""
-    values = await store.write(_renew, prepare=lambda: (run_id, _changes("running", own_name(), body)))
-    if not values:
+    changes = await store.write(_journal, prepare=lambda: (run_id, _changes("running", own_name(), body), begun))
+    if not changes:
         raise StoreError(f"run {run_id} was cancelled, or another process has taken it over")
 
 
@@ -217,6 +216,21 @@ def _scrub(value: Any) -> Any:
 
 def _insert(connection: Connection, values: dict[str, Any]) -> None:
     connection.execute(insert(run_states), values)
+
+
+def _begin(connection: Connection, wanted: tuple[dict[str, Any], Begun | None]) -> None:
+    values, begun = wanted
+    _insert(connection, values)
+    if begun is not None:
+        note_begun(connection, begun)
+
+
+def _journal(connection: Connection, wanted: tuple[str, dict[str, Any], Begun | None]) -> int:
+    run_id, changes, begun = wanted
+    count = _renew(connection, (run_id, changes))
+    if count and begun is not None:
+        note_begun(connection, begun)
+    return count
 
 
 def _renew(connection: Connection, wanted: tuple[str, dict[str, Any]]) -> int:
