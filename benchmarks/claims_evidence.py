@@ -312,9 +312,7 @@ def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
     """Checkable questions after one round and after two. A later round that comes to nothing leaves the answer before
     it standing, as it does where users run it."""
     rng = random.Random(f"rounds {sizes.seed}")
-    tasks = generate("test", 12 * sizes.rounds, seed=sizes.seed + CHOOSING_SEED)
-    checkable = [task for task in tasks if task.tags.get("shape") in CHECKABLE][: sizes.rounds]
-    rows = _rows(checkable, rng, settings=bench.recipe.rows)
+    rows = _rows(rounds_tasks(sizes), rng, settings=bench.recipe.rows)
     _, texts = bench.write(CONDUCTOR, rows)
     first = bench.scorer.score(rows, texts)
     again = [
@@ -328,6 +326,12 @@ def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
         if one.valid and not one.dropped:
             after[row.task.id] = float(one.correct)
     return before, after
+
+
+def rounds_tasks(sizes: Sizes) -> list[Task]:
+    """Checkable questions, a tenth of those that are drawn."""
+    tasks = generate("test", 12 * sizes.rounds, seed=sizes.seed + CHOOSING_SEED)
+    return [task for task in tasks if task.tags.get("shape") in CHECKABLE][: sizes.rounds]
 
 
 def other_sets(bench: Bench, sizes: Sizes, *, names: Sequence[str] = tuple(OTHER_SETS)) -> dict[str, Run]:

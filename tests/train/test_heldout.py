@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from benchmarks.claims_evidence import Sizes
+from benchmarks import must
+from benchmarks.claims_evidence import Sizes, rounds_tasks
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Message
@@ -54,7 +55,8 @@ def test_a_text_is_found_whole_in_any_case_and_among_others_and_not_with_a_word_
 
 def test_every_question_that_is_reported_is_found(reported: list[Task]) -> None:
     probes = [task for name in heldout.PROBES for task in heldout.probe_tasks(name, limit=300, seed=1)]
-    for task in (*reported, *generate("test", 1000, seed=1), *probes):
+    rounds = generate("test", heldout.ROUNDS, seed=heldout.ROUNDS_SEED)[:200]
+    for task in (*reported, *generate("test", 1000, seed=1), *probes, *rounds):
         with pytest.raises(ConfigError, match="occurs in a training text"):
             held_out().check([f"Now, please. {task.question}"])
 
@@ -65,13 +67,18 @@ def test_it_says_what_the_slow_way_says(reported: list[Task]) -> None:
     held_out().check(training)
 
 
-def test_the_sets_are_those_that_the_tables_ask() -> None:
+def test_the_sets_are_those_that_the_tables_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Sizes()
     evaluated = tomllib.loads((ROOT / "recipes/eval-gym.toml").read_text(encoding="utf-8"))
     assert (sizes.seed, evaluated["seed"]) == (heldout.SEED, heldout.SEED)
     assert {sizes.test, evaluated["limit"]} == set(heldout.TEST)
-    assert {sizes.novel, evaluated["limit"]} == set(heldout.PROBES["novel"])
-    assert {sizes.probes, evaluated["limit"]} == set(heldout.PROBES["second-seed"])
+    monkeypatch.setattr("sys.argv", ["must.py"])
+    by_files = must._arguments().controls
+    assert {sizes.novel, evaluated["limit"], by_files} == set(heldout.PROBES["novel"])
+    assert {sizes.probes, evaluated["limit"], by_files} == set(heldout.PROBES["second-seed"])
+    asked = {task.question for task in rounds_tasks(sizes)}
+    assert len(asked) == sizes.rounds
+    assert asked <= {task.question for task in generate("test", heldout.ROUNDS, seed=heldout.ROUNDS_SEED)}
 
 
 def test_lessons_with_a_test_text_are_not_drawn(

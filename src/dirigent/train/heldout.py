@@ -1,9 +1,9 @@
 """No test text occurs in any training text: looked at wherever a run takes texts up, and not in the tests alone.
 
 The gym's split keeps the two apart by its rules (`tasks/gym/split.py`). This is the proof by text, against every
-question that is reported on: the test, its second seed, the skill never met, those written by hand and those of
-reasoning-gym. Lessons are looked at when they are drawn and when kept ones are taken up, rows of RL when they are
-drawn. An evaluation has no training texts at hand, so there is nothing to look at there.
+question that is reported on: the test, its second seed, the skill never met, second rounds, those written by hand and
+those of reasoning-gym. Lessons are looked at when they are drawn and when kept ones are taken up, rows of RL when they
+are drawn. An evaluation has no training texts at hand, so there is nothing to look at there.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from dirigent.evals.probes import probe_tasks
 from dirigent.tasks.gym.split import assert_disjoint, generate
 
 SEED = 1
-"""Of every set that is reported."""
+"""Of every set that is reported, but for the second rounds."""
 TEST: tuple[int, ...] = (1000, 400)
 """How many questions of the test are asked: by `benchmarks/claims.py`, by `make results`. The fewer are no part of the
 more."""
 PROBES: dict[str, tuple[int, ...]] = {
-    "second-seed": (300, 400),
-    "novel": (300, 400),
+    "second-seed": (300, 400, 100),
+    "novel": (300, 400, 100),
     "handwritten": (1000,),
     "reasoning": (1000,),
 }
-"""The same for the sets beside it; of the last two that is all there are."""
+"""The same for the sets beside it, last by `benchmarks/must.py`; of the other two that is all there are."""
+ROUNDS, ROUNDS_SEED = 2400, 10_001
+"""Test questions among which `benchmarks/claims.py` finds those that get a second round."""
 
 
 class HeldOut:
@@ -59,5 +61,6 @@ class HeldOut:
 def held_out() -> HeldOut:
     """The questions that are reported on. Drawn once a process, which takes a few seconds."""
     tasks = [task for n in TEST for task in generate("test", n, seed=SEED)]
+    tasks += generate("test", ROUNDS, seed=ROUNDS_SEED)
     tasks += [task for name, sizes in PROBES.items() for n in sizes for task in probe_tasks(name, limit=n, seed=SEED)]
     return HeldOut(task.question for task in tasks)
