@@ -68,6 +68,7 @@ def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float
     at_once = args.at_once
     waiting = [name for name in names if not ended(folder_of(args.out, name))]
     running: list[Control] = []
+    hungry: set[str] = set()
     failed: list[str] = []
     shown = time.monotonic()
     try:
@@ -75,6 +76,7 @@ def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float
             while waiting and len(running) < at_once and (deadline is None or time.monotonic() < deadline):
                 running.append(started(waiting.pop(0), args, deadline=deadline))
             if deadline is not None and time.monotonic() >= deadline:
+                failed += [name for name in waiting if name in hungry]
                 waiting.clear()
             time.sleep(LOOK_EVERY_S if running else 0)
             for control in [one for one in running if one.process.poll() is not None]:
@@ -85,6 +87,7 @@ def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float
                 if running and wants_memory(control):
                     at_once = len(running)  # until one of these has given its memory back
                     waiting.append(control.name)
+                    hungry.add(control.name)
                 else:
                     failed.append(control.name)
             if time.monotonic() - shown > SHOW_EVERY_S:
@@ -161,7 +164,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="CONTROL", help=f"of {', '.join(ROLES)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where their folders are")
     parser.add_argument("--recipes", type=Path, default=ROOT / "recipes", help="folder of control-NAME.toml")
-    parser.add_argument("--seconds", type=float, default=0.0, help="end each, with a checkpoint, in this time")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        help="after this time begin none, and end with a checkpoint those that can",
+    )
     parser.add_argument("--at-once", type=int, default=3, help="how many share the GPU")
     parser.add_argument("--train-only", action="store_true", help="leave the table")
     parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure of the table")

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,21 @@ def test_one_for_which_no_memory_was_left_begins_again_once_another_has_ended(
     args = argparse.Namespace(out=tmp_path, at_once=3)
     assert program.train_all(names, args, deadline=None) == failed
     assert sorted(seen.read_text().splitlines()) == sorted(told)
+
+
+def test_one_that_still_waits_for_memory_when_time_is_up_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(name: str, args: argparse.Namespace, **_: object) -> program.Control:
+        log = program.log_of(tmp_path, name)
+        with log.open("ab") as written:
+            script = "import time; time.sleep(1)" if name == "rft" else "raise SystemExit('error: out of memory')"
+            return program.Control(name, log, subprocess.Popen([sys.executable, "-c", script], stderr=written))
+
+    monkeypatch.setattr(program, "started", started)
+    monkeypatch.setattr(program, "LOOK_EVERY_S", 0.1)
+    args = argparse.Namespace(out=tmp_path, at_once=2)
+    assert program.train_all(["rft", "direct"], args, deadline=time.monotonic() + 0.6) == ["direct"]
 
 
 def test_a_run_has_ended_with_its_last_update_and_not_where_it_was_cut(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,21 @@ def drawn(recipe: Recipe, policy: Policy, scorer: Scorer, *, step: int = 0) -> t
 def groups_of(recipe: Recipe, column: list[Any]) -> list[list[Any]]:
     size = recipe.grpo.rollouts
     return [column[i : i + size] for i in range(0, len(column), size)]
+
+
+def test_each_process_tries_first_rounds_of_its_own() -> None:
+    """Of which second rounds are made: the same ones twice would be asked, and paid, for nothing."""
+    recipe = load_conductor(RECIPES / "tiny-cpu.toml")
+    tried: list[list[str]] = []
+
+    def try_out(rows: Sequence[Row]) -> tuple[list[str], list[Scored]]:
+        tried.append([row.task.question for row in rows])
+        return [""] * len(rows), [Scored(False, False, 0.0)] * len(rows)
+
+    for process in (0, 1, 0):
+        rollouts = Rollouts(recipe, None, None, rows=training_rows(recipe, ()), process=process)  # type: ignore[arg-type]
+        rollouts.second.draw(4, step=0, try_out=try_out)
+    assert tried[0] == tried[2] != tried[1]
 
 
 @pytest.mark.timeout(600)

@@ -92,6 +92,15 @@ def test_others_have_no_large_numbers_to_be_judged_on(monkeypatch: pytest.Monkey
     assert (score.own, score.large, score.unknown) == (0.0, None, 1.0)
 
 
+def test_a_specialist_judged_again_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(judge, "replies_to", lambda *given, **_: asked.append(given[2]) or [""] * len(given[2]))
+    for _ in range(2):
+        score_specialist(None, None, find_specialist("roman"), n=20)
+    assert asked[0] == asked[1]
+    assert len(set(asked[0])) == len(asked[0])
+
+
 def test_the_matrix_asks_every_skill_and_divides_the_one_that_has_a_cheap_twin() -> None:
     columns = columns_of(5)
     assert {"numbers to 20", "numbers above", "checking", "puzzles", "planets", "dates"} <= set(columns)

@@ -220,7 +220,7 @@ class RowSource:
             kinds[row.kind] = _remember(kinds.get(row.kind), share, self.settings.memory)
             depths[row.task.depth] = _remember(depths.get(row.task.depth), share, self.settings.memory)
         self.state = msgspec.structs.replace(self.state, kinds=kinds, depths=depths)
-        # Groups of one depth fade slowly enough that a single lucky batch does not open a stage.
+        # Some 30 groups count: about as many as one draw has of a depth. A lucky one opens a stage early.
         self._pass_on({depth: e.right / e.seen for depth, e in depths.items() if e.seen >= LEAST_GROUPS})
 
     def note_dev(self, accuracy_by_depth: Mapping[int, float]) -> None:

@@ -61,9 +61,8 @@ class Stop(msgspec.Struct):
 
 def train_policy(watch: Watch, *, out: Path, resume_from: Path | None = None) -> TrainState:
     """Train the watched policy, in place, until the recipe's last step or until the watch says that it is to end."""
-    policy, rollouts = watch.policy, watch.rollouts
-    trainer = make_trainer(watch.recipe, policy, rollouts, out=out, callback=watch.callback())
-    rollouts.process = trainer.accelerator.process_index
+    policy = watch.policy
+    trainer = make_trainer(watch.recipe, policy, watch.rollouts, out=out, callback=watch.callback())
     watch.require_money(0 if resume_from is None else sealed_step(resume_from) or 0)
     with plain_inputs(policy.model):
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
@@ -96,7 +95,7 @@ class Watch:
         self.recipe = recipe
         self.policy = policy
         self.scorer = scorer
-        self.rollouts = Rollouts(recipe, policy, scorer, rows=rows)
+        self.rollouts = Rollouts(recipe, policy, scorer, rows=rows, process=process)
         if resume_from is not None:
             self.rollouts.restore(state.rows, cost_from_step=state.cost_from_step, stock=state.second)
         self.progress = progress

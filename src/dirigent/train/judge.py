@@ -7,7 +7,7 @@ The questions and how they are marked are `tasks/gym/judging.py`'s; here adapter
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,7 +51,8 @@ class Score(msgspec.Struct, frozen=True):
 def score_specialist(model: Any, tokenizer: Any, specialist: Specialist, *, n: int = 2000) -> Score:
     """On fresh examples, against the right answers."""
     fresh = examples(msgspec.structs.replace(specialist, noise=0.0), n, seed=900)
-    conversations = [messages_of(example, secrets.token_hex(8)) for example in fresh]
+    rng = random.Random(f"marks of judging {specialist.name}")
+    conversations = [messages_of(example, f"{rng.getrandbits(64):016x}") for example in fresh]
     replies = replies_to(model, tokenizer, conversations, seed=1 if specialist.noise else None)
     right = [(e, same(reply, truth(e))) for e, reply in zip(fresh, replies, strict=True)]
     mine = [(e, ok) for e, ok in right if e.operation and e.answer != UNKNOWN]

@@ -51,6 +51,11 @@ def everyones(own: T) -> list[T]:
     return brought
 
 
+def own_seed(seed: int, process: int) -> int:
+    """A process's seed: the first has the recipe's, and none draws what another does."""
+    return seed + 7919 * process
+
+
 def divided(keys: Sequence[str], work: Callable[[Sequence[int]], Sequence[T]]) -> list[T]:
     """What `work` makes of each place, done once among all processes; all of them have all of it, in order.
 

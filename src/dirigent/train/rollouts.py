@@ -21,6 +21,7 @@ from dirigent.train.heldout import held_out
 from dirigent.train.memory import within_memory
 from dirigent.train.metrics import step_metrics
 from dirigent.train.policy import Policy, Written
+from dirigent.train.processes import own_seed
 from dirigent.train.recipe import GrpoSettings, Recipe, Scale
 from dirigent.train.reward import Scored, advantages, controlled, lambda_at, rewards
 from dirigent.train.rows import Rows
@@ -31,14 +32,14 @@ from dirigent.train.secondround import SecondRounds, Stock, second_metrics
 class Rollouts:
     """Draws rows, samples a group of plans for each, scores them, and keeps the groups that teach something."""
 
-    def __init__(self, recipe: Recipe, policy: Policy, scorer: Scorer, *, rows: Rows) -> None:
+    def __init__(self, recipe: Recipe, policy: Policy, scorer: Scorer, *, rows: Rows, process: int = 0) -> None:
         self.recipe = recipe
         self.policy = policy
         self.scorer = scorer
         self.rows = rows
-        self.process = 0
+        self.process = process
         self.cost_from_step: int | None = None
-        self.second = SecondRounds(recipe.second_round, recipe.rows, seed=recipe.seed)
+        self.second = SecondRounds(recipe.second_round, recipe.rows, seed=own_seed(recipe.seed, process))
         # Tasks from a file have a test of their own.
         self._held_out = None if recipe.tasks.file else held_out()
         self.right: list[float] = []

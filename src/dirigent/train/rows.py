@@ -36,6 +36,7 @@ from dirigent.train.dataset import (
     held_rows,
     kind_of,
 )
+from dirigent.train.processes import own_seed
 from dirigent.train.recipe import Recipe, TaskSettings
 from dirigent.worker import WorkerInfo
 
@@ -56,7 +57,7 @@ class Rows(Protocol):
 
 def training_rows(recipe: Recipe, pool: Sequence[WorkerInfo], *, process: int = 0) -> Rows:
     """The recipe's source. Each process of a run draws rows of its own."""
-    seed = recipe.seed + 7919 * process
+    seed = own_seed(recipe.seed, process)
     if recipe.tasks.file:
         tasks = read_tasks(Path(recipe.tasks.file))
         return FileRows(tasks, pool, seed=seed, settings=recipe.rows, task_settings=recipe.tasks)
