@@ -1,4 +1,4 @@
-"""Every test of the command line runs in a folder and a home of its own, without anybody's keys."""
+"""Every test of the command line runs in a folder and a home of its own, without anybody's keys or model servers."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for provider in presets().provider.values():
         for variable in provider.api_key_env:
             monkeypatch.delenv(variable, raising=False)
+    # Whatever runs on the usual ports of the machine that runs the tests is not looked for.
+    monkeypatch.setattr("dirigent.discover.USUAL_PORTS", {})
     return tmp_path
 
 

@@ -16,12 +16,6 @@ KEY = "not-a-real-key-0123456789"
 
 
 @pytest.fixture
-def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs on the usual ports of the machine that runs the tests is not looked for."""
-    monkeypatch.setattr("dirigent.discover.USUAL_PORTS", {})
-
-
-@pytest.fixture
 def no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without the extra `local`, on which a download would be for nothing."""
 
@@ -32,7 +26,7 @@ def no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dirigent.cli.running.fetch", fetch)
 
 
-@pytest.mark.usefixtures("no_servers", "no_extra")
+@pytest.mark.usefixtures("no_extra")
 @pytest.mark.parametrize("command", [["serve"], ["demo"], ["ask", "q"], ["plan", "q"]], ids=" ".join)
 def test_a_missing_extra_is_said_once_before_anything_is_downloaded(run: Run, command: list[str]) -> None:
     ran = run(*command)
@@ -40,7 +34,7 @@ def test_a_missing_extra_is_said_once_before_anything_is_downloaded(run: Run, co
     assert ran.err == "error: local models need xllamacpp: pip install 'dirigent[local]'\n"
 
 
-@pytest.mark.usefixtures("no_servers", "no_extra")
+@pytest.mark.usefixtures("no_extra")
 def test_a_missing_extra_is_one_finding_for_all_its_workers(run: Run) -> None:
     ran = run("doctor")
     assert ran.code == 1
@@ -51,7 +45,6 @@ def test_a_missing_extra_is_one_finding_for_all_its_workers(run: Run) -> None:
     assert ran.err.count("need xllamacpp") == 1
 
 
-@pytest.mark.usefixtures("no_servers")
 class TestInit:
     def test_without_anything_it_writes_the_local_pool(self, run: Run, own_place: Path) -> None:
         ran = run("init")
