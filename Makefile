@@ -18,7 +18,7 @@ demo: $(VENV)/.demo  ## answer a few questions with the local model, then yours
 	@$(BIN)/dirigent demo
 
 test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
-	@$(BIN)/python -m pytest -n 4 --dist loadfile $(PYTEST)
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --max-worker-restart 2 $(PYTEST)
 
 test-data: $(VENV)/.dev  ## tests that want question sets of others: DATA=FOLDER with questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz
 	@DATA=$(DATA) $(BIN)/python -m pytest -m datasets tests/datasets $(PYTEST)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,9 @@ hypothesis.settings.load_profile("dirigent")
 
 WEIGHTS_CACHE = home() / "weights"
 """Taken before any test changes the environment: the file is fetched once for all runs, not once a run."""
+
+STDERR = pytest.StashKey[int]()
+"""The real one: while a test runs it is captured."""
 
 TRAIN = "/train/"
 """In the path of every test of training."""
@@ -78,6 +83,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail the run if any test was skipped")
+    parser.addoption("--teardown-s", type=float, default=120.0, help="longest time to clean up after one test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(sys.__stderr__.fileno()) if sys.__stderr__ else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """What cleans up after a failed test may hang as well, and pytest-timeout no longer looks then: this says where it
+    hangs and ends the process."""
+    limit_s: float = item.config.getoption("--teardown-s")
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[STDERR])
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

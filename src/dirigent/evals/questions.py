@@ -24,6 +24,7 @@ from dirigent.tasks.code import grade_code, missing_libraries, problem_in
 from dirigent.tasks.hub import Addresses, Progress
 from dirigent.tasks.sandbox import Sandbox, open_sandbox
 from dirigent.tasks.task import Task
+from dirigent.together import all_done
 
 DOUBTED = frozenset({"bigcodebench", "bigcodebench_hard"})
 """Sets whose own reference solutions do not all pass in our sandbox: their tests patch the program's modules or share
@@ -207,7 +208,7 @@ async def _passing(tasks: Sequence[Task], sandbox: Sandbox, left_out: Counter[st
             return True
         return (await grade_code(problem, problem.reference, sandbox=sandbox)).correct
 
-    right = await asyncio.gather(*(passes(task) for task in tasks))
+    right = await all_done(passes(task) for task in tasks)
     for task, passed in zip(tasks, right, strict=True):
         if not passed:
             left_out[f"{task.kind}: its own reference does not pass in the sandbox"] += 1

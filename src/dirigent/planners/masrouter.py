@@ -11,7 +11,6 @@ with biases for the decisions before it, in place of the paper's sentence encode
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
@@ -27,6 +26,7 @@ from dirigent.planners.knn import offered
 from dirigent.planners.optimise import Adam
 from dirigent.planners.writing import once, question_text, step
 from dirigent.prompt import ANSWER, FINISH, REVIEW, ROLES
+from dirigent.together import all_done
 
 MODES = ("direct", "reason", "chain", "full", "debate", "reflect")
 """The paper's IO, CoT, Chain, FullConnected, Debate and Reflection. The first two are one agent alone."""
@@ -79,7 +79,7 @@ async def fit_masrouter(
             rows = order[start : start + settings.batch]
             teams = [policy.sample(features[row], rng) for row in rows]
             asked = [rollout(questions[row], plan_of(team, workers)) for row, team in zip(rows, teams, strict=True)]
-            earned = await asyncio.gather(*asked)
+            earned = await all_done(asked)
             kept = [i for i, found in enumerate(earned) if found is not None]
             utility = np.array([found[0] - settings.cost_weight_per_usd * found[1] for found in earned if found])
             if kept:

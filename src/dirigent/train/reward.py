@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -32,6 +32,7 @@ from dirigent.plan import Dialect, Plan, critical_path, parse_plan
 from dirigent.tasks.graders import judge
 from dirigent.tasks.gym.specialists import ROSTER
 from dirigent.tasks.sandbox import Sandbox
+from dirigent.together import all_done
 from dirigent.train.dataset import SECRET, Row
 from dirigent.worker import Worker
 
@@ -145,7 +146,7 @@ async def score(
             )
             running[row.id, plan] = task
             outcomes.append(task)
-    await _all_done({outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)})
+    await all_done({outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)})
     done = [outcome.result() if isinstance(outcome, asyncio.Task) else outcome for outcome in outcomes]
     return [msgspec.structs.replace(one, tokens=count) for one, count in zip(done, counts, strict=True)]
 
@@ -296,17 +297,6 @@ def attempt_seed(seed: int, asked: str, attempt: int) -> int:
     """A seed of its own for each attempt at what is asked. Far apart, since each step adds its position to it."""
     digest = hashlib.blake2b(f"{seed} {asked} {attempt}".encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
-
-
-async def _all_done(tasks: Collection[asyncio.Task[Scored]]) -> None:
-    """Wait for all; where one breaks, or the caller is cancelled, end the others before saying so."""
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 async def _judged(

@@ -17,7 +17,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +33,8 @@ Ended = Literal["exited", "timeout", "flooded"]
 Stream = int | None
 
 START_LIMIT_S = 10.0
-"""Putting up the walls takes some 20 ms; a host so busy that it takes this long cannot grade."""
+"""Putting up the walls takes some 20 ms, starting Python behind them some 50; a host so busy that either takes this
+long cannot grade."""
 
 
 NO_LANDLOCK = f"no landlock (the kernel has none, or one older than ABI {OLDEST_ABI})"
@@ -150,23 +151,29 @@ def stamp(walls: Walls) -> str:
 async def finished(child: Child, *, profile: Profile, stdin: bytes = b"") -> Ran:
     """Feed it, read it up to the limit, and wait; past the wall clock it is over.
 
-    Our side writes the first byte before anything else: without it no wrong answer but a broken sandbox was seen.
+    Our side writes the first byte before anything else: without it no wrong answer but a broken sandbox was seen. The
+    wall clock begins there, so that a busy host, where Python takes a while to start, takes nothing from the program.
     """
     began = time.monotonic()
     process = child.process
     out, err = bytearray(), bytearray()
     ended: Ended = "exited"
-    work = [
-        _feed(process.stdin, stdin),
-        _drain(process.stdout, out, limit=profile.output_bytes + len(READY)),
-        _drain(process.stderr, err, limit=profile.output_bytes),
-    ]
+
+    def started() -> None:
+        nonlocal began
+        began = time.monotonic()
+        if not clock.expired():
+            clock.reschedule(asyncio.get_running_loop().time() + profile.wall_s)
+
     try:
-        async with asyncio.timeout(profile.wall_s):
+        async with asyncio.timeout(START_LIMIT_S) as clock:
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    for part in work:
-                        tasks.create_task(part)
+                    tasks.create_task(_feed(process.stdin, stdin))
+                    tasks.create_task(
+                        _drain(process.stdout, out, limit=profile.output_bytes + len(READY), first=started)
+                    )
+                    tasks.create_task(_drain(process.stderr, err, limit=profile.output_bytes))
                     await process.wait()
             except* _Flooded:
                 ended = "flooded"
@@ -258,10 +265,15 @@ async def _feed(writer: asyncio.StreamWriter | None, data: bytes) -> None:
         await writer.wait_closed()
 
 
-async def _drain(reader: asyncio.StreamReader | None, into: bytearray, *, limit: int) -> None:
+async def _drain(
+    reader: asyncio.StreamReader | None, into: bytearray, *, limit: int, first: Callable[[], None] = lambda: None
+) -> None:
+    """Read all there is; `first` is called once there is something."""
     if reader is None:
         return
     while part := await reader.read(1 << 16):
+        if not into:
+            first()
         into += part[: limit - len(into)]
         if len(into) >= limit:
             raise _Flooded

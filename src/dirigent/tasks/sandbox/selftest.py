@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from dirigent.tasks.sandbox.attacks import Attack, attacks_on
 from dirigent.tasks.sandbox.launch import Ran
 from dirigent.tasks.sandbox.profile import Profile
+from dirigent.together import all_done
 
 
 class Runner(Protocol):
@@ -24,7 +24,7 @@ class Runner(Protocol):
 async def attack_all(sandbox: Runner) -> list[str]:
     """The names of the attacks that got through: none, or nothing may be graded."""
     attacks = attacks_on(sandbox.landlock_abi)
-    held = await asyncio.gather(*(withstands(sandbox, attack) for attack in attacks))
+    held = await all_done(withstands(sandbox, attack) for attack in attacks)
     return [attack.name for attack, stood in zip(attacks, held, strict=True) if not stood]
 
 
