@@ -1,7 +1,7 @@
 """The store: where runs are kept and found again.
 
 `Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema), `migrations/` (how a database
-gets there), `engine.py` (SQLite or PostgreSQL), `writer.py` (many writes, one commit; `statement.py`,
+gets there), `engine.py` (SQLite or PostgreSQL; `hanging.py`), `writer.py` (many writes, one commit; `statement.py`,
 `at_once.py`), `traces.py` (runs as rows). Beside it, over the same `read` and `write`: `keys.py` (who may call;
 `pepper.py`, `admission.py`), `ledger.py` (what calls cost; `process.py`, `usage.py`), `audit.py` (who did what),
 `idempotency.py` (replies given again), `feedback.py` (what callers thought), `retention.py` (what goes when).
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -25,6 +26,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from dirigent.errors import StoreError
 from dirigent.store.engine import explain, open_engine, where
 from dirigent.store.migrations import upgrade
 from dirigent.store.statement import Statement
@@ -127,7 +129,7 @@ class Store:
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query in a thread, in a transaction of its own."""
-        return await asyncio.to_thread(self._read, query)
+        return await asyncio.to_thread(self._read, query, time.monotonic())
 
     async def write(self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]) -> T:
         """Run `work(connection, prepare())` off the event loop, a `Statement` wherever that is quickest; returns when
@@ -140,7 +142,9 @@ class Store:
         """The same for a caller with more to write: it shares the next commit, and is committed before what follows."""
         return self._writer.write_soon(work, prepare=prepare)
 
-    def _read(self, query: Callable[[Connection], T]) -> T:
+    def _read(self, query: Callable[[Connection], T], asked_at: float) -> T:
+        if self._writer.silent_s < time.monotonic() - asked_at:  # its thread comes from reads that waited in vain
+            raise StoreError(f"the store {self.where} keeps its readers waiting: see what its server is at")
         try:
             with self._engine.connect() as connection:
                 return query(connection)

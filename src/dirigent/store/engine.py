@@ -21,6 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from dirigent.errors import StoreError
+from dirigent.store.hanging import FENCE, a_fence, begin_writing, bound_waits
 
 _TAKE_LOCK = text("SELECT pg_advisory_xact_lock(219290979)")
 """An arbitrary number, other than the one of the migrations."""
@@ -42,7 +43,7 @@ def writing(engine: Engine) -> Engine:
     A transaction that read first and then wished to write would be refused at once where another process has
     written in between, however long it is ready to wait.
     """
-    return engine.execution_options(dirigent_writes=True)
+    return engine.execution_options(dirigent_writes=True, **{FENCE: a_fence()})
 
 
 def one_at_a_time(connection: Connection) -> None:
@@ -93,9 +94,9 @@ def explain(error: Exception, engine: Engine) -> Exception:
     cause = error.orig if isinstance(error, DBAPIError) else None
     if isinstance(cause, sqlite3.Error):
         return StoreError(_explain_sqlite(cause, where(engine)))
-    said = str(cause if cause is not None else error).strip().splitlines()
+    said = str(cause if cause is not None else error).strip().splitlines() or [repr(error)]
     fix = _POSTGRES_FIXES.get(getattr(cause, "sqlstate", None) or "", "check the url under [store]")
-    return StoreError(f"the store {where(engine)} failed: {said[0] if said else error!r}; {fix}")
+    return StoreError(f"the store {where(engine)} failed: {said[0]}; {fix}")
 
 
 def _parse_url_text(text: str) -> URL:
@@ -138,8 +139,9 @@ def _open_postgresql(url: URL, *, wait_s: float) -> Engine:
 
     def begin(connection: Connection) -> None:
         if connection.get_execution_options().get("dirigent_writes"):
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(wait_s * 1000)}")
+            begin_writing(connection, wait_s=wait_s)
 
+    bound_waits(engine)
     event.listen(engine, "begin", begin)
     event.listen(engine, "connect", _set_up_postgresql)
     return engine
@@ -217,6 +219,7 @@ _SQLITE_FIXES = {
 }
 
 _POSTGRES_FIXES = {
+    "08006": "see what its server is at",
     "53100": "free disk space on the server",
     "55P03": "another program holds a lock on the store's tables: wait for it, or end it",
     "57P03": "the server is starting or stopping: try again",

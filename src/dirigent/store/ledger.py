@@ -43,6 +43,7 @@ from dirigent.limits import Hold, Quote, affordable_tokens
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
 from dirigent.store.engine import one_at_a_time
+from dirigent.store.hanging import none_to_come
 from dirigent.store.keys import Caller, Period
 from dirigent.store.mending import mend, mended
 from dirigent.store.moments import now, utc_text
@@ -302,6 +303,7 @@ def _settle(connection: Connection, used: dict[str, Any]) -> None:
 
 def _withdraw(connection: Connection, wanted: _Wanted) -> None:
     """End a reservation whose commit nobody heard of: its call was not made, so it cost nothing."""
+    none_to_come(connection)
     this = (
         attempts.c.run_id == wanted.run_id,
         attempts.c.worker == wanted.quote.worker,
@@ -320,9 +322,8 @@ def _reconcile(connection: Connection, when: tuple[str, str]) -> int:
     dead = [name for name in connection.scalars(select(attempts.c.owner).where(is_open).distinct()) if is_dead(name)]
     given_up = or_(attempts.c.owner.in_(dead), attempts.c.reserved_at < forgotten)
     # Their sum is in the key's book already, as a hold: only what they are called changes.
-    closing = update(attempts).where(is_open, given_up)
     values = {"state": "lost", "settled_at": at, "cost_nusd": attempts.c.hold_nusd, "output_tokens": 0}
-    count = connection.execute(closing.values(values)).rowcount
+    count = connection.execute(update(attempts).where(is_open, given_up).values(values)).rowcount
     if count:
         append(connection, Entry("ledger", "ledger.reconcile", {"lost_attempts": count}))
     return count

@@ -8,10 +8,10 @@ committed on the spot (`at_once.py`) while the thread has nothing to do. Knows n
 A piece is a function of a connection, or a `Statement` of the hot path. It runs twice where a neighbour spoils the
 commit they share, so it must only use its connection. What is handed in first is carried out first.
 
-A PostgreSQL that hangs without dying keeps the thread for as long as it hangs, and nobody else: once a commit has
-taken `SILENT_S`, whoever waits is told that the store failed, and so is whoever comes until it answers. What had not
-been begun by then is not carried out later. What had may be, as where a connection is lost in the middle of a commit,
-and before anything that is handed in afterwards.
+A PostgreSQL that hangs without dying keeps the thread until the connection is given up (`hanging.py`), and nobody
+else: once a commit has taken `SILENT_S`, whoever waits is told that the store failed, and so is whoever comes until
+then. What had not been begun by then is not carried out later. What had may be, as where a connection is lost in the
+middle of a commit.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Writer:
         self._at_once = AtOnce(engine) if engine.dialect.name == "sqlite" else None
         self._with_thread: set[_Job] = set()
         """Pieces that were passed on to the thread and are not committed yet."""
-        self._silent_s = SILENT_S if engine.dialect.name == "postgresql" else math.inf
+        self.silent_s = SILENT_S if engine.dialect.name == "postgresql" else math.inf
+        """How long anybody waits for a database that hangs."""
         self._began = math.inf
         """When the thread began the commit that it is at (monotonic); never, while it is at none."""
         self._watched_on: asyncio.AbstractEventLoop | None = None
@@ -150,7 +151,7 @@ class Writer:
             if not self._committed_at_once(batch, loop):
                 self._with_thread.update(batch)
                 self._jobs.put(batch)
-                if self._watched_on is not loop and self._silent_s < math.inf:
+                if self._watched_on is not loop and self.silent_s < math.inf:
                     self._watched_on = loop
                     loop.call_later(LOOK_EVERY_S, self._look, loop)
                 return
@@ -168,10 +169,10 @@ class Writer:
                 loop.call_later(LOOK_EVERY_S, self._look, loop)
 
     def _is_silent(self) -> bool:
-        return time.monotonic() - self._began >= self._silent_s
+        return time.monotonic() - self._began >= self.silent_s
 
     def _give_up(self, jobs: Sequence[_Job]) -> None:
-        said = f"the store {where(self._engine)} has not answered for {self._silent_s:g} s: see what its server is at"
+        said = f"the store {where(self._engine)} has not answered for {self.silent_s:g} s: see what its server is at"
         for job in jobs:
             job.given_up = True
             job.outcome = _Failed(StoreError(said))

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from dirigent.errors import StoreError
 from dirigent.store.engine import where, writing
+from dirigent.store.hanging import patiently
 from dirigent.store.tables import REVISIONS, VERSION_TABLE
 
 _LOCK = 0x0D121963
@@ -26,7 +27,7 @@ def upgrade(engine: Engine) -> None:
             f"the store {where(engine)} has schema {found}, this Dirigent knows up to {REVISIONS[-1]}: "
             "it was written by a newer one; pip install --upgrade dirigent"
         )
-    with writing(engine).begin() as connection:
+    with writing(engine).begin() as connection, patiently(connection):
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         _run_alembic(connection)
