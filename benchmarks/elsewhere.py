@@ -43,9 +43,9 @@ from dirigent.weights import FOLDER, packaged
 
 ROOT = Path(__file__).resolve().parents[1]
 CONDUCTOR = "conductor"
-SETS = ("handwritten", "reasoning")
+SETS = ("handwritten", "reasoning", "plain")
 ALL = 1000
-"""More than either set has."""
+"""More than any of them has."""
 
 Pick = Callable[[Task], bool]
 
@@ -119,7 +119,7 @@ async def gathered(
 
 
 def parts(gym: Gym) -> list[tuple[str, Pick]]:
-    """The lines of the table: each set, then the first by depth and the second by family."""
+    """The lines of the table: each set, those written by hand by depth, those of a library by family."""
 
     def of(name: str, pick: Pick = lambda task: True) -> Pick:
         return lambda task: gym.set_of(task.id) == name and pick(task)
@@ -129,13 +129,16 @@ def parts(gym: Gym) -> list[tuple[str, Pick]]:
         *((f"written by hand, depth {d}", of("handwritten", lambda t, d=d: t.depth == d)) for d in (1, 2, 3, 4)),  # type: ignore[misc]
         ("reasoning-gym", of("reasoning")),
         *((f"reasoning-gym, {f}", of("reasoning", lambda t, f=f: t.tags["family"] == f)) for f in FAMILIES),  # type: ignore[misc]
+        ("as people type", of("plain")),
+        *((f"as people type, depth {d}", of("plain", lambda t, d=d: t.depth == d)) for d in (1, 2, 3, 4)),  # type: ignore[misc]
     ]
 
 
 def as_page(found: Elsewhere) -> str:
     head = (
         "# Questions from elsewhere, over the specialists that ship\n\n"
-        "Written by hand, and of the public library reasoning-gym, as recorded; none was trained on. "
+        "Written by hand, and of the public library reasoning-gym, as recorded; none was trained on. Those *as people "
+        "type* are by hand too, in plain words near the generator's own: to develop by, no proof of anything. "
         "`conductor.gguf` plans and the packaged specialists answer, through llama.cpp on the 4-bit base; pools of 3 "
         f"to 8, seed {found.seed}. Conductor with sha256 `{found.adapters.get(CONDUCTOR, '')[:12]}`, commit "
         f"`{found.commit or 'unknown'}`, {found.date}; made by `python benchmarks/elsewhere.py`. In brackets: 95% "

@@ -18,7 +18,7 @@ from dirigent.plan import Plan, format_plan
 from dirigent.planner import Planner
 from dirigent.pool import Pool
 from dirigent.tasks.gym import ROSTER, plan_for, solvable
-from dirigent.tasks.gym.handwritten import handwritten
+from dirigent.tasks.gym.handwritten import handwritten, handwritten_plain
 from dirigent.tasks.reasoning import FAMILIES, read_sample
 from dirigent.tasks.task import Task
 from dirigent.train.controls import Share
@@ -55,12 +55,13 @@ def test_both_sets_are_told_whole_and_in_parts(lines: dict[str, program.Line]) -
     assert counted(lines["written by hand"].answers) == counted(lines["reasoning-gym"].answers) == 40
     assert sum(counted(lines[f"written by hand, depth {depth}"].answers) for depth in (1, 2, 3, 4)) == 40
     assert sum(counted(lines[f"reasoning-gym, {family}"].answers) for family in FAMILIES) == 40
-    assert len(lines) == 2 + 4 + len(FAMILIES)
+    assert sum(counted(lines[f"as people type, depth {depth}"].answers) for depth in (1, 2, 3, 4)) == 40
+    assert len(lines) == 3 + 4 + len(FAMILIES) + 4
 
 
 def test_by_default_all_questions_are_asked() -> None:
     gym = Gym(msgspec.structs.replace(SETTINGS, limit=program.ALL), exact_worker)
-    assert len(gym.tasks) == len(handwritten()) + len(read_sample()[1])
+    assert len(gym.tasks) == len(handwritten()) + len(read_sample()[1]) + len(handwritten_plain())
 
 
 def test_right_workers_count_whatever_comes_of_their_words(lines: dict[str, program.Line]) -> None:

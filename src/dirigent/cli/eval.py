@@ -29,8 +29,8 @@ RecipeArgument = Annotated[
 TasksOption = Annotated[
     str | None,
     typer.Option(
-        help="gym (default), gym:second-seed, gym:novel, gym:handwritten, gym:reasoning, gym:reasoning-new; or "
-        "benchmarks: gsm8k, math500, ...; by commas.",
+        help="gym (default), gym:second-seed, gym:novel, gym:handwritten, gym:plain, gym:reasoning, "
+        "gym:reasoning-new; or benchmarks: gsm8k, math500, ...; by commas.",
         show_default=False,
     ),
 ]

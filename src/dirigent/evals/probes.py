@@ -3,11 +3,13 @@
     second-seed   the generator's test, drawn again by an independent seed
     novel         questions that need the skill and the worker that RL never met
     handwritten   written by hand, in other words than the generator's
+    plain         written by hand, as people type to an assistant: to develop by
     reasoning     the public library reasoning-gym's, as recorded in the package
     reasoning-new the same families, drawn anew from the library (extra `reasoning`)
 
-None is trained on and nothing is chosen by any. `placed` judges plans for questions in words not the generator's: a
-subtask that copies a person's words cannot be recognised, but who was asked, in what order and reading what, can.
+None is trained on, and nothing is chosen by any but `plain`. `placed` judges plans for questions in words not the
+generator's: a subtask that copies a person's words cannot be recognised, but who was asked, in what order and reading
+what, can.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent.plan import Plan, critical_path
 from dirigent.tasks.gym.compare import LEAST_GUESSES
-from dirigent.tasks.gym.handwritten import handwritten
+from dirigent.tasks.gym.handwritten import handwritten, handwritten_plain
 from dirigent.tasks.gym.skills import PUZZLE_SKILL
 from dirigent.tasks.gym.specialists import RL_ROSTER, ROSTER, Specialist, able
 from dirigent.tasks.gym.split import generate
@@ -60,6 +62,10 @@ def _handwritten(limit: int, seed: int) -> list[Task]:
     return _some(handwritten(), limit, seed)
 
 
+def _plain(limit: int, seed: int) -> list[Task]:
+    return _some(handwritten_plain(), limit, seed)
+
+
 def _reasoning(limit: int, seed: int) -> list[Task]:
     return _some(recorded_tasks(seed=seed), limit, seed)
 
@@ -72,11 +78,12 @@ PROBES: dict[str, Callable[[int, int], list[Task]]] = {
     "second-seed": second_seed,
     "novel": _novel,
     "handwritten": _handwritten,
+    "plain": _plain,
     "reasoning": _reasoning,
     "reasoning-new": _reasoning_new,
 }
 
-IN_OTHER_WORDS = frozenset({"handwritten", "reasoning", "reasoning-new"})
+IN_OTHER_WORDS = frozenset({"handwritten", "plain", "reasoning", "reasoning-new"})
 """Sets whose wordings are not the generator's: their plans are judged with the words left aside."""
 
 

@@ -25,6 +25,7 @@ PROBES: dict[str, tuple[int, ...]] = {
     "second-seed": (300, 400, 100),
     "novel": (300, 400, 100),
     "handwritten": (1000,),
+    "plain": (1000,),
     "reasoning": (1000,),
 }
 """The same for the sets beside it, last by `benchmarks/must.py`; of the other two that is all there are."""

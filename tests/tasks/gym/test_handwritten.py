@@ -13,7 +13,14 @@ from dirigent.errors import ConfigError
 from dirigent.planners.fixed import Fixed
 from dirigent.tasks.gym import RL_ROSTER, compare, exact_pool, generate, plan_for, recognise, warm_start
 from dirigent.tasks.gym.frames import DECOYS, FANS, SEQUENCES
-from dirigent.tasks.gym.handwritten import Line, assert_own_words, handwritten, read_questions, word_runs
+from dirigent.tasks.gym.handwritten import (
+    Line,
+    assert_own_words,
+    handwritten,
+    handwritten_plain,
+    read_questions,
+    word_runs,
+)
 from dirigent.tasks.gym.phrasing import LEADS, templates
 from dirigent.tasks.gym.pools import draw_pool
 from dirigent.tasks.gym.skills import OPERATIONS, RL_OPERATIONS, RL_SKILLS
@@ -60,15 +67,27 @@ def test_entities_are_marked_seen_and_held_out() -> None:
     assert by_question[both] == "mixed"
 
 
+def test_those_as_people_type_are_of_every_depth_shape_and_skill_and_none_is_told_twice() -> None:
+    tasks = handwritten_plain()
+    depths, shapes = Counter(task.depth for task in tasks), Counter(task.tags["shape"] for task in tasks)
+    assert len({task.question for task in (*tasks, *handwritten())}) == len(tasks) + len(handwritten())
+    assert not {task.id for task in tasks} & {task.id for task in handwritten()}
+    assert min(depths[d] for d in (1, 2, 3)) >= 30
+    assert min(depths[4], shapes["check"]) >= 9
+    assert shapes["fan"] >= 20
+    skills = Counter(skill for task in tasks if task.sketch for skill in set(task.sketch.skills))
+    assert min(skills[skill] for skill in RL_SKILLS) >= 9
+
+
 async def test_the_right_plan_carried_out_by_exact_specialists_gives_every_answer() -> None:
-    for task in handwritten():
+    for task in (*handwritten(), *handwritten_plain()):
         plan = plan_for(task, RL_ROSTER)
         trace = await Conductor(Fixed(plan), exact_pool(RELIABLE)).run(task.question)
         assert grade(task, trace.answer).correct, (task.question, trace.answer)
 
 
 def test_the_right_plan_is_right_within_five_steps_over_any_drawn_pool() -> None:
-    for task in handwritten():
+    for task in (*handwritten(), *handwritten_plain()):
         plan = plan_for(task, RL_ROSTER)
         assert len(plan.steps) <= 5
         found = compare(task, plan)

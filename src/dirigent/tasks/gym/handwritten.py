@@ -11,7 +11,9 @@ words is understood only as far as its workers understand them, and that is part
 One start is a chain, two are a fan that the first of `then` joins; a start that is a puzzle is guessed and checked. An
 operation is followed by its key where it begins, and by its parameter where it takes up a result, parts divided by `;`.
 
-Never trained on, never chosen by: only reported.
+Never trained on, never chosen by: only reported. `handwritten_plain.jsonl` has others, as people type them to an
+assistant. They are no proof of anything: plain words are near to the generator's own, and these may be looked at and
+chosen by while a conductor is worked on.
 """
 
 from __future__ import annotations
@@ -53,17 +55,23 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def handwritten() -> tuple[Task, ...]:
     """All of them, in the order of the file."""
-    return read_questions(resources.files("dirigent.tasks.gym").joinpath("handwritten.jsonl").read_text())
+    return read_questions(_packaged("handwritten.jsonl"))
 
 
-def read_questions(text: str) -> tuple[Task, ...]:
+@cache
+def handwritten_plain() -> tuple[Task, ...]:
+    """Those to develop by."""
+    return read_questions(_packaged("handwritten_plain.jsonl"), split="plain")
+
+
+def read_questions(text: str, *, split: str = "handwritten") -> tuple[Task, ...]:
     """Questions from the text of such a file; what it says must be what the tables say."""
     tasks: list[Task] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            tasks.append(_task(msgspec.json.decode(line, type=Line), number))
+            tasks.append(_task(msgspec.json.decode(line, type=Line), number, split=split))
         except (msgspec.MsgspecError, ConfigError) as error:
-            raise ConfigError(f"handwritten question, line {number}: {error}") from None
+            raise ConfigError(f"{split} question, line {number}: {error}") from None
     return tuple(tasks)
 
 
@@ -86,14 +94,18 @@ def word_runs(text: str, *, run: int = RUN) -> set[tuple[str, ...]]:
     return found
 
 
-def _task(line: Line, number: int) -> Task:
+def _packaged(file: str) -> str:
+    return resources.files("dirigent.tasks.gym").joinpath(file).read_text(encoding="utf-8")
+
+
+def _task(line: Line, number: int, *, split: str) -> Task:
     blueprint = _blueprint(line)
     last = find_operation(blueprint.links[-1].operation)
     if blueprint.links[-1].gold != line.answer:
         raise ConfigError(f"the answer is {blueprint.links[-1].gold!r} by the tables, not {line.answer!r}")
     sketch = sketch_of(blueprint, _subtasks(blueprint))
     return Task(
-        id=f"hand-{number:03}",
+        id=f"{split.removesuffix('written')}-{number:03}",
         question=line.question,
         answer=line.answer,
         grader=last.grader,
@@ -101,7 +113,7 @@ def _task(line: Line, number: int) -> Task:
         depth=sketch.depth,
         sketch=sketch,
         tags={
-            "split": "handwritten",
+            "split": split,
             "shape": blueprint.shape,
             "style": line.style,
             "combination": "held_out" if any(map(held_out_combination, blueprint.paths)) else "seen",
