@@ -28,6 +28,7 @@ from dirigent.train.dataset import (
 )
 from dirigent.train.reward import Scored, score
 from dirigent.train.rows import right_plan
+from dirigent.train.secondround import first_rounds
 from dirigent.train.workers import ExactWorkers
 
 RIGHT, WRONG, DROPPED = Scored(True, True, 1.0), Scored(True, False, 0.1), Scored(True, False, None)
@@ -88,6 +89,18 @@ def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
     assert any(row.shown != row.names for row in rows)
     scored = asyncio.run(score(rows, texts, ExactWorkers(RL_ROSTER)))
     assert all(one.correct for one in scored)
+
+
+def test_a_share_of_the_rows_is_asked_in_everyday_words_and_none_that_is_measured() -> None:
+    settings = RowSettings(everyday=0.5)
+    drawn = Counter(row.task.tags["style"] for row in RowSource(1, settings).draw(200))
+    assert 60 <= drawn["everyday"] <= 120
+    for rows in (held_rows("dev", 60, seed=1, settings=settings), RowSource(1).draw(60)):
+        assert "everyday" not in {row.task.tags["style"] for row in rows}
+    again = {row.task.tags["style"] for row in first_rounds(random.Random(1), 60, settings=settings)}
+    assert "everyday" in again
+    with pytest.raises(ValueError, match=r"everyday is a share, from 0 to 1, not 1\.5"):
+        RowSettings(everyday=1.5)
 
 
 def test_the_same_seed_draws_the_same_rows_and_another_seed_others() -> None:

@@ -84,7 +84,7 @@ def test_the_sets_are_those_that_the_tables_ask(monkeypatch: pytest.MonkeyPatch)
 def test_lessons_with_a_test_text_are_not_drawn(
     recipe: Recipe, reported: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leaking(n: int, *, seed: int) -> list[Lesson]:
+    def leaking(n: int, *, seed: int, everyday: float) -> list[Lesson]:
         drawn = warm_start(n, seed=seed)
         return [*drawn[1:], msgspec.structs.replace(drawn[0], question=reported[0].question)]
 

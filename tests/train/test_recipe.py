@@ -91,6 +91,14 @@ def test_gym_language_differs_from_what_ships_in_its_start_and_in_what_was_found
     assert different == {"name", "about", "warm_start", "grpo", "rows"}
 
 
+def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> None:
+    ours, theirs = load_conductor(FOLDER / "gym-everyday.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    assert ours.rows.everyday > 0
+    same = msgspec.structs.replace(ours, name=theirs.name, about=theirs.about, rows=theirs.rows)
+    assert same == theirs
+    assert msgspec.structs.replace(ours.rows, everyday=0.0) == theirs.rows
+
+
 def test_paper_7b_has_the_papers_settings() -> None:
     recipe = load_conductor(FOLDER / "paper-7b.toml")
     grpo = recipe.grpo
@@ -162,6 +170,8 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = nan', "must be 0 or more and finite, not nan"),
         ('[tasks]\nfile = "a.jsonl"', "belong together"),
         ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),
+        ('[tasks]\nskills = ["roman"]\n[rows]\neveryday = 0.3', "everyday words are for questions of the whole gym"),
+        ("[rows]\neveryday = -0.1", "everyday is a share, from 0 to 1, not -0.1"),
         ("[policy]\nrank = 0", "trains the base itself"),
         ('[warm_start]\nadapter = "conductor"', "a start of its own"),
         ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "a tiny base knows nothing"),

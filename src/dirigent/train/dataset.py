@@ -91,6 +91,8 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     later_rename: float | None = None
     """The same from the second stage on, when there is routing to begin with; as at first where it is not said."""
     later_misname: float | None = None
+    everyday: float = 0.0
+    """Share of questions put as people put them to an assistant (`tasks/gym/everyday.py`), in lessons and in RL."""
     candidates: int = 4
     """Questions drawn for each one kept."""
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
@@ -110,6 +112,8 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for depth, weight in (*self.depth_weights.items(), *(self.later_depth_weights or {}).items()):
             if not depth.isdecimal() or weight <= 0:
                 raise ValueError(f"depth_weights has {depth} = {weight}; write a depth and a number above 0")
+        if not 0 <= self.everyday <= 1:
+            raise ValueError(f"everyday is a share, from 0 to 1, not {self.everyday:g}")
         for name in ("small_pool", "large_pool"):
             fewest, most = getattr(self, name)
             if not 1 <= fewest <= most:
@@ -191,7 +195,8 @@ class RowSource:
         self.state = msgspec.structs.replace(state, draws=state.draws + 1)
         rng = random.Random(f"rows {self.seed} {state.draws}")
         depths = (1, 2) if state.stage == 0 else (1, 2, 3)
-        tasks = generate("train", n * max(1, settings.candidates), seed=rng.getrandbits(48), depths=depths)
+        count = n * max(1, settings.candidates)
+        tasks = generate("train", count, seed=rng.getrandbits(48), depths=depths, everyday=settings.everyday)
         weights = [self._weight(task) for task in tasks]
         size = settings.small_pool if state.stage < LAST_STAGE else settings.large_pool
         chosen = _weighted_sample(rng, tasks, weights, n)

@@ -91,9 +91,13 @@ def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
             plan = skill_lesson(task, rng, names=row.names)
             pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect=dialect)))
         return pairs
-    return [
-        _pair(lesson, limits=limits, dialect=dialect) for lesson in LESSONS[recipe.warm_start.lessons](n, seed=seed)
-    ]
+    return [_pair(lesson, limits=limits, dialect=dialect) for lesson in _lessons(recipe, n, seed=seed)]
+
+
+def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
+    draw = LESSONS[recipe.warm_start.lessons]
+    # The language of plans alone is taught by questions that nobody in the gym can answer, in words of their own.
+    return draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
 
 
 def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
@@ -121,7 +125,7 @@ def _texts(pair: Pair) -> Iterator[str]:
 def _digest(recipe: Recipe) -> str:
     """Of the settings that lessons are drawn by, of the files that draw them, and of how prompts and plans are put."""
     start = recipe.warm_start
-    settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.tasks)
+    settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.rows.everyday, recipe.tasks)
     limits = Limits(max_steps=recipe.rows.max_steps)
     shown = [_pair(lesson, limits=limits, dialect=recipe.tasks.dialect) for lesson in warm_start(SHOWN, seed=0)]
     digest = hashlib.sha256(msgspec.json.encode((settings, shown)))

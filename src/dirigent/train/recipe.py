@@ -284,6 +284,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('rft draws from its start, which vLLM does not keep: set grpo.sampler = "torch"')
         if self.second_round.share and self.tasks.file:
             raise ValueError("second_round rows are the gym's; set second_round.share = 0")
+        if self.rows.everyday and (self.tasks.file or self.tasks.skills):
+            raise ValueError("everyday words are for questions of the whole gym; set rows.everyday = 0")
 
 
 class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -82,9 +82,10 @@ class SecondRounds:
 
 def first_rounds(rng: random.Random, n: int, *, settings: RowSettings) -> list[Row]:
     """`n` rows of checkable questions over pools of every size."""
+    tasks = generate("train", n, seed=rng.getrandbits(48), shapes=CHECKABLE, everyday=settings.everyday)
     return [
         make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=RL_ROSTER)
-        for task in generate("train", n, seed=rng.getrandbits(48), shapes=CHECKABLE)
+        for task in tasks
     ]
 
 

@@ -202,7 +202,7 @@ def _tell_chain(links: Sequence[Link], writer: Writer) -> tuple[str, list[str], 
 def _nest_sentence(links: Sequence[Link], writer: Writer) -> tuple[str, list[str]]:
     """All links in one sentence: a lead and a noun phrase, or the last link's order or question around the rest."""
     if writer.rng.random() < 0.5:
-        phrase, subtasks = _nest(links, writer)
+        phrase, subtasks = nest(links, writer)
         return writer.pick(LEADS).around(phrase), subtasks
     *inner, last = links
     mood: Mood = writer.rng.choice(("order", "ask"))
@@ -210,11 +210,11 @@ def _nest_sentence(links: Sequence[Link], writer: Writer) -> tuple[str, list[str
     if not inner:
         text = direct(template, last.key)
         return text, [text]
-    phrase, subtasks = _nest(inner, writer, inside=True)
-    return nested(template, last.key, [phrase]), [*subtasks, _refer(template, last, writer)]
+    phrase, subtasks = nest(inner, writer, inside=True)
+    return nested(template, last.key, [phrase]), [*subtasks, refer(template, last, writer)]
 
 
-def _nest(links: Sequence[Link], writer: Writer, *, inside: bool = False) -> tuple[str, list[str]]:
+def nest(links: Sequence[Link], writer: Writer, *, inside: bool = False) -> tuple[str, list[str]]:
     """A noun phrase around a noun phrase, and the subtasks it falls apart into.
 
     What goes inside something else must not begin with its value: "4 more than 19 times 2" reads two ways.
@@ -225,11 +225,11 @@ def _nest(links: Sequence[Link], writer: Writer, *, inside: bool = False) -> tup
     for link in links[1:]:
         template = writer.template(link, mood="noun", nests=True)
         phrase = nested(template, link.key, [phrase])
-        subtasks.append(_refer(template, link, writer))
+        subtasks.append(refer(template, link, writer))
     return phrase, subtasks
 
 
-def _refer(template: Template, link: Link, writer: Writer) -> str:
+def refer(template: Template, link: Link, writer: Writer) -> str:
     return referring(template, link.key, writer.reference(template, moved=False))
 
 
@@ -240,7 +240,7 @@ def _sequence(links: Sequence[Link], writer: Writer, *, nested_links: int) -> tu
         subtasks = [opening]
         sentences = [_placed(frame.opening, opening)]
     else:
-        phrase, subtasks = _nest(links[:nested_links], writer)
+        phrase, subtasks = nest(links[:nested_links], writer)
         pattern = frame.opening if frame.opening_mood == "noun" else "Take {c}."
         sentences = [pattern.format(c=phrase)]
     for link in links[nested_links:]:
@@ -264,7 +264,7 @@ def _placed(pattern: str, clause: str) -> str:
 def _tell_fan(blueprint: Blueprint, join: Link, writer: Writer) -> tuple[str, list[str], str]:
     phrases, subtasks = [], []
     for branch in blueprint.branches:
-        phrase, parts = _nest(branch, writer, inside=True)
+        phrase, parts = nest(branch, writer, inside=True)
         phrases.append(phrase)
         subtasks.extend(parts)
     if writer.rng.random() < 0.4:
@@ -286,9 +286,9 @@ def _fan_nested(
     mood: Mood = "noun" if blueprint.tail else writer.rng.choice(("noun", "order", "ask"))
     template = writer.template(join, mood=mood, nests=True)
     text = nested(template, join.key, phrases)
-    subtasks.append(_refer(template, join, writer))
+    subtasks.append(refer(template, join, writer))
     for link in blueprint.tail:
         template = writer.template(link, mood="noun", nests=True)
         text = nested(template, link.key, [text])
-        subtasks.append(_refer(template, link, writer))
+        subtasks.append(refer(template, link, writer))
     return (writer.pick(LEADS).around(text) if mood == "noun" else text), subtasks, "nested"

@@ -22,6 +22,7 @@ from dirigent.errors import ConfigError
 from dirigent.tasks.gym.compose import (
     Blueprint,
     Link,
+    Rules,
     Shape,
     draw_blueprint,
     draw_chain,
@@ -29,6 +30,7 @@ from dirigent.tasks.gym.compose import (
     pick_by_skill,
     sketch_of,
 )
+from dirigent.tasks.gym.everyday import tell_everyday, twinned
 from dirigent.tasks.gym.frames import (
     DECOY_WORDS,
     DEV_WORDINGS,
@@ -73,20 +75,29 @@ HELD_OUT_TRIPLES = 0.4
 
 
 def generate(
-    split: Split, n: int, *, seed: int, depths: Sequence[int] = (), shapes: Sequence[Shape] = ()
+    split: Split,
+    n: int,
+    *,
+    seed: int,
+    depths: Sequence[int] = (),
+    shapes: Sequence[Shape] = (),
+    everyday: float = 0.0,
 ) -> list[Task]:
     """`n` tasks with different questions, the same for the same seed; of some depths or shapes only, if any are named.
 
-    Depth 4 is left out of `train` and `dev`.
+    Depth 4 is left out of `train` and `dev`. `everyday` is the share that is told as in `everyday.py`, where it can be:
+    of training alone.
     """
     if split not in get_args(Split):
         raise ConfigError(f"no split is called {split!r}; there are: {', '.join(get_args(Split))}")
+    if everyday and split != "train":
+        raise ConfigError(f"everyday words are for training alone, and split {split!r} is not")
     rng = random.Random(f"{split} {seed}")
     slots = _slots(split, n, depths=depths, shapes=shapes)
     drawn: list[Drawn] = []
     seen: set[str] = set()
     for (shape, depth), count in slots.items():
-        found = _draw_slot(rng, split, shape, depth, seen, count=count)
+        found = _draw_slot(rng, split, shape, depth, seen, count=count, everyday=everyday)
         if len(found) < count:
             raise ConfigError(
                 f"{split} has about {len(found)} different questions that are a {shape} of depth {depth}, and {n} in "
@@ -262,7 +273,7 @@ Drawn = tuple[Blueprint, Told, dict[str, str]]
 
 
 def _draw_slot(
-    rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, count: int
+    rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, count: int, everyday: float
 ) -> list[Drawn]:
     """Tasks of one shape and depth, the test's minimal pairs first; fewer than `count` where there are no more."""
     swaps = shape == "chain" and depth in (2, 3)
@@ -270,25 +281,47 @@ def _draw_slot(
     drawn: list[Drawn] = []
     for i in range(pairs):
         drawn += _draw_pair(rng, shape, depth, seen, swap=swaps and i % 4 != 3)
-    while len(drawn) < count and (new := _draw_new(rng, split, shape, depth, seen)) is not None:
+    while len(drawn) < count and (new := _draw_new(rng, split, shape, depth, seen, everyday=everyday)) is not None:
         drawn.append(new)
         seen.add(new[1].question)
     return drawn
 
 
-def _draw_new(rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str]) -> Drawn | None:
+def _draw_new(
+    rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, everyday: float = 0.0
+) -> Drawn | None:
     """One task whose question is not among those seen; None where no try gave one."""
     operations = (*RL_OPERATIONS, *HELD_OUT_OPERATIONS) if split == "novel" else RL_OPERATIONS
     for _ in range(MAX_TRIES):
         rules = SplitRules(split, _combination(rng, split, shape, depth))
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
-        told = tell(blueprint, _writer(rng, split))
+        if everyday and rng.random() < everyday:
+            blueprint, told = _told_everyday(rng, blueprint, rules, _writer(rng, split))
+        else:
+            told = tell(blueprint, _writer(rng, split))
         tags: dict[str, str] = {}
         if rng.random() < (LEARNING_DECOY_SHARE if split in ("train", "dev") else DECOY_SHARE):
             told, tags = _with_decoy(blueprint, told, _writer(rng, split))
         if told.question not in seen and (split != "test" or told.new_wording):
             return blueprint, told, tags
     return None
+
+
+def _told_everyday(rng: random.Random, blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple[Blueprint, Told]:
+    """In everyday words; in others where there are none, or where somebody wrote the very same question by hand."""
+    if blueprint.join is not None:
+        blueprint = twinned(blueprint, rng, rules) or blueprint
+    told = tell_everyday(blueprint, rng)
+    if told is None or any(text in told.question.casefold() for text in _plain_by_hand()):
+        told = tell(blueprint, writer)
+    return blueprint, told
+
+
+@cache
+def _plain_by_hand() -> tuple[str, ...]:
+    from dirigent.tasks.gym.handwritten import handwritten_plain
+
+    return tuple(task.question.casefold().rstrip(".?") for task in handwritten_plain())
 
 
 def _combination(

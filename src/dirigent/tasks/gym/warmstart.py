@@ -100,14 +100,14 @@ def warm_start(n: int, *, seed: int) -> list[Lesson]:
     return lessons
 
 
-def gym_decompositions(n: int, *, seed: int) -> list[Lesson]:
+def gym_decompositions(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
     """Right subtasks of gym questions, between lessons of the warm start, which know longer plans and second rounds.
 
     Workers and access are still random: whoever starts from these may claim routing and access only.
     """
     rng = random.Random(f"gym decompositions {seed}")
     lessons = warm_start(round(n * LANGUAGE_SHARE), seed=seed)
-    for task in generate("train", n - len(lessons), seed=seed):
+    for task in generate("train", n - len(lessons), seed=seed, everyday=everyday):
         cards = _random_cards(rng)
         subtasks = [step.subtask for step in task.sketch.steps] if task.sketch else []
         lessons.append(Lesson(cards, task.question, _random_plan(rng, subtasks, cards)))
@@ -115,11 +115,11 @@ def gym_decompositions(n: int, *, seed: int) -> list[Lesson]:
     return lessons
 
 
-def right_plans(n: int, *, seed: int) -> list[Lesson]:
+def right_plans(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
     """Everything right: subtasks, workers, access."""
     rng = random.Random(f"right plans {seed}")
     lessons = []
-    for task in generate("train", n, seed=seed):
+    for task in generate("train", n, seed=seed, everyday=everyday):
         pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
         while not solvable(task, pool):
             pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
