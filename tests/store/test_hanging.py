@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from sqlalchemy import Connection, event, select, text
+from sqlalchemy.exc import OperationalError
 
 from dirigent.errors import StoreError
 from dirigent.limits import Quote
@@ -176,6 +177,9 @@ async def test_reads_behind_others_that_wait_in_vain_fail_together(store: Store,
 
 def test_a_migration_takes_as_long_as_it_takes(postgresql: PostgreSQL) -> None:
     engine = open_engine(postgresql.new_schema(), wait_s=5)
+    slow = text("SELECT 'done' FROM pg_sleep(1)")
     with writing(engine).begin() as connection, patiently(connection):
-        connection.execute(text("SELECT pg_sleep(1)"))
+        assert connection.scalar(slow) == "done"
+    with pytest.raises(OperationalError, match=r"not answered for 0\.5 s"), writing(engine).begin() as connection:
+        connection.scalar(slow)
     engine.dispose()

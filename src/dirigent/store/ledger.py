@@ -322,8 +322,9 @@ def _reconcile(connection: Connection, when: tuple[str, str]) -> int:
     dead = [name for name in connection.scalars(select(attempts.c.owner).where(is_open).distinct()) if is_dead(name)]
     given_up = or_(attempts.c.owner.in_(dead), attempts.c.reserved_at < forgotten)
     # Their sum is in the key's book already, as a hold: only what they are called changes.
+    closing = update(attempts).where(is_open, given_up)
     values = {"state": "lost", "settled_at": at, "cost_nusd": attempts.c.hold_nusd, "output_tokens": 0}
-    count = connection.execute(update(attempts).where(is_open, given_up).values(values)).rowcount
+    count = connection.execute(closing.values(values)).rowcount
     if count:
         append(connection, Entry("ledger", "ledger.reconcile", {"lost_attempts": count}))
     return count

@@ -8,7 +8,7 @@ always something the next operation knows. Who may be drawn is the split's busin
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Literal, Protocol
 
@@ -246,6 +246,18 @@ def extend(
             return None
         link = Link(op.full_name, rng.choice(keys))
         found.append(link)
+    return tuple(found)
+
+
+def walk(values: Key, steps: Iterable[tuple[Operation, Key]]) -> tuple[Link, ...] | None:
+    """Operations, each with its parameters, one after another from these values; None where a table has no answer."""
+    found: list[Link] = []
+    for operation, parameters in steps:
+        key = (*values, *parameters)
+        if key not in operation.table:
+            return None
+        found.append(Link(operation.full_name, key))
+        values = (operation.table[key],)
     return tuple(found)
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.tasks.gym.compose import Blueprint, Link, Rules, list_keys
-from dirigent.tasks.gym.frames import PLAIN_WORDINGS, Told, Writer, nest, refer
+from dirigent.tasks.gym.compose import Blueprint, Link, Rules, list_keys, walk
+from dirigent.tasks.gym.frames import PLAIN_WORDINGS, Told, Writer, nest, refer, tell
+from dirigent.tasks.gym.operation import Key, Operation
 from dirigent.tasks.gym.phrasing import direct, lowered, nested
 from dirigent.tasks.gym.skills import OPERATIONS
 from dirigent.tasks.gym.training_frames import Mood
@@ -93,6 +94,24 @@ def _wanted_slots(found: Everyday) -> Iterator[tuple[str, str, set[str]]]:
         yield from ((name, text, {"both"}) for text in said.plural)
 
 
+def everyday_or_not(blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple[Blueprint, Told]:
+    """In everyday words, a fan with two parts of one kind where there is such a one; in the writer's where there are no
+    everyday words for it, or where somebody wrote the very same question by hand."""
+    if blueprint.join is not None:
+        blueprint = twinned(blueprint, writer.rng, rules) or blueprint
+    told = tell_everyday(blueprint, writer.rng)
+    if told is None or any(text in told.question.casefold() for text in _plain_by_hand()):
+        told = tell(blueprint, writer)
+    return blueprint, told
+
+
+@cache
+def _plain_by_hand() -> tuple[str, ...]:
+    from dirigent.tasks.gym.handwritten import handwritten_plain  # which marks what the split holds out
+
+    return tuple(task.question.casefold().rstrip(".?") for task in handwritten_plain())
+
+
 def tell_everyday(blueprint: Blueprint, rng: random.Random) -> Told | None:
     """A blueprint in such words; None where there are none for it."""
     writer = Writer(rng, PLAIN_WORDINGS)
@@ -111,24 +130,17 @@ def twinned(blueprint: Blueprint, rng: random.Random, rules: Rules) -> Blueprint
     keys = list_keys(first[0].operation)
     for key in (rng.choice(keys) for _ in range(TWIN_TRIES)):
         fits = key != first[0].key and key[1:] == first[0].key[1:] and rules.start(OPERATIONS[first[0].operation], key)
-        second = _walk(first, key) if fits else None
-        after = second and _walk((join, *blueprint.tail), (first[-1].gold, second[-1].gold))
+        second = walk(key[:1], _steps(first)) if fits else None
+        after = second and walk((first[-1].gold, second[-1].gold), _steps((join, *blueprint.tail)))
         if second and after:
             return Blueprint("fan", (first, second), after[0], after[1:])
     return None
 
 
-def _walk(links: Sequence[Link], key: tuple[str, ...]) -> tuple[Link, ...] | None:
-    """The same operations, with the same parameters, begun at another key."""
-    found: list[Link] = []
-    for i, link in enumerate(links):
-        operation = OPERATIONS[link.operation]
-        if i:
-            key = (found[-1].gold, *link.key[operation.arity :])
-        if key not in operation.table:
-            return None
-        found.append(Link(link.operation, key))
-    return tuple(found)
+def _steps(links: Sequence[Link]) -> list[tuple[Operation, Key]]:
+    """Their operations and parameters, without the values."""
+    operations = [OPERATIONS[link.operation] for link in links]
+    return [(operation, link.key[operation.arity :]) for operation, link in zip(operations, links, strict=True)]
 
 
 Telling = tuple[str, list[str]]

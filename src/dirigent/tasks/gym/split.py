@@ -22,15 +22,15 @@ from dirigent.errors import ConfigError
 from dirigent.tasks.gym.compose import (
     Blueprint,
     Link,
-    Rules,
     Shape,
     draw_blueprint,
     draw_chain,
     keys_by_value,
     pick_by_skill,
     sketch_of,
+    walk,
 )
-from dirigent.tasks.gym.everyday import tell_everyday, twinned
+from dirigent.tasks.gym.everyday import everyday_or_not
 from dirigent.tasks.gym.frames import (
     DECOY_WORDS,
     DEV_WORDINGS,
@@ -296,7 +296,7 @@ def _draw_new(
         rules = SplitRules(split, _combination(rng, split, shape, depth))
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
         if everyday and rng.random() < everyday:
-            blueprint, told = _told_everyday(rng, blueprint, rules, _writer(rng, split))
+            blueprint, told = everyday_or_not(blueprint, rules, _writer(rng, split))
         else:
             told = tell(blueprint, _writer(rng, split))
         tags: dict[str, str] = {}
@@ -305,23 +305,6 @@ def _draw_new(
         if told.question not in seen and (split != "test" or told.new_wording):
             return blueprint, told, tags
     return None
-
-
-def _told_everyday(rng: random.Random, blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple[Blueprint, Told]:
-    """In everyday words; in others where there are none, or where somebody wrote the very same question by hand."""
-    if blueprint.join is not None:
-        blueprint = twinned(blueprint, rng, rules) or blueprint
-    told = tell_everyday(blueprint, rng)
-    if told is None or any(text in told.question.casefold() for text in _plain_by_hand()):
-        told = tell(blueprint, writer)
-    return blueprint, told
-
-
-@cache
-def _plain_by_hand() -> tuple[str, ...]:
-    from dirigent.tasks.gym.handwritten import handwritten_plain
-
-    return tuple(task.question.casefold().rstrip(".?") for task in handwritten_plain())
 
 
 def _combination(
@@ -393,20 +376,9 @@ def _swapped(rng: random.Random, depth: int) -> list[Blueprint]:
         else:
             value = rng.choice([v for v in keys_by_value(a.full_name) if _home(a, v) == "test"])
         parameters = {op.full_name: rng.choice([k[1:] for k in op.table if rules.parameter(op, k)]) for op in (a, b)}
-        chains = [_walk(value, order, parameters) for order in ((a, b), (b, a))]
+        chains = [walk((value,), [(op, parameters[op.full_name]) for op in order]) for order in ((a, b), (b, a))]
         if chains[0] and chains[1] and chains[0][-1].gold != chains[1][-1].gold:
             return [Blueprint("chain", ((*prefix, *chain),)) for chain in chains if chain]
-
-
-def _walk(value: str, order: Iterable[Operation], parameters: dict[str, Key]) -> tuple[Link, ...] | None:
-    links: list[Link] = []
-    for op in order:
-        key = (value, *parameters[op.full_name])
-        if key not in op.table:
-            return None
-        links.append(Link(op.full_name, key))
-        value = op.table[key]
-    return tuple(links)
 
 
 def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: dict[str, str]) -> Task:

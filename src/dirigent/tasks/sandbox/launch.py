@@ -33,8 +33,8 @@ Ended = Literal["exited", "timeout", "flooded"]
 Stream = int | None
 
 START_LIMIT_S = 10.0
-"""Putting up the walls takes some 20 ms, starting Python behind them some 50; a host so busy that either takes this
-long cannot grade."""
+"""Putting up the walls takes some 20 ms; a host so busy that it, or starting Python behind them, takes this long cannot
+grade."""
 
 
 NO_LANDLOCK = f"no landlock (the kernel has none, or one older than ABI {OLDEST_ABI})"
