@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 OTHERS := .venv-integrations
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test test-data check fix docs site lock clean system-deps integrations reasoning results torture torture-ci torture-sandbox
+.PHONY: all demo test test-bare test-data check fix docs site lock clean system-deps integrations reasoning results torture torture-ci torture-sandbox
 
 all: check test
 
@@ -19,6 +19,9 @@ demo: $(VENV)/.demo  ## answer a few questions with the local model, then yours
 
 test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --max-worker-restart 2 $(PYTEST)
+
+test-bare: $(VENV)/.dev  ## every test marked `system`, without the programs of `make system-deps`: it skips or passes; 3 minutes at most
+	@timeout 180 .ci/bare $(BIN)/python -m pytest -m system -q -n 2 --dist loadfile $(PYTEST)
 
 test-data: $(VENV)/.dev  ## tests that want question sets of others: DATA=FOLDER with questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz
 	@DATA=$(DATA) $(BIN)/python -m pytest -m datasets tests/datasets $(PYTEST)

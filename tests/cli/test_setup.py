@@ -11,6 +11,7 @@ import pytest
 from dirigent.config import load_config
 from dirigent.version import __version__
 from tests.cli.conftest import Run
+from tests.programs import need
 
 KEY = "not-a-real-key-0123456789"
 
@@ -149,6 +150,7 @@ class TestDoctor:
 
     @pytest.mark.system
     def test_where_code_can_be_graded_the_walls_of_the_sandbox_are_named(self, run: Run) -> None:
+        need("bwrap")
         (found,) = [check for check in run("doctor", "--json").object["checks"] if check["what"] == "sandbox"]
         assert found["ok"] is True
         assert found["found"].startswith("bubblewrap, seccomp, ")

@@ -9,11 +9,11 @@ They are marked `datasets` and left out of a plain run:
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.programs import need
 
 from dirigent.tasks.sandbox import Sandbox, open_untested
 
@@ -44,7 +44,6 @@ def data() -> Path:
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bwrap: make system-deps")
+    need("bwrap")
     async with open_untested() as opened:
         yield opened

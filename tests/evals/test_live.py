@@ -29,6 +29,7 @@ from dirigent.tasks.task import Task
 from dirigent.trace import Trace
 from dirigent.worker import Price
 from dirigent.workers.scripted import FromFunction
+from tests.programs import need
 from tests.published_rows import published
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
@@ -190,6 +191,7 @@ async def test_a_cap_on_the_whole_run_holds_and_says_so(stub: StubProvider, data
 async def test_code_is_graded_in_one_sandbox_for_the_whole_evaluation(
     stub: StubProvider, data: Path, tmp_path: Path
 ) -> None:
+    need("bwrap")
     wanted = recipe(stub, data, tasks=("humaneval",), planners=("single:strong", "single:weak"), limit=4)
     report = await carried_out(wanted, tmp_path / "r.json", resume=False, traces=False)
     assert report.planners["single:strong"].accuracy == 1.0
@@ -209,6 +211,7 @@ async def test_what_needs_missing_libraries_is_left_out_and_counted(tmp_path: Pa
 
 @pytest.mark.system
 async def test_a_question_whose_own_reference_fails_in_the_sandbox_is_left_out(tmp_path: Path) -> None:
+    need("bwrap")
     rows = [row for row, _ in published("bigcodebench", 2)]
     rows[1] = rows[1] | {"canonical_solution": "    return {}\n"}
     (tmp_path / "bigcodebench.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -6,7 +6,6 @@ import asyncio
 import html.parser
 import itertools
 import re
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from dirigent.evals.report import Facts, Report, as_json, make_report
 from dirigent.tasks import Task
 from dirigent.worker import Price
 from tests.evals.samples import outcome
+from tests.programs import need
 
 PAYLOADS = (
     "<script>document.title='owned'</script>",
@@ -230,9 +230,7 @@ def test_examples_are_where_planner_and_best_worker_differ_and_withheld_sets_sho
 
 @pytest.mark.system
 async def test_in_a_browser_no_payload_runs_and_the_plots_are_drawn(tmp_path: Path) -> None:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs chromium: make system-deps")
+    chromium = need("chromium")
     page = tmp_path / "r.html"
     await asyncio.to_thread(page.write_text, as_html(report_with("".join(PAYLOADS[:8]))), "utf-8")
     process = await asyncio.create_subprocess_exec(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from benchmarks.paper_table import as_page, counts_of, dry_run, stopped
 
 from dirigent.evals.costing import Estimate
 from dirigent.evals.recipe import EvalRecipe
+from tests.programs import need
 
 
 def test_the_estimate_counts_what_is_left_to_ask() -> None:
@@ -30,8 +29,7 @@ def test_the_page_says_where_the_recipe_stops_before_the_most_is_spent() -> None
 
 @pytest.mark.system
 async def test_every_cell_of_the_papers_table_is_filled_and_its_cost_estimated() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bwrap: make system-deps")
+    need("bwrap")
     found = await dry_run(rows=1, fit=1)
     assert found.figures["short"] == {}
     assert found.figures["whole"] is True

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-POSTGRESQL_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+POSTGRESQL_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if shutil.which("psql") else []
+"""Empty if `psql` is not in PATH. The server's own programs lie outside PATH, so `.ci/bare` can only hide `psql`."""
 
 
 class PostgreSQL:

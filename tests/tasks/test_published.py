@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import shutil
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.programs import need
 from tests.published_rows import PUBLISHED_ROWS, published
 from tests.tasks.stub_hub import written
 
@@ -28,8 +28,7 @@ CODE = ("humaneval", "mbpp", "bigcodebench", "bigcodebench_hard", "livecodebench
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bwrap: make system-deps")
+    need("bwrap")
     async with open_untested() as opened:
         yield opened
 

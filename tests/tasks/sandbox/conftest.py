@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.programs import need
 
 from dirigent.tasks.sandbox import Sandbox, open_untested
 
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
-    need_bubblewrap()
+    need("bwrap")
     async with open_untested() as opened:
         yield opened
-
-
-def need_bubblewrap() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bwrap: make system-deps")

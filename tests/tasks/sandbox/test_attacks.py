@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.programs import need
 
 from dirigent.tasks.sandbox import Profile, Ran, Sandbox, SandboxError, box, open_sandbox
 from dirigent.tasks.sandbox.attacks import ATTACKS, Attack
@@ -89,7 +90,7 @@ async def test_a_program_that_raises_says_so_on_stderr_and_in_its_code(sandbox: 
 
 
 async def test_opening_a_sandbox_attacks_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    _need()
+    need("bwrap")
     tried: list[str] = []
 
     async def note(sandbox: Sandbox) -> list[str]:
@@ -103,7 +104,7 @@ async def test_opening_a_sandbox_attacks_it_first(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_sandbox_that_an_attack_gets_through_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    _need()
+    need("bwrap")
 
     async def leaky(sandbox: Sandbox) -> list[str]:
         return ["become root"]
@@ -146,11 +147,6 @@ async def test_a_wall_that_cannot_be_put_up_is_an_error_and_no_wrong_answer(sand
         await broken.run("print(1)")
     with pytest.raises(SandboxError):
         await broken.judge("x = 1", tests="pass", names=())
-
-
-def _need() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bwrap: make system-deps")
 
 
 def _named(name: str) -> list[int]:

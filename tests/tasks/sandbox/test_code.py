@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tasks.sandbox.conftest import need_bubblewrap
+from tests.programs import need
 
 from dirigent.errors import GradeError
 from dirigent.tasks import Task
@@ -133,7 +133,7 @@ async def test_of_a_draft_and_a_program_that_prints_the_last_one_counts(sandbox:
 
 @pytest.mark.system
 async def test_each_part_of_the_tests_has_all_of_the_time() -> None:
-    need_bubblewrap()
+    need("bwrap")
     parts = ("assert f(1) == 1", "assert f(2) == 2")
     slow = "import time\ndef f(x):\n    time.sleep(2.2)\n    return x"
     async with open_untested(Profile(wall_s=4)) as box:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.tasks.sandbox.conftest import need_bubblewrap
+from tests.programs import need
 
 from dirigent.tasks.sandbox import Sandbox, SandboxError, open_sandbox, seccomp
 from dirigent.tasks.sandbox.attacks import ATTACKS, Attack, attacks_on
@@ -193,7 +193,7 @@ async def test_where_it_cannot_be_put_up_the_program_is_not_run(
 async def test_without_landlock_the_sandbox_opens_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    need_bubblewrap()
+    need("bwrap")
     monkeypatch.setattr(landlock, "usable_abi", lambda: 0)
     with caplog.at_level(logging.INFO, logger="dirigent.tasks.sandbox"):
         async with open_sandbox() as opened:
