@@ -166,21 +166,6 @@ def test_what_is_required_is_locked_with_all_that_it_needs(path: Path) -> None:
     assert all(re.fullmatch(r"[a-z0-9_.-]+==\S+", line) for line in locked)
 
 
-def test_the_reading_guide_names_what_is_there_and_leaves_no_module_of_the_top_out() -> None:
-    package = ROOT / "src" / "dirigent"
-    named = set(re.findall(r"`([\w./]+(?:\.py|/))`", (DOCS / "reading-guide.md").read_text(encoding="utf-8")))
-    known = {str(path.relative_to(package)) + "/" * path.is_dir() for path in package.rglob("*")}
-    files = {name.rpartition("/")[2] for name in known}
-    missing = {n for n in named if n not in known | files and f"tasks/{n}" not in known and not (ROOT / n).exists()}
-    assert not missing
-    top = {
-        path.name + "/" * path.is_dir()
-        for path in package.iterdir()
-        if path.name[0] not in "_." and path.suffix != ".toml"
-    }
-    assert {name for name in top if not any(n == name or n.startswith(name) for n in named)} <= {"py.typed"}
-
-
 def test_the_metrics_in_the_guide_are_those_of_the_server_and_none_is_left_out() -> None:
     source = (ROOT / "src" / "dirigent" / "serve" / "metrics.py").read_text(encoding="utf-8")
     told = re.findall(r"`(dirigent_\w+)`", (DOCS / "deploy.md").read_text(encoding="utf-8"))
