@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 OTHERS := .venv-integrations
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test test-bare test-data check fix docs site lock clean system-deps integrations reasoning results torture torture-ci torture-sandbox
+.PHONY: all demo test test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results torture torture-ci torture-sandbox
 
 all: check test
 
@@ -52,13 +52,18 @@ system-deps:  ## Debian packages that some tests want (root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		postgresql bubblewrap chromium chromium-driver nodejs
+	@# Some packages of nodejs bring npm with them and cannot be installed beside Debian's.
+	command -v npm > /dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends npm
 
 # ---- programs of others on our server: each framework in an environment of its own, since they disagree ----
 
 PROGRAMS := examples/integrations
 FRAMEWORKS := $(patsubst $(PROGRAMS)/requirements-%.txt,%,$(wildcard $(PROGRAMS)/requirements-*.txt))
 
-integrations: $(VENV)/.dev $(FRAMEWORKS:%=$(OTHERS)/%/.ready) $(OTHERS)/node/.ready  ## frameworks and coding clients, against a server
+integrations-plain: $(VENV)/.dev $(OTHERS)/plain/.ready  ## the two vendors' own clients, Python and JavaScript, against a server
+	@INTEGRATIONS=$(OTHERS) $(BIN)/python -m pytest -m "integrations or not integrations" tests/integrations/test_official_clients.py $(PYTEST)
+
+integrations: $(VENV)/.dev $(FRAMEWORKS:%=$(OTHERS)/%/.ready) $(OTHERS)/plain/.ready $(OTHERS)/node/.ready  ## frameworks and coding clients, against a server
 	@INTEGRATIONS=$(OTHERS) $(BIN)/python -m pytest -m integrations tests/integrations $(PYTEST)
 
 $(OTHERS)/%/.ready: $(PROGRAMS)/requirements-%.txt $(PROGRAMS)/locked/%.txt
@@ -72,9 +77,14 @@ $(OTHERS)/site/.ready: Makefile
 	@$(PYTHON) -m venv $(OTHERS)/site && $(OTHERS)/site/bin/python -m pip install --quiet --disable-pip-version-check \
 		mkdocs==1.6.1 mkdocs-material==9.8.1 && touch $@
 
+$(OTHERS)/plain/.ready: $(PROGRAMS)/plain/package.json $(PROGRAMS)/plain/package-lock.json
+	@mkdir -p $(OTHERS)/plain && echo '*' > $(OTHERS)/.gitignore
+	@echo "▸ integration      OpenAI's and Anthropic's JavaScript clients into $(OTHERS)/plain"
+	@cp $^ $(OTHERS)/plain/ && npm ci --prefix $(OTHERS)/plain --no-audit --no-fund --loglevel=error && touch $@
+
 $(OTHERS)/node/.ready: $(PROGRAMS)/package.json $(PROGRAMS)/package-lock.json
 	@mkdir -p $(OTHERS)/node && echo '*' > $(OTHERS)/.gitignore
-	@echo "▸ integration      OpenAI's JavaScript client, Codex and Claude Code into $(OTHERS)/node"
+	@echo "▸ integration      Codex and Claude Code into $(OTHERS)/node"
 	@cp $^ $(OTHERS)/node/ && npm ci --prefix $(OTHERS)/node --no-audit --no-fund --loglevel=error && touch $@
 
 reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reasoning-gym (250 MB)

@@ -147,7 +147,8 @@ def test_the_pages_of_the_site_are_all_in_its_index() -> None:
 
 
 def test_the_versions_that_the_page_of_integrations_tells_are_those_that_are_installed() -> None:
-    lines = [(EXAMPLES / "package.json").read_text().replace('": "', "==").replace('"', "")]
+    packages = [EXAMPLES / "package.json", EXAMPLES / "plain" / "package.json"]
+    lines = [path.read_text().replace('": "', "==").replace('"', "") for path in packages]
     lines += [path.read_text() for path in EXAMPLES.glob("requirements-*.txt")]
     pinned = dict(re.findall(r"^ *([@\w/-]+)(?:\[\w+])?==([\d.]+)", "\n".join(lines), re.MULTILINE))
     official = dict(re.findall(r"^(openai|anthropic)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))

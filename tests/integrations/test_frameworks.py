@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,3 @@ async def test_the_framework_runs_on_a_conducted_model(name: str, server: Runnin
     said = lines_of(await server.program(python, EXAMPLES / program, cwd=tmp_path, within_s=100))
     assert {label: said.get(label) for label in expected} == expected
     assert server.stub.calls[0].model == "planner", "no plan was written"
-
-
-async def test_the_javascript_client_works(server: Running, tmp_path: Path) -> None:
-    folder = ENVIRONMENTS / "node"
-    shutil.copy(EXAMPLES / "openai_node.mjs", folder)  # node looks for packages beside the program
-    said = lines_of(await server.program("node", folder / "openai_node.mjs", cwd=tmp_path))
-    assert said["chat"] == said["stream"] == said["responses"] == HELLO
-    assert said["tool"] == TOLD
-    assert said["structured"] == "Oslo"

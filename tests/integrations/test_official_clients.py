@@ -1,13 +1,17 @@
-"""The vendors' own Python clients work by changing their base URL: part of every test run."""
+"""The two vendors' own clients work with another base URL.
+
+The Python clients are part of every test run. The JavaScript clients want npm: `make integrations-plain` runs all.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integrations.conftest import EXAMPLES, HELLO, TOLD, Running, lines_of
+from tests.integrations.conftest import ENVIRONMENTS, EXAMPLES, HELLO, TOLD, Running, lines_of
 
 
 async def test_the_openai_client_chats_streams_calls_tools_and_parses(server: Running, tmp_path: Path) -> None:
@@ -34,6 +38,26 @@ async def test_the_anthropic_client_speaks_its_own_wire(server: Running, tmp_pat
     said = lines_of(await server.program(sys.executable, EXAMPLES / "anthropic_python.py", cwd=tmp_path))
     assert said["message"] == said["stream"] == HELLO
     assert said["tool"] == TOLD
+
+
+@pytest.mark.integrations
+async def test_the_javascript_client_of_openai_works(server: Running, tmp_path: Path) -> None:
+    said = lines_of(await server.program("node", beside_its_packages("openai_node.mjs"), cwd=tmp_path))
+    assert said["chat"] == said["stream"] == said["responses"] == HELLO
+    assert said["tool"] == TOLD
+    assert said["structured"] == "Oslo"
+
+
+@pytest.mark.integrations
+async def test_the_javascript_client_of_anthropic_works(server: Running, tmp_path: Path) -> None:
+    said = lines_of(await server.program("node", beside_its_packages("anthropic_node.mjs"), cwd=tmp_path))
+    assert said["message"] == said["stream"] == HELLO
+    assert said["tool"] == TOLD
+
+
+def beside_its_packages(program: str) -> Path:
+    """Copy a program into the folder of its packages: Node looks for them nowhere else."""
+    return Path(shutil.copy(EXAMPLES / program, ENVIRONMENTS / "plain"))
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
