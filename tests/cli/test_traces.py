@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import Connection, insert, update
 
@@ -14,6 +15,7 @@ from dirigent.store import Store
 from dirigent.store.moments import now, utc_text
 from dirigent.store.process import own_name
 from dirigent.store.tables import feedback, idempotency, run_states, traces
+from dirigent.trace import Trace
 from tests.cli.conftest import POOL, Run
 
 pytestmark = pytest.mark.usefixtures("pool_file")
@@ -95,7 +97,9 @@ def test_an_export_to_a_full_disk_is_an_error_that_names_the_file(run: Run, kept
 
 def test_export_writes_json_lines_to_stdout_or_a_file(run: Run, kept: str, own_place: Path) -> None:
     ran = run("traces", "export", "--format", "jsonl")
-    assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [kept]
+    (line,) = [json.loads(line) for line in ran.out.splitlines()]
+    assert (line["id"], line["feedback"]) == (kept, [])
+    assert msgspec.convert(line, Trace).id == kept, "still a trace for programs that read one"
     assert ran.err == "1 trace\n"
     assert run("traces", "export", "-o", "out.jsonl").out == ""
     assert json.loads((own_place / "out.jsonl").read_text())["answer"] == "it is four"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +39,26 @@ async def test_feedback_is_given_once(server: Server) -> None:
     again = await give(server, trace_id=id, thumb="down")
     assert (again.status, again.error["code"]) == (409, "feedback_given")
     assert [kept.score for kept in await feedback_of(server.service.store, id)] == [1.0]
+
+
+async def test_feedback_leaves_with_the_trace_by_the_command_that_exports(server: Server, tmp_path: Path) -> None:
+    judged, other = [(await server.chat()).object["dirigent"]["trace_id"] for _ in range(2)]
+    assert (await give(server, trace_id=judged, score=0.25, comment="too long")).status == 200
+    config = tmp_path / "dirigent.toml"
+    config.write_text(f'[store]\nurl = "{tmp_path / "serve.db"}"\n')
+    exporting = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dirigent", "traces", "export", "--config", config),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, said = await exporting.communicate()
+    assert exporting.returncode == 0, said.decode()
+    lines = {line["id"]: line for line in map(json.loads, out.splitlines())}
+    (verdict,) = lines[judged]["feedback"]
+    assert (verdict["key_id"], verdict["score"], verdict["comment"]) == ("local", 0.25, "too long")
+    assert verdict["created_at"] >= lines[judged]["created_at"]
+    assert lines[other]["feedback"] == []
+    assert lines[other]["answer"] == "alpha says hello there"
 
 
 async def test_another_keys_run_does_not_exist_not_even_for_an_admin(start: Start) -> None:

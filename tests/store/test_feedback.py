@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 
 from dirigent.limits import Quote
-from dirigent.store import Store
-from dirigent.store.feedback import Verdict, add_feedback, feedback_of
+from dirigent.store import PAGE, Store
+from dirigent.store.feedback import Verdict, add_feedback, export, feedback_of
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
 from dirigent.store.owners import run_keys
@@ -33,6 +33,18 @@ async def test_of_many_verdicts_at_once_one_is_kept(url: str) -> None:
         outcomes = await asyncio.gather(*(add_feedback(store, Verdict("run", "a", i / 10)) for i in range(10)))
         assert sorted(outcomes) == ["again"] * 9 + ["kept"]
         assert len(await feedback_of(store, "run")) == 1
+
+
+async def test_an_export_has_every_run_once_with_all_verdicts_on_it(url: str) -> None:
+    count = 2 * PAGE + 1
+    async with Store.open(url) as store:
+        await asyncio.gather(*(store.save(a_trace(f"run-{i}"), key_id="a") for i in range(count)))
+        await pay(store, B, "run-7")
+        for run, key in (("run-7", "a"), ("run-7", "b"), (f"run-{count - 1}", "a")):
+            assert await add_feedback(store, Verdict(run, key, 0.5)) == "kept"
+        exported = [(trace.id, [verdict.key_id for verdict in verdicts]) async for trace, verdicts in export(store)]
+        assert len(exported) == len(dict(exported)) == count
+        assert {run: keys for run, keys in exported if keys} == {"run-7": ["a", "b"], f"run-{count - 1}": ["a"]}
 
 
 async def test_only_on_a_run_of_ones_own(url: str) -> None:

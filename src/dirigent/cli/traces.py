@@ -113,7 +113,7 @@ def export(
     config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same: JSON lines are its only form.")] = False,
 ) -> None:
-    """Write whole traces as JSON lines, the oldest first.
+    """Write whole traces as JSON lines, the oldest first, each with the feedback on it.
 
     Example:  dirigent traces export --format jsonl > traces.jsonl
     """
@@ -121,12 +121,14 @@ def export(
     async def work() -> None:
         import msgspec
 
+        from dirigent.store import feedback
+
         count = 0
         wanted = _status(status)
         async with configured_store(config) as store:
             with opened_for_writing(output) as file:  # which empties it: only once nothing else can be wrong
-                async for trace in store.export(status=wanted, search=search):
-                    file.write(msgspec.json.encode(trace) + b"\n")
+                async for trace, verdicts in feedback.export(store, status=wanted, search=search):
+                    file.write(msgspec.json.encode(msgspec.to_builtins(trace) | {"feedback": verdicts}) + b"\n")
                     count += 1
                 file.flush()
         say("1 trace" if count == 1 else f"{count} traces")

@@ -1,20 +1,24 @@
 """Feedback: what the caller of a run thought of it. One verdict a run and key, and only on a run of one's own.
 
-Kept apart from the trace, which is never rewritten. Nothing learns from it by itself: it leaves by export alone.
+Kept apart from the trace, which is never rewritten. Nothing learns from it by itself: it leaves by export alone, beside
+the trace that it is about.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection, select
 
-from dirigent.store import Store
+from dirigent.store import PAGE, Store
 from dirigent.store.engine import insert_if_new
 from dirigent.store.moments import now, utc_text
 from dirigent.store.owners import keys_of
 from dirigent.store.tables import feedback
+from dirigent.trace import RunStatus, Trace
 from dirigent.workers.secret import redact
 
 
@@ -38,9 +42,33 @@ async def add_feedback(store: Store, verdict: Verdict) -> Literal["kept", "again
 
 async def feedback_of(store: Store, run_id: str) -> list[Verdict]:
     """Every verdict on a run."""
+    return await store.read(partial(_verdicts, run_ids=[run_id]))
+
+
+async def export(
+    store: Store, *, status: RunStatus | None = None, search: str = ""
+) -> AsyncIterator[tuple[Trace, list[Verdict]]]:
+    """Whole runs, the oldest first, each with the verdicts on it; one page is in memory at a time."""
+    page: list[Trace] = []
+    async for trace in store.export(status=status, search=search):
+        page.append(trace)
+        if len(page) == PAGE:
+            for judged in await _judged(store, page):
+                yield judged
+            page = []
+    for judged in await _judged(store, page):
+        yield judged
+
+
+async def _judged(store: Store, page: Sequence[Trace]) -> list[tuple[Trace, list[Verdict]]]:
+    verdicts = await store.read(partial(_verdicts, run_ids=[trace.id for trace in page]))
+    return [(trace, [verdict for verdict in verdicts if verdict.run_id == trace.id]) for trace in page]
+
+
+def _verdicts(connection: Connection, *, run_ids: Sequence[str]) -> list[Verdict]:
     columns = [feedback.c[name] for name in Verdict.__struct_fields__]
-    query = select(*columns).where(feedback.c.run_id == run_id).order_by(feedback.c.key_id)
-    return await store.read(lambda connection: [Verdict(*row) for row in connection.execute(query)])
+    query = select(*columns).where(feedback.c.run_id.in_(run_ids)).order_by(feedback.c.run_id, feedback.c.key_id)
+    return [Verdict(*row) for row in connection.execute(query)]
 
 
 def _add(connection: Connection, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
