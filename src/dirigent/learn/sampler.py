@@ -1,0 +1,112 @@
+"""Sample completions: a group of rows for each prompt, all rows of all prompts at the same time.
+
+`BatchedSampler` is for a small model on one GPU (or, in tests, on a CPU). Other samplers, such as one over an
+inference server, implement the same protocol.
+"""
+
+# ruff: noqa: N803, N806
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from dirigent.learn.decoder import Decoder
+
+
+class Sampler(Protocol):
+    def sample(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], *, group: int, seed: int
+    ) -> list[list[list[int]]]:
+        """`group` sampled completions for each prompt, as token ids with the end token where a row wrote it."""
+        ...
+
+    def greedy(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The likeliest completion of each prompt, token by token."""
+        ...
+
+
+class BatchedSampler:
+    """Samples with a cache of fixed size, and drops no row before the longest has ended: plans are short."""
+
+    def __init__(self, *, end: int, max_tokens: int, temperature: float = 1.0, rows: int = 2048) -> None:
+        self.end = end
+        self.max_tokens = max_tokens
+        self.temperature = temperature
+        self.rows = rows
+        """Rows that are sampled at the same time; more wait for the next batch."""
+
+    @torch.no_grad()
+    def sample(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], *, group: int, seed: int
+    ) -> list[list[list[int]]]:
+        generator = torch.Generator(decoder.device).manual_seed(seed)
+        return self._batches(decoder, prompts, group, generator)
+
+    @torch.no_grad()
+    def greedy(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [rows[0] for rows in self._batches(decoder, prompts, 1, None)]
+
+    def _batches(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], group: int, generator: torch.Generator | None
+    ) -> list[list[list[int]]]:
+        at_once = max(1, self.rows // group)
+        # Prompts of like length share a batch, so that little is padded; the order of the answer is the caller's.
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        found: dict[int, list[list[int]]] = {}
+        for at in range(0, len(order), at_once):
+            places = order[at : at + at_once]
+            completions = self._complete(decoder, [prompts[i] for i in places], group, generator)
+            found.update(zip(places, completions, strict=True))
+        return [found[i] for i in range(len(prompts))]
+
+    def _complete(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], group: int, generator: torch.Generator | None
+    ) -> list[list[list[int]]]:
+        shape = decoder.shape
+        read = decoder.read(prompts)
+        rows = len(prompts) * group
+        own = [
+            (
+                torch.zeros(
+                    rows,
+                    shape.key_heads,
+                    self.max_tokens,
+                    shape.head_size,
+                    dtype=decoder.dtype,
+                    device=decoder.device,
+                ),
+                torch.zeros(
+                    rows,
+                    shape.key_heads,
+                    self.max_tokens,
+                    shape.head_size,
+                    dtype=decoder.dtype,
+                    device=decoder.device,
+                ),
+            )
+            for _ in range(shape.layers)
+        ]
+        tokens_BC = torch.full((rows, self.max_tokens), self.end, device=decoder.device)
+        running = torch.ones(rows, dtype=torch.bool, device=decoder.device)
+        hidden = read.last_PM.repeat_interleave(group, 0)
+        for column in range(self.max_tokens):
+            token = torch.where(running, self._choose(decoder.logits(hidden), generator), self.end)
+            tokens_BC[:, column] = token
+            running = running & (token != self.end)
+            if column + 1 == self.max_tokens or (column % 8 == 7 and not bool(running.any())):
+                break
+            hidden = decoder.extend(read, token[:, None], own, column)[:, 0]
+        rows_of_tokens = [self._until_end(row) for row in tokens_BC.tolist()]
+        return [rows_of_tokens[i : i + group] for i in range(0, rows, group)]
+
+    def _choose(self, logits_BV: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+        if generator is None:
+            return logits_BV.argmax(-1)
+        chances = (logits_BV / self.temperature).softmax(-1)
+        return chances.multinomial(1, generator=generator)[:, 0]
+
+    def _until_end(self, row: list[int]) -> list[int]:
+        return row[: row.index(self.end) + 1] if self.end in row else row
