@@ -17,7 +17,9 @@ from dirigent.learn.sampler import BatchedSampler
 from dirigent.messages import Message
 from tests.learn.tiny_base import CHARACTERS, tiny_base
 
-SMALL = GrpoSettings(steps=6, questions=3, rollouts=4, learning_rate=2e-2, measure_every=3, save_every=2, rows_at_once=8)
+SMALL = GrpoSettings(
+    steps=6, questions=3, rollouts=4, learning_rate=2e-2, measure_every=3, save_every=2, rows_at_once=8
+)
 
 
 class WantsLetter:

@@ -57,7 +57,9 @@ class Base:
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.cpu().contiguous() for name, tensor in self.weights.items()}, folder / "base.safetensors")
+        save_file(
+            {name: tensor.cpu().contiguous() for name, tensor in self.weights.items()}, folder / "base.safetensors"
+        )
         self.tokenizer.save_pretrained(folder)
         (folder / "shape.json").write_bytes(msgspec.json.encode({"name": self.name, "shape": self.shape}))
 

@@ -58,7 +58,9 @@ class Task(Protocol):
 
     def draw(self, count: int, *, step: int, rng: random.Random) -> list[Asked]: ...
 
-    async def score(self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int) -> list[list[Rollout]]:
+    async def score(
+        self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int
+    ) -> list[list[Rollout]]:
         """The worth of every plan. Plans may be carried out or valued on recorded answers."""
         ...
 
@@ -119,11 +121,6 @@ def train(
     before = progress.seconds
     reference = Decoder(base.weights, base.shape, start.copy()) if settings.beta else None
 
-    def write(asked: Sequence[Asked]) -> list[str]:
-        with torch.no_grad():
-            decoder = Decoder(base.weights, base.shape, policy)
-        return [base.text(ids) for ids in sampler.greedy(decoder, [base.prompt_ids(one.prompt) for one in asked])]
-
     while progress.step < settings.steps and time.monotonic() - begun < stop_after_s:
         step = progress.step
         clock = _Clock()
@@ -151,7 +148,7 @@ def train(
         facts |= _means(rollouts_PG) | clock.laps | {"step": step, "taught": len(taught) / len(asked)}
         facts["distinct"] = sum(len(set(plans)) for plans in plans_PG) / sum(len(plans) for plans in plans_PG)
         if progress.step % settings.measure_every == 0 or progress.step == settings.steps:
-            facts |= {f"dev/{name}": value for name, value in task.measure(write).items()}
+            facts |= {f"dev/{name}": value for name, value in task.measure(greedy_plans(base, policy, sampler)).items()}
         with (folder / "metrics.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(facts) + b"\n")
         observe(facts)
@@ -159,6 +156,17 @@ def train(
             _save(folder, policy, optimiser, progress, base, settings)
     _save(folder, policy, optimiser, progress, base, settings)
     return policy.copy()
+
+
+def greedy_plans(base: Base, policy: Adapter, sampler: Sampler) -> Callable[[Sequence[Asked]], list[str]]:
+    """A function that writes the policy's likeliest plan for each question."""
+
+    def write(asked: Sequence[Asked]) -> list[str]:
+        with torch.no_grad():
+            decoder = Decoder(base.weights, base.shape, policy)
+        return [base.text(ids) for ids in sampler.greedy(decoder, [base.prompt_ids(one.prompt) for one in asked])]
+
+    return write
 
 
 def advantages(rewards_G: Sequence[float | None]) -> list[float]:
@@ -223,9 +231,7 @@ def _update(
         if reference is not None:
             with torch.no_grad():
                 start_N = logprobs(reference, [prompts[p] for p in places], rows)
-        loss = policy_loss(
-            logprobs_N, advantages_N.to(logprobs_N.device), start_N, beta=settings.beta, tokens=total
-        )
+        loss = policy_loss(logprobs_N, advantages_N.to(logprobs_N.device), start_N, beta=settings.beta, tokens=total)
         loss.backward()
         loss_sum += float(loss.detach())
         surprise_sum -= float(logprobs_N.detach().sum())

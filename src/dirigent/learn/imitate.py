@@ -40,9 +40,7 @@ def imitate(
     observe: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Adapter:
     """A fresh adapter, fitted to the lessons that `draw` gives for each step."""
-    adapter = Adapter.fresh(
-        base.weights, base.shape, rank=settings.rank, alpha=settings.alpha, seed=settings.seed
-    )
+    adapter = Adapter.fresh(base.weights, base.shape, rank=settings.rank, alpha=settings.alpha, seed=settings.seed)
     for parameter in adapter.parameters():
         parameter.requires_grad_()
     optimiser = torch.optim.AdamW(list(adapter.parameters()), lr=settings.learning_rate, weight_decay=0.0)

@@ -9,6 +9,7 @@ again with the same `--out`, it goes on from its last checkpoint; `--seconds` en
 from __future__ import annotations
 
 import argparse
+import gzip
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import msgspec
 
 from dirigent.learn.base import Base
 from dirigent.learn.decoder import Adapter
-from dirigent.learn.grpo import GrpoSettings, train
+from dirigent.learn.grpo import GrpoSettings, greedy_plans, train
 from dirigent.learn.imitate import ImitationSettings, imitate
 from dirigent.learn.sampler import BatchedSampler
 from dirigent.learn.table_plans import PRICES, RecordedQuestions, TableTask, TableTaskSettings
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, help="in place of the recipe's")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one setting")
+    parser.add_argument("--outcomes", default="dev", choices=("dev", "test"), help="questions whose plans are written")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end early, to be resumed")
     options = parser.parse_args(arguments)
     recipe = opened(options.recipe, seed=options.seed, changes=options.set)
@@ -55,9 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.monotonic()
 
     def show(facts: Mapping[str, float]) -> None:
-        print(f"{recipe.name} {recipe.grpo.seed} {time.monotonic() - began:4.0f} s {line(facts)}", file=sys.stderr, flush=True)
+        print(
+            f"{recipe.name} {recipe.grpo.seed} {time.monotonic() - began:4.0f} s {line(facts)}",
+            file=sys.stderr,
+            flush=True,
+        )
 
-    train(base, start, task, sampler, recipe.grpo, options.out, observe=show, stop_after_s=options.seconds)
+    policy = train(base, start, task, sampler, recipe.grpo, options.out, observe=show, stop_after_s=options.seconds)
+    outcomes = task.outcomes(greedy_plans(base, policy, sampler), recorded.places(options.outcomes))
+    with gzip.open(options.out / f"{options.outcomes}.jsonl.gz", "wb") as file:
+        file.writelines(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes)
 
 
 def opened(file: Path, *, seed: int | None, changes: Sequence[str]) -> RealRecipe:

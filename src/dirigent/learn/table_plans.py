@@ -15,7 +15,7 @@ two of `direct`, four of `think`, four of `code`.
 Subtasks are constant words here, because a recorded answer cannot depend on them.
 """
 
-# ruff: noqa: N803, N806
+# ruff: noqa: N803
 
 from __future__ import annotations
 
@@ -156,11 +156,13 @@ class PlanValues:
             self._moves[role] = move.to(device)
             self._next[role] = weight.to(device)
 
-    def of(self, questions: Sequence[int], plans: Sequence[TablePlan]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def of(
+        self, questions: Sequence[int], plans: Sequence[TablePlan]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(right, cost, calls) of each plan for its question, as means over all ways to deal samples to steps."""
         recorded = self.recorded
         device = recorded.cost.device
-        at = torch.tensor(list(questions), device=device)
+        at = torch.tensor(list(questions), device=device, dtype=torch.long)
         rows = len(plans)
         chance = torch.zeros(rows, SETS, device=device)
         chance[:, 0] = 1.0
@@ -291,7 +293,8 @@ class TableTask:
     def draw(self, count: int, *, step: int, rng: random.Random) -> list[Asked]:
         families = rng.choices(list(FAMILIES), [self.settings.family_weights[f] for f in FAMILIES], k=count)
         return [
-            self.asked(rng.choice(self._train[f]), price=rng.choice(list(PRICES)), pool=self._pool(rng)) for f in families
+            self.asked(rng.choice(self._train[f]), price=rng.choice(list(PRICES)), pool=self._pool(rng))
+            for f in families
         ]
 
     def lessons(self, count: int, rng: random.Random) -> list[Lesson]:
@@ -315,9 +318,13 @@ class TableTask:
         row = Row(question, seats, price, len(self.base.prompt_ids(prompt)))
         return Asked(recorded.ids[question], prompt, row)
 
-    async def score(self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int) -> list[list[Rollout]]:
+    async def score(
+        self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int
+    ) -> list[list[Rollout]]:
         scale = self._price_scale(step)
-        found = iter(self.valued([(one.extra, text) for one, group in zip(asked, plans_PG, strict=True) for text in group]))
+        found = iter(
+            self.valued([(one.extra, text) for one, group in zip(asked, plans_PG, strict=True) for text in group])
+        )
         rng = random.Random(step)
         groups = []
         for one, group in zip(asked, plans_PG, strict=True):
@@ -363,6 +370,16 @@ class TableTask:
         facts["train_utility"] = self.front(write, some)["utility"]
         return facts
 
+    def outcomes(self, write: Callable[[Sequence[Asked]], list[str]], questions: Sequence[int]) -> list[dict[str, Any]]:
+        """Every question at every price: the greedy plan and what it is worth."""
+        asked = [self.asked(q, price=price) for price in PRICES for q in questions]
+        plans = write(asked)
+        found = self.valued([(one.extra, text) for one, text in zip(asked, plans, strict=True)])
+        return [
+            {"id": one.id, "price": one.extra.price, "plan": text, **facts}
+            for one, text, facts in zip(asked, plans, found, strict=True)
+        ]
+
     def front(self, write: Callable[[Sequence[Asked]], list[str]], questions: Sequence[int]) -> dict[str, float]:
         facts: dict[str, float] = {}
         utilities = []
@@ -389,7 +406,9 @@ class TableTask:
         everybody = roles + free
         rng.shuffle(everybody)
         if rng.random() < self.settings.neutral_names:
-            return tuple(Seat(name, role) for name, role in zip(rng.sample(NEUTRAL, len(everybody)), everybody, strict=True))
+            return tuple(
+                Seat(name, role) for name, role in zip(rng.sample(NEUTRAL, len(everybody)), everybody, strict=True)
+            )
         return tuple(Seat(NAMES.get(role, role), role) for role in everybody)
 
     def _measured(self, but_fold: int) -> dict[str, str]:
