@@ -162,6 +162,8 @@ class PlanValues:
         """(right, cost, calls) of each plan for its question, as means over all ways to deal samples to steps."""
         recorded = self.recorded
         device = recorded.cost.device
+        if not plans:
+            return (torch.zeros(0), torch.zeros(0), torch.zeros(0))
         at = torch.tensor(list(questions), device=device, dtype=torch.long)
         rows = len(plans)
         chance = torch.zeros(rows, SETS, device=device)
