@@ -30,7 +30,7 @@ class RealRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     about: str = ""
-    max_plan_tokens: int = 128
+    max_plan_tokens: int = 100
     warm_start: ImitationSettings = ImitationSettings()
     grpo: GrpoSettings = GrpoSettings()
     task: TableTaskSettings = TableTaskSettings()

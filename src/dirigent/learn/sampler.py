@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from dirigent.learn.decoder import Decoder
+from dirigent.learn.decoder import Decoder, Read
 
 
 class Sampler(Protocol):
@@ -31,7 +31,7 @@ class Sampler(Protocol):
 class BatchedSampler:
     """Samples with a cache of fixed size, and drops no row before the longest has ended: plans are short."""
 
-    def __init__(self, *, end: int, max_tokens: int, temperature: float = 1.0, rows: int = 2048) -> None:
+    def __init__(self, *, end: int, max_tokens: int, temperature: float = 1.0, rows: int = 1024) -> None:
         self.end = end
         self.max_tokens = max_tokens
         self.temperature = temperature
@@ -65,40 +65,19 @@ class BatchedSampler:
     def _complete(
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], group: int, generator: torch.Generator | None
     ) -> list[list[list[int]]]:
-        shape = decoder.shape
         read = decoder.read(prompts)
         rows = len(prompts) * group
-        own = [
-            (
-                torch.zeros(
-                    rows,
-                    shape.key_heads,
-                    self.max_tokens,
-                    shape.head_size,
-                    dtype=decoder.dtype,
-                    device=decoder.device,
-                ),
-                torch.zeros(
-                    rows,
-                    shape.key_heads,
-                    self.max_tokens,
-                    shape.head_size,
-                    dtype=decoder.dtype,
-                    device=decoder.device,
-                ),
-            )
-            for _ in range(shape.layers)
-        ]
-        tokens_BC = torch.full((rows, self.max_tokens), self.end, device=decoder.device)
         running = torch.ones(rows, dtype=torch.bool, device=decoder.device)
+        tokens_BC = torch.full((rows, self.max_tokens), self.end, device=decoder.device)
         hidden = read.last_PM.repeat_interleave(group, 0)
+        following = _Following(decoder, read, rows, self.max_tokens)
         for column in range(self.max_tokens):
             token = torch.where(running, self._choose(decoder.logits(hidden), generator), self.end)
             tokens_BC[:, column] = token
             running = running & (token != self.end)
             if column + 1 == self.max_tokens or (column % 8 == 7 and not bool(running.any())):
                 break
-            hidden = decoder.extend(read, token[:, None], own, column)[:, 0]
+            hidden = following.hidden(token, column)
         rows_of_tokens = [self._until_end(row) for row in tokens_BC.tolist()]
         return [rows_of_tokens[i : i + group] for i in range(0, rows, group)]
 
@@ -110,3 +89,40 @@ class BatchedSampler:
 
     def _until_end(self, row: list[int]) -> list[int]:
         return row[: row.index(self.end) + 1] if self.end in row else row
+
+
+class _Following:
+    """Reads one more token a row. On a GPU the second time is captured and then replayed: a small model spends most of
+    a token on starting kernels."""
+
+    def __init__(self, decoder: Decoder, read: Read, rows: int, width: int) -> None:
+        shape = decoder.shape
+        size = (rows, shape.key_heads, width, shape.head_size)
+        self._own = [
+            (
+                torch.zeros(size, dtype=decoder.dtype, device=decoder.device),
+                torch.zeros(size, dtype=decoder.dtype, device=decoder.device),
+            )
+            for _ in range(shape.layers)
+        ]
+        self._decoder = decoder
+        self._read = read
+        self._token_B1 = torch.zeros(rows, 1, dtype=torch.long, device=decoder.device)
+        self._column = torch.zeros(1, dtype=torch.long, device=decoder.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._hidden = torch.empty(0)
+
+    def hidden(self, token_B: torch.Tensor, column: int) -> torch.Tensor:
+        self._token_B1.copy_(token_B[:, None])
+        self._column.fill_(column)
+        if column and self._graph is None and self._decoder.device.type == "cuda":
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._hidden = self._extended()
+        if self._graph is None:
+            return self._extended()
+        self._graph.replay()
+        return self._hidden
+
+    def _extended(self) -> torch.Tensor:
+        return self._decoder.extend(self._read, self._token_B1, self._column, self._own)[:, 0]
