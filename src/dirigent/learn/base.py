@@ -6,6 +6,7 @@ a minute for a billion parameters, so `save` keeps the result and `load` reads i
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ class Base:
         self.tokenizer = tokenizer
         end = tokenizer.convert_tokens_to_ids(END_OF_TURN) if END_OF_TURN in tokenizer.get_vocab() else None
         self.end: int = tokenizer.eos_token_id if end is None else end
+        self._ids = functools.lru_cache(maxsize=16_384)(self._encoded)
 
     @property
     def parameters(self) -> int:
@@ -42,9 +44,10 @@ class Base:
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation as the model reads it, up to where its reply begins."""
         turns = [{"role": message.role, "content": message.text} for message in messages]
-        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return list(self._ids(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)))
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def reply_ids(self, text: str) -> list[int]:
         """A whole reply, with the token that ends its turn."""

@@ -75,15 +75,15 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Questions drawn for a step."""
     rollouts: int = 16
     """Plans written for each question."""
-    learning_rate: float = 4e-4
+    learning_rate: float = 2e-4
     warmup: float = 0.02
     """Share of the steps in which the rate rises; then it falls along a cosine to a tenth."""
-    beta: float = 0.005
+    beta: float = 0.01
     """Weight of the distance from the start, per token."""
     clip_norm: float = 1.0
-    rows_at_once: int = 256
+    rows_at_once: int = 128
     """Rows of one backward pass: what the memory holds."""
-    measure_every: int = 25
+    measure_every: int = 50
     save_every: int = 25
     seed: int = 1
 

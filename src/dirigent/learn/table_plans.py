@@ -262,13 +262,11 @@ def random_plan(pool: Sequence[Seat], rng: random.Random) -> TablePlan:
 
 class TableTaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invalid: float = -0.1
-    price_from: float = 0.05
-    """Share of the steps after which the price begins to count."""
-    price_whole: float = 0.4
+    price_whole: float = 0.1
     """Share of the steps after which it counts in full."""
-    neutral_names: float = 0.3
+    neutral_names: float = 0.15
     """Share of the questions whose workers have names that say nothing."""
-    smaller_pools: float = 0.4
+    smaller_pools: float = 0.25
     """Share of the questions with a part of the pool only."""
     family_weights: dict[str, float] = msgspec.field(
         default_factory=lambda: {"gsm8k": 0.3, "math": 0.3, "bbh": 0.2, "crux": 0.2}
@@ -315,7 +313,8 @@ class TableTask:
         if len(text) > MAX_QUESTION_CHARS:
             half = MAX_QUESTION_CHARS // 2
             text = f"{text[:half]} […] {text[-half:]}"
-        user = f"Workers:\n{shown}\nPrice: {price}\nQuestion:\n{text}"
+        # Workers first, so that their part can be cached; the price last, where a small model looks first.
+        user = f"Workers:\n{shown}\nQuestion:\n{text}\nPrice: {price}"
         prompt = (Message("system", SYSTEM), Message("user", user))
         row = Row(question, seats, price, len(self.base.prompt_ids(prompt)))
         return Asked(recorded.ids[question], prompt, row)
@@ -368,7 +367,7 @@ class TableTask:
         """Greedy plans for every development question at every price, and for as many training questions."""
         development = self.recorded.places("dev")
         facts = self.front(write, development)
-        some = random.Random(0).sample(self.recorded.places("train"), min(len(development), 400))
+        some = random.Random(0).sample(self.recorded.places("train"), min(len(development), 150))
         facts["train_utility"] = self.front(write, some)["utility"]
         return facts
 
@@ -429,9 +428,7 @@ class TableTask:
         return cards
 
     def _price_scale(self, step: int) -> float:
-        share = step / max(1, self.settings.steps)
-        low, high = self.settings.price_from, self.settings.price_whole
-        return min(1.0, max(0.0, (share - low) / (high - low)))
+        return min(1.0, step / max(1.0, self.settings.price_whole * self.settings.steps))
 
     def _length(self, text: str) -> int:
         if text not in self._lengths:
