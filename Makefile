@@ -88,22 +88,22 @@ $(OTHERS)/node/.ready: $(PROGRAMS)/package.json $(PROGRAMS)/package-lock.json
 	@cp $^ $(OTHERS)/node/ && npm ci --prefix $(OTHERS)/node --no-audit --no-fund --loglevel=error && touch $@
 
 reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reasoning-gym (250 MB)
-	@$(BIN)/python benchmarks/reasoning.py
+	@$(BIN)/python gym/benchmarks/reasoning.py
 
 results: $(VENV)/.dev  ## docs/results anew: the gym, by table and by the shipped specialists, the paper's dry run, with DATA=FOLDER the recorded models, the specialists; last what the conductor must show (three hours on two cores)
 	@# One that is cut goes on where it was, as long as neither the source nor the settings have changed.
-	@$(BIN)/python benchmarks/gym.py --language --resume --keep reports/gym-results.jsonl
+	@$(BIN)/python gym/benchmarks/gym.py --language --resume --keep reports/gym-results.jsonl
 	@$(BIN)/dirigent eval --tasks gym --planners conductor,right,best,oracle --workers local --limit 400 --calibration 60 --out docs/results/gym-local.json > /dev/null
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
 	@# A CPU takes about 40 minutes for it; a matrix that is cut goes on where it was.
-	@$(BIN)/python benchmarks/specialists.py --a-skill 10 > /dev/null
+	@$(BIN)/python gym/benchmarks/specialists.py --a-skill 10 > /dev/null
 	@# A quarter of an hour more; it too goes on where it was cut.
-	@$(BIN)/python benchmarks/elsewhere.py > /dev/null
+	@$(BIN)/python gym/benchmarks/elsewhere.py > /dev/null
 	@# Last, about half an hour: the gym's outcomes of these same 400 questions are taken over, and only the controls are
 	@# planned. One that is cut goes on where it was: call this line again, not all of them.
-	@$(BIN)/python benchmarks/must.py --n 400 --record reports/gym-results.jsonl > /dev/null
+	@$(BIN)/python gym/benchmarks/must.py --n 400 --record reports/gym-results.jsonl > /dev/null
 
 torture: $(VENV)/.dev  ## every row of the goal sheet at its full count: hours; ROWS="L1 F9" for some, RATE=60 for a slower machine
 	@$(BIN)/python -m tests.torture $(ROWS) --full $(if $(RATE),--rate $(RATE))

@@ -19,9 +19,9 @@ import time
 
 from dirigent.conduct import Conductor
 from dirigent.messages import Request
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Fixed
-from dirigent.pool import Pool
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 
 

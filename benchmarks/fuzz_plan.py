@@ -21,7 +21,7 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
-from dirigent.plan import (
+from dirigent.plan.plan import (
     MAX_SUBTASK_BYTES,
     MAX_TEXT_BYTES,
     Dialect,

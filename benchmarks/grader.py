@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dirigent.sandbox import Sandbox, open_sandbox
 from dirigent.tasks.code import CodeProblem, grade_code, problem_of
-from dirigent.tasks.sandbox import Sandbox, open_sandbox
 
 WRAP = "\n\ndef _wrapped(f):\n    return lambda *a, **k: ('wrong', f(*a, **k))\n{name} = _wrapped({name})\n"
 

@@ -33,12 +33,13 @@ from tests.published_rows import published  # noqa: E402
 from tests.stub_provider import StubProvider  # noqa: E402
 from tests.stub_wires import StubCall  # noqa: E402
 
-from dirigent.build import card  # noqa: E402
 from dirigent.cli.evaluating import limits_of  # noqa: E402
-from dirigent.config import Loaded, WorkerConfig, load_config  # noqa: E402
-from dirigent.evals.commit import source_commit  # noqa: E402
+from dirigent.config.build import card  # noqa: E402
+from dirigent.config.file import Loaded, WorkerConfig, load_config  # noqa: E402
+from dirigent.config.runtime import open_runtime  # noqa: E402
 from dirigent.evals.costing import Estimate, estimate_by_planner  # noqa: E402
 from dirigent.evals.evaluate import Evaluated  # noqa: E402
+from dirigent.evals.git_info import source_commit  # noqa: E402
 from dirigent.evals.live import evaluate_live  # noqa: E402
 from dirigent.evals.live_pool import live_pool  # noqa: E402
 from dirigent.evals.outcome import Outcome  # noqa: E402
@@ -46,10 +47,9 @@ from dirigent.evals.questions import gather, grading, held_out  # noqa: E402
 from dirigent.evals.recipe import EvalRecipe, load_recipe  # noqa: E402
 from dirigent.evals.report import Report, as_table  # noqa: E402
 from dirigent.messages import Event  # noqa: E402
-from dirigent.runtime import open_runtime  # noqa: E402
 from dirigent.show.words import usd_text  # noqa: E402
 from dirigent.tasks.benchmarks import BENCHMARKS  # noqa: E402
-from dirigent.worker import Price  # noqa: E402
+from dirigent.workers.worker import Price  # noqa: E402
 
 KEY = "DRY_RUN_KEY"
 SIZES = {"math500": 500, "mmlu": 14042, "rlpr": 15540, "livecodebench": 175, "aime24": 30, "aime25": 30,

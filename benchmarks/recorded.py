@@ -21,8 +21,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.commit import source_commit
-from dirigent.evals.figures import Figures
+from dirigent.evals.git_info import source_commit
+from dirigent.evals.metrics import Figures
 from dirigent.evals.notes import unpriced_note
 from dirigent.evals.page import as_html
 from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, default_planners, evaluate_recorded, load_recorded

@@ -2,7 +2,7 @@
 
     python benchmarks/torture_sandbox.py [--rounds 100] [--data FOLDER --grader-rounds 3 --limit N] [--json]
 
-Row G1: every attack of `tasks/sandbox/attacks.py` (without landlock those it alone contains are left out), so many
+Row G1: every attack of `sandbox/attacks.py` (without landlock those it alone contains are left out), so many
 times. Row G3, with FOLDER as `grader.py` wants it: all reference solutions pass and all known-wrong programs fail, in
 every round alike. Prints one line a row, "N of N", and exits 1 if an N falls short.
 """
@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.grader import measure
 
-from dirigent.tasks.sandbox import open_untested
-from dirigent.tasks.sandbox.attacks import attacks_on
-from dirigent.tasks.sandbox.selftest import attack_all
+from dirigent.sandbox import open_untested
+from dirigent.sandbox.attacks import attacks_on
+from dirigent.sandbox.selftest import attack_all
 
 
 def main() -> None:

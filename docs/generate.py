@@ -25,8 +25,10 @@ import msgspec
 import typer
 from typer.testing import CliRunner
 
-from dirigent import config, presets, settings, worker, worker_config
-from dirigent.workers import http
+from dirigent.config.file import file as config
+from dirigent.config.file import presets, worker_config
+from dirigent.config.file import server_settings as settings
+from dirigent.workers import http, worker
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
@@ -232,8 +234,8 @@ def _command_names(command: Any, words: tuple[str, ...]) -> list[tuple[str, ...]
 
 def api_page() -> str:
     """The page as it stands, its tables made anew."""
-    from dirigent.serve.app import ENDPOINTS
-    from dirigent.serve.openapi import STATUSES
+    from dirigent.serve.http.app import ENDPOINTS
+    from dirigent.serve.http.openapi import STATUSES
 
     routes = ["| route | what it is for |", "|---|---|"]
     for endpoint in ENDPOINTS:
@@ -254,7 +256,7 @@ def between_marks(text: str, name: str, inside: str) -> str:
     return f"{before}{begin}{inside}\n{end}{after}"
 
 
-NOT_MEASURED = "*Not measured yet.* `python benchmarks/claims.py --conductor ADAPTER` measures it."
+NOT_MEASURED = "*Not measured yet.* `python gym/benchmarks/claims.py --conductor ADAPTER` measures it."
 CURVES = {
     "what is right about plans": {
         "valid": "valid",
@@ -285,7 +287,7 @@ SCALES = {"plan_tokens": 0.1}
 
 def learning_page(results: Path) -> tuple[str, dict[str, str]]:
     """The page with what was measured, and the drawings that it shows, by file name."""
-    from dirigent.train.claim import Claim, as_table
+    from dirigent_gym.train.claim import Claim, as_table
 
     tables = {path.stem: json.loads(path.read_bytes()) for path in sorted(results.glob("claims*.json"))}
     lines = {name: msgspec.convert(found["table"], list[Claim]) for name, found in tables.items()}
@@ -318,7 +320,7 @@ def _shortfalls(found: dict[str, Any], lines: list[Any]) -> str:
 
 def _drawings(results: Path) -> dict[str, str]:
     """The curves of the runs whose metrics lie there, a line a run."""
-    from dirigent.evals.curves import curves
+    from dirigent_gym.evals.curves import curves
 
     runs = [
         [row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()) if row.get("kind") == "train"]

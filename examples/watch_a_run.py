@@ -4,7 +4,7 @@ import asyncio
 
 from dirigent import Conductor, FanOut, Pool, Scripted
 from dirigent.messages import Event
-from dirigent.trace import Planned, RunEnded, StepDelta, StepEnded, StepStarted
+from dirigent.run.trace import Planned, RunEnded, StepDelta, StepEnded, StepStarted
 
 
 def show(event: Event) -> None:

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.home import home
+from dirigent.paths import home
 from dirigent.workers.weights import fetch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
     from xdist.workermanage import WorkerController
 
-# Some tests import these libraries before `dirigent.train` can say it.
+# Some tests import these libraries before `dirigent_gym.train` can say it.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 # An example that is slow on a busy machine is no failure; a test that hangs has a time limit of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from dirigent.limits import Limits
-from dirigent.plan import Dialect, Plan, Step
+from dirigent.plan.plan import Dialect, Plan, Step
 
 NAMES = ("letters", "math", "gpt-5", "meta/llama-3.1:70b@eu")
 LIMITS = Limits(max_steps=6)

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dirigent.serve.app import ENDPOINTS
-from dirigent.serve.extension import FIELDS, PREFIX
-from dirigent.serve.feedback import FeedbackRequest
-from dirigent.serve.messages_wire import MessagesRequest
-from dirigent.serve.responses_wire import ResponseRequest
-from dirigent.serve.usage import PARAMETERS
-from dirigent.serve.wire import ChatRequest, Extension, PoolChoice
+from dirigent.serve.apis.anthropic.wire import MessagesRequest
+from dirigent.serve.apis.chat.wire import ChatRequest, Extension, PoolChoice
+from dirigent.serve.apis.dirigent_field import FIELDS, PREFIX
+from dirigent.serve.apis.feedback import FeedbackRequest
+from dirigent.serve.apis.responses.wire import ResponseRequest
+from dirigent.serve.apis.usage import PARAMETERS
+from dirigent.serve.http.app import ENDPOINTS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "api.md").read_text(encoding="utf-8")

@@ -13,13 +13,13 @@ from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Delta, Event, Finish, Message, Observe, Reply, Request, Usage, ignore
-from dirigent.plan import Plan, Step
-from dirigent.planner import LanguagePlanner
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import LanguagePlanner
 from dirigent.planners.fixed import Fixed, Single
-from dirigent.pool import Pool
-from dirigent.trace import Drafted, Planned, RunEnded, StepEnded, Trace
-from dirigent.worker import Price
+from dirigent.run.trace import Drafted, Planned, RunEnded, StepEnded, Trace
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price
 
 TWO_STEPS = 'model_id = [0, 1]\nsubtasks = ["name the capital", "count its letters"]\naccess_list = [[], [0]]'
 ACCEPT = "model_id = []\nsubtasks = []\naccess_list = []"

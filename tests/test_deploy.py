@@ -24,9 +24,9 @@ import typer
 import yaml
 
 from dirigent.cli import app
-from dirigent.config import Config, load_config, parse_config
-from dirigent.serve.app import ENDPOINTS
-from dirigent.serve.gate import OPEN_PATHS
+from dirigent.config.file import Config, load_config, parse_config
+from dirigent.serve.http.app import ENDPOINTS
+from dirigent.serve.http.auth import OPEN_PATHS
 from dirigent.version import __version__
 
 ROOT = Path(__file__).parent.parent

@@ -15,16 +15,16 @@ import pytest
 from dirigent.conduct import Conductor
 from dirigent.limits import Limits
 from dirigent.messages import Event
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.prompt import ANSWER
 from dirigent.planners.fixed import Fixed, Single
-from dirigent.pool import Pool
-from dirigent.prompt import ANSWER
-from dirigent.trace import RunEnded
-from dirigent.worker import Worker, WorkerInfo
+from dirigent.run.trace import RunEnded
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
 from dirigent.workers.openai import OpenAIWire
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent.workers.wrappers import Breaker, Metered, Retrying, wrap
 from tests.stub_provider import FAULTS, WIRES, StubProvider, WireName
 

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.walk import GUIDE, MOST_STOPS, check
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "walk.py"
-STOPS = ("`src/dirigent/conduct.py:Conductor.run`", "`src/dirigent/execution.py:execute`")
-WALK = ["src/dirigent/conduct.py:110 Conductor.run", "src/dirigent/execution.py:64 execute"]
+STOPS = ("`src/dirigent/conduct.py:Conductor.run`", "`src/dirigent/run/execution.py:execute`")
+WALK = ["src/dirigent/conduct.py:110 Conductor.run", "src/dirigent/run/execution.py:64 execute"]
 
 
 def walk(*options: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def test_a_guide_without_faults_passes() -> None:
         (("`src/dirigent/conduct.py:Conductor.gone`",), "'Conductor.gone'"),
         (STOPS[:1] * (MOST_STOPS + 1), f"{MOST_STOPS + 1} stops"),
         (STOPS[::-1], "order"),
-        (("`src/dirigent/plan.py:parse_plan`",), "src/dirigent/plan.py:parse_plan"),
+        (("`src/dirigent/plan/plan.py:parse_plan`",), "src/dirigent/plan/plan.py:parse_plan"),
     ],
     ids=["no such file", "no such function", "too many stops", "another order", "never called"],
 )

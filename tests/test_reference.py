@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from benchmarks.claims_table import DRAWN
 
-from dirigent.config import Config, Profile, StoreConfig
-from dirigent.worker_config import WorkerConfig
+from dirigent.config.file import Config, Profile, StoreConfig
+from dirigent.config.worker_config import WorkerConfig
 
 GENERATE = Path(__file__).parent.parent / "docs" / "generate.py"
 

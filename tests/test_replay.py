@@ -8,14 +8,14 @@ from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Reply, Request, Tool, ToolCall
-from dirigent.plan import Plan, Step
-from dirigent.planner import LanguagePlanner
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import LanguagePlanner
 from dirigent.planners.fixed import Fixed
-from dirigent.pool import Pool
 from dirigent.replay import plan_of, replay, same_outcome
-from dirigent.trace import Trace
-from dirigent.worker import Price
+from dirigent.run.trace import Trace
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price
 
 SAME_TWICE = Plan((Step("w", "try"), Step("w", "try"), Step("w", "choose", (0, 1))))
 

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
         StoreError,
         WorkerError,
     )
-    from dirigent.estimating import Estimate, estimate
-    from dirigent.execution import Execution, execute
-    from dirigent.grammar import plan_grammar, plan_schema
     from dirigent.limits import Budget, Ledger, Limits
     from dirigent.messages import Image, Message, Reply, Request, Schema, Text, Tool, ToolCall, Usage
-    from dirigent.metered import Metered
-    from dirigent.plan import Plan, Step, format_plan, parse_any, parse_plan
-    from dirigent.planner import Brief, Draft, LanguagePlanner, Planner
+    from dirigent.plan.grammar import plan_grammar, plan_schema
+    from dirigent.plan.plan import Plan, Step, format_plan, parse_any, parse_plan
+    from dirigent.plan.planner import Brief, Draft, LanguagePlanner, Planner
     from dirigent.planners.fixed import FanOut, Fixed, Reflect, Single, Vote
-    from dirigent.pool import Pool
-    from dirigent.trace import StepRecord, Trace
-    from dirigent.worker import Price, Worker, WorkerInfo
+    from dirigent.run.cost_estimate import Estimate, estimate
+    from dirigent.run.execution import Execution, execute
+    from dirigent.run.trace import StepRecord, Trace
+    from dirigent.workers.metering import Metered
+    from dirigent.workers.pool import Pool
     from dirigent.workers.scripted import FromFunction, Scripted
+    from dirigent.workers.worker import Price, Worker, WorkerInfo
 
 __all__ = [
     "Brief",
@@ -99,17 +99,17 @@ _MODULES = {
     "dirigent.conduct": "Conductor",
     "dirigent.errors": "ConfigError CostError DeadlineError DirigentError GradeError LimitError PlanError "
     "StoreError WorkerError",
-    "dirigent.estimating": "Estimate estimate",
-    "dirigent.execution": "Execution execute",
-    "dirigent.grammar": "plan_grammar plan_schema",
+    "dirigent.run.cost_estimate": "Estimate estimate",
+    "dirigent.run.execution": "Execution execute",
+    "dirigent.plan.grammar": "plan_grammar plan_schema",
     "dirigent.limits": "Budget Ledger Limits",
     "dirigent.messages": "Image Message Reply Request Schema Text Tool ToolCall Usage",
-    "dirigent.metered": "Metered",
+    "dirigent.workers.metering": "Metered",
     "dirigent.plan": "Plan Step format_plan parse_any parse_plan",
     "dirigent.planner": "Brief Draft LanguagePlanner Planner",
     "dirigent.planners.fixed": "FanOut Fixed Reflect Single Vote",
     "dirigent.pool": "Pool",
-    "dirigent.trace": "StepRecord Trace",
+    "dirigent.run.trace": "StepRecord Trace",
     "dirigent.worker": "Price Worker WorkerInfo",
     "dirigent.workers.scripted": "FromFunction Scripted",
 }

@@ -21,9 +21,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dirigent.drafting import drafted_plan
 from dirigent.errors import ConfigError, DirigentError, PlanError, WorkerError
-from dirigent.execution import Execution, execute
 from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
@@ -37,12 +35,12 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.metered import note_attempts
-from dirigent.plan import Plan
-from dirigent.planner import Brief, LanguagePlanner, Planner, Previous
-from dirigent.pool import Pool
-from dirigent.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
-from dirigent.trace import (
+from dirigent.plan.plan import Plan
+from dirigent.plan.planner import Brief, LanguagePlanner, Planner, Previous
+from dirigent.run.execution import Execution, execute
+from dirigent.run.plan_request import drafted_plan
+from dirigent.run.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
+from dirigent.run.trace import (
     Drafted,
     DraftRecord,
     Planned,
@@ -57,7 +55,9 @@ from dirigent.trace import (
     total_usage,
 )
 from dirigent.version import __version__
-from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.metering import note_attempts
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import Price, WorkerInfo
 
 MAX_DEPTH = 2
 """How deep conductors may stand in one another's pools."""

@@ -13,12 +13,12 @@ from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Observe, Reply, Request, Tool, ignore
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Fixed
-from dirigent.pool import Pool
-from dirigent.trace import StepRecord, Trace
-from dirigent.worker import Ability, Price
+from dirigent.run.trace import StepRecord, Trace
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Ability, Price
 
 
 async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dirigent.cli import app
-from dirigent.presets import presets
+from dirigent.config.presets import presets
 
 POOL = """\
 [[worker]]
@@ -74,7 +74,7 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for variable in provider.api_key_env:
             monkeypatch.delenv(variable, raising=False)
     # Whatever runs on the usual ports of the machine that runs the tests is not looked for.
-    monkeypatch.setattr("dirigent.discover.USUAL_PORTS", {})
+    monkeypatch.setattr("dirigent.config.discovery.USUAL_PORTS", {})
     return tmp_path
 
 

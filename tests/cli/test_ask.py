@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dirigent.config import KNOWN_PLANNERS
+from dirigent.config.file import KNOWN_PLANNERS
 from tests.cli.conftest import POOL, Run
 
 pytestmark = pytest.mark.usefixtures("pool_file")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dirigent.config import load_config
+from dirigent.config.file import load_config
 from dirigent.version import __version__
 from tests.cli.conftest import Run
 from tests.programs import need

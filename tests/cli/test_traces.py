@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from sqlalchemy import Connection, insert, update
 
+from dirigent.run.trace import Trace
 from dirigent.store import Store
-from dirigent.store.moments import now, utc_text
-from dirigent.store.process import own_name
+from dirigent.store.process_id import own_name
 from dirigent.store.tables import feedback, idempotency, run_states, traces
-from dirigent.trace import Trace
+from dirigent.store.timestamps import now, utc_text
 from tests.cli.conftest import POOL, Run
 
 pytestmark = pytest.mark.usefixtures("pool_file")

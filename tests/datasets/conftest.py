@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.programs import need
 
-from dirigent.tasks.sandbox import Sandbox, open_untested
+from dirigent.sandbox import Sandbox, open_untested
 
 
 def pytest_configure(config: pytest.Config) -> None:

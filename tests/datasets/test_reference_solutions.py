@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.grader import attempts, grade_all, read
 
-from dirigent.tasks.sandbox import Sandbox
+from dirigent.sandbox import Sandbox
 
 SAMPLE, SEED = 20, 1
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from dirigent.evals.evaluate import Entry
 from dirigent.evals.outcome import Outcome
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Single
-from dirigent.pool import Pool
 from dirigent.tasks import Task
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
+from dirigent.workers.worker import Price
 
 PRICE = Price(input=1.0, output=2.0)
 

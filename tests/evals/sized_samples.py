@@ -13,10 +13,10 @@ from dirigent.evals.record import Record
 from dirigent.evals.report import Report
 from dirigent.limits import Budget
 from dirigent.messages import Event
-from dirigent.pool import Pool
 from dirigent.tasks import Task
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
+from dirigent.workers.worker import Price
 
 TASKS = [
     Task(f"q{i}", f"How much is {i} + 1?" + " Think." * (i % 7), "5", "final_number", kind="sums") for i in range(60)

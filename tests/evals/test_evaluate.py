@@ -17,12 +17,12 @@ from dirigent.evals.planners import Alone, RandomWorker, Written
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Usage
-from dirigent.plan import Plan, Step
-from dirigent.pool import Pool
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.trace import Trace
 from dirigent.tasks.task import Task
-from dirigent.trace import Trace
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
+from dirigent.workers.worker import Price
 from tests.evals.samples import PRICE, adder, pool_of, single, sums
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 
 import pytest
+from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
 
 from dirigent.errors import WorkerError
-from dirigent.evals.gym import evaluate_gym
-from dirigent.evals.gym_pools import Gym, GymSettings
-from dirigent.evals.gym_workers import exact_worker
 from dirigent.evals.live import evaluate_live
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record
 from dirigent.limits import Limits
-from dirigent.pool import Pool
 from dirigent.tasks.task import Task
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
+from dirigent.workers.worker import Price
 
 PRICE = Price(input=1.0, output=1.0)
 

@@ -16,19 +16,19 @@ import pytest
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.figures import by_planner, figures
 from dirigent.evals.live import evaluate_live
+from dirigent.evals.metrics import by_planner, figures
 from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.questions import Questions, gather, grading
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
 from dirigent.evals.report import figures_by_planner
-from dirigent.pool import Pool
+from dirigent.run.trace import Trace
 from dirigent.tasks.graders import judge
 from dirigent.tasks.task import Task
-from dirigent.trace import Trace
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
+from dirigent.workers.worker import Price
 from tests.programs import need
 from tests.published_rows import published
 from tests.stub_provider import StubProvider

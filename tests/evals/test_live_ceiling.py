@@ -11,10 +11,10 @@ from dirigent.evals.live_ceiling import CeilingSought, ceiling_of, chosen, plans
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
 from dirigent.messages import Event
-from dirigent.pool import Pool
 from dirigent.tasks.task import Task
-from dirigent.worker import Price, Worker
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
+from dirigent.workers.worker import Price, Worker
 
 
 def task(kind: str, i: int, *, split: str = "train") -> Task:

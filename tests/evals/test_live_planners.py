@@ -16,19 +16,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from dirigent_gym.weights import packaged
 
 from dirigent.cli.evaluating import carried_out
-from dirigent.config import load_config, parse_config
+from dirigent.config.file import load_config, parse_config
+from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
 from dirigent.evals.live import expanded
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
-from dirigent.planner import LanguagePlanner
-from dirigent.pool import Pool
-from dirigent.runtime import open_runtime
-from dirigent.weights import packaged
+from dirigent.plan.planner import LanguagePlanner
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.published_rows import published
 from tests.stub_provider import StubProvider

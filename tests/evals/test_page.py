@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dirigent.evals.capacity import Alone, Capacity
 from dirigent.evals.examples import Example, ExampleStep, examples
 from dirigent.evals.markup import Markup, escaped, joined, tag
 from dirigent.evals.origins import Earlier, Weights
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import Facts, Report, as_json, make_report
+from dirigent.evals.single_workers import Alone, Capacity
 from dirigent.tasks import Task
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 from tests.evals.samples import outcome
 from tests.programs import need
 

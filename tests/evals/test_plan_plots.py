@@ -6,12 +6,12 @@ import re
 
 import msgspec
 
-from dirigent.evals.figures import Group, figures
+from dirigent.evals.metrics import Group, figures
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html
-from dirigent.evals.planplots import MOST_BARS, plan_plots
+from dirigent.evals.plan_plots import MOST_BARS, plan_plots
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, make_report
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 from tests.evals.samples import outcome
 
 FACTS = Facts(

@@ -25,12 +25,12 @@ from dirigent.evals.planners import (
     fit_baselines,
 )
 from dirigent.limits import Limits
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
 from dirigent.planners.examples import Example
-from dirigent.pool import Pool
 from dirigent.tasks import Task
-from dirigent.worker import Price, Worker
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
+from dirigent.workers.worker import Price, Worker
 from tests.evals.samples import outcome
 
 TASKS = [Task(f"t{i}", f"How much is {i} + 1?", str(i + 1), "final_number") for i in range(4)]

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 from benchmarks.paper_table import counts_of
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
 
 from dirigent.errors import ConfigError
-from dirigent.evals.gym_pools import Gym, GymSettings
-from dirigent.evals.gym_workers import exact_worker
 from dirigent.evals.live import evaluate_live
 from dirigent.evals.questions import gather, held_out
 from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import Record
-from dirigent.pool import Pool
 from dirigent.tasks import hub
 from dirigent.tasks.benchmarks import BENCHMARKS
 from dirigent.tasks.hub import Addresses
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.published_rows import published
 

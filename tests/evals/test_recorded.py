@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from dirigent.cli import app
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import log_odds
-from dirigent.evals.figures import figures
-from dirigent.evals.folds import folds_of
+from dirigent.evals.cross_validation import folds_of
 from dirigent.evals.hindsight import pareto
+from dirigent.evals.metrics import figures
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import read_outcomes
 from dirigent.evals.recorded import (
@@ -30,7 +30,7 @@ from dirigent.evals.recorded import (
 from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
 from dirigent.evals.report import Report, as_markdown
 from dirigent.tasks import Task
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
 DEAR, MIDDLE, CHEAP, WEAK = "claude-3-5-sonnet-20241022", "gpt-4o-2024-08-06", "gpt-4o-mini-2024-07-18", "mathstral-7B"

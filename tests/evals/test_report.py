@@ -10,7 +10,7 @@ import pytest
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 from tests.evals.samples import outcome
 
 FACTS = Facts(

@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 import pytest_asyncio
+from dirigent_gym.evals.workers import gym_workers
+from dirigent_gym.questions import ROSTER
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.drafts import SHARED, Replies
-from dirigent.evals.gym_workers import gym_workers
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
+from dirigent.evals.reply_cache import SHARED, Replies
 from dirigent.messages import Message, Request
-from dirigent.tasks.gym import ROSTER
 from dirigent.workers.local import LocalModel
 from dirigent.workers.secret import Secret
 from tests.stub_provider import StubCall, StubProvider

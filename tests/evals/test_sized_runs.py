@@ -20,10 +20,10 @@ from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.evals.sizing import Sizing
 from dirigent.limits import Budget
 from dirigent.messages import Event
-from dirigent.pool import Pool
 from dirigent.tasks import Task
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
+from dirigent.workers.worker import Price
 from tests.evals.sized_samples import ALL, FIT, TASKS, THREE, planning, pool, report_of
 
 WORDS = [Task(f"w{i}", f"How much is {i} + 1?" + " Think." * 400, "5", "final_number", kind="words") for i in range(60)]

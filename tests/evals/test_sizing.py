@@ -13,8 +13,8 @@ from dirigent.evals.recorded import evaluate_recorded, load_recorded
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.evals.sizing import equal, in_lots, rounds_of, sizes_for
 from dirigent.planners.examples import SampleCost
-from dirigent.pool import Pool
-from dirigent.worker import Price
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import Price
 from tests.evals.sized_samples import ALL, TASKS, pool, report_of
 
 IDS = ["a", "b", "c", "d"]

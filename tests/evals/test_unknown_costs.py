@@ -12,25 +12,25 @@ import pytest
 from benchmarks import recorded as program
 
 from dirigent.evals.baselines import UNKNOWN_USD, Fitting
-from dirigent.evals.capacity import capacity
 from dirigent.evals.evaluate import Entry, evaluate
-from dirigent.evals.figures import figures, oracle
 from dirigent.evals.hindsight import ceiling, pareto
 from dirigent.evals.live import evaluate_live
+from dirigent.evals.metrics import figures, oracle
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.planners import examples_of, fit_baselines
 from dirigent.evals.questions import Questions
 from dirigent.evals.recorded import evaluate_recorded, load_recorded
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
+from dirigent.evals.single_workers import capacity
 from dirigent.messages import Usage
-from dirigent.plan import Plan, Step
-from dirigent.planner import LanguagePlanner
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import LanguagePlanner
 from dirigent.planners.examples import Example
-from dirigent.pool import Pool
 from dirigent.tasks import Task
-from dirigent.worker import Price, Worker
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
+from dirigent.workers.worker import Price, Worker
 from tests.evals.samples import PRICE, outcome, single, sums
 
 DEAR, CHEAP, OURS = "claude-3-5-sonnet-20241022", "gpt-4o-mini-2024-07-18", "ours-1b"

@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from dirigent.cli import app
-from dirigent.config import parse_config
+from dirigent.config.file import parse_config
 from dirigent.store import Store
 from dirigent.store.keys import Caller, create_key
 from tests.integrations.conftest import EXAMPLES, ROOT, Running

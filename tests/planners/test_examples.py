@@ -8,7 +8,8 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Message
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.prompt import ANSWER, SYNTHESISE, step_messages
 from dirigent.planners.examples import (
     Example,
     accuracies,
@@ -18,8 +19,7 @@ from dirigent.planners.examples import (
     self_moa_cost,
     vote_cost,
 )
-from dirigent.prompt import ANSWER, SYNTHESISE, step_messages
-from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.worker import Price, WorkerInfo
 
 EXAMPLES = [
     Example(

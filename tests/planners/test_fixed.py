@@ -7,12 +7,12 @@ import pytest
 from dirigent import Conductor, Limits, Pool, Scripted
 from dirigent.errors import ConfigError
 from dirigent.messages import Message
-from dirigent.plan import Plan, Step, parse_plan
-from dirigent.planner import Brief, Planner, Previous
+from dirigent.plan.plan import Plan, Step, parse_plan
+from dirigent.plan.planner import Brief, Planner, Previous
+from dirigent.plan.prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.planners.fixed import FanOut, Fixed, Pipeline, Reflect, SelfMoa, Single, Vote
 from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
-from dirigent.prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
-from dirigent.workers.counting import Counting
+from dirigent.planners.vote_counter import Counting
 
 POOL = Pool([Scripted(name, name=name) for name in "abc"])
 

@@ -9,12 +9,12 @@ import pytest
 from dirigent import Conductor, Limits, Pool, Scripted
 from dirigent.errors import ConfigError
 from dirigent.messages import Message, Request
-from dirigent.planner import Planner
+from dirigent.plan.planner import Planner
+from dirigent.planners.vote_counter import Counting
 from dirigent.planners.voting import Escalate, Panel
+from dirigent.run.trace import Trace
 from dirigent.tasks.graders import same_answer
-from dirigent.trace import Trace
-from dirigent.worker import Price
-from dirigent.workers.counting import Counting
+from dirigent.workers.worker import Price
 
 SAME = partial(same_answer, grader="final_number")
 PRICE = Price(1.0, 1.0)

@@ -14,14 +14,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from dirigent.config import load_config
-from dirigent.serve import background
-from dirigent.serve.conducting import prepare
-from dirigent.serve.listen import bound, serve_until_stopped
+from dirigent.config.file import load_config
+from dirigent.run.trace import Trace
+from dirigent.serve.apis.chat.wire import ChatMessage, ChatRequest
+from dirigent.serve.http.server import bound, serve_until_stopped
+from dirigent.serve.runs import background
+from dirigent.serve.runs.start import prepare
 from dirigent.serve.service import ServeSettings, Service, open_service
-from dirigent.serve.wire import ChatMessage, ChatRequest
 from dirigent.store.keys import LOCAL_ADMIN
-from dirigent.trace import Trace
 
 PURPOSE = {"kind": "test", "note": "for whom"}
 

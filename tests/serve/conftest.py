@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dirigent.config import parse_config
-from dirigent.serve.listen import bound, serving
+from dirigent.config.file import parse_config
+from dirigent.serve.http.server import bound, serving
 from dirigent.serve.service import ServeSettings, Service, open_service
 from dirigent.store import Store
 from tests.stub_provider import StubProvider

@@ -19,15 +19,15 @@ from sqlalchemy import update
 
 from dirigent.errors import StoreError
 from dirigent.messages import Reply, ToolCall
-from dirigent.serve import background
-from dirigent.serve.conducting import Ask, prepare
+from dirigent.run.trace import Trace
+from dirigent.serve.apis.chat.wire import ChatMessage, ChatRequest, FunctionDefinition, ToolDefinition
+from dirigent.serve.runs import background
+from dirigent.serve.runs.start import Ask, prepare
 from dirigent.serve.service import Service
-from dirigent.serve.wire import ChatMessage, ChatRequest, FunctionDefinition, ToolDefinition
 from dirigent.store import Store, run_states
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key, revoke_key
 from dirigent.store.ledger import usage
 from dirigent.store.tables import run_states as rows
-from dirigent.trace import Trace
 from dirigent.workers.http import HttpWorker
 from tests.serve.background_child import PURPOSE
 from tests.serve.conftest import CONFIG, Server, started

@@ -10,11 +10,11 @@ import json
 import pytest
 
 from dirigent.messages import Message, Request
-from dirigent.serve.messages_translate import told as messages_told
-from dirigent.serve.messages_wire import read_messages_request
-from dirigent.serve.overrides import task_kind
-from dirigent.serve.responses_translate import told as response_told
-from dirigent.serve.responses_wire import CallItem, InputText, MessageItem, ResponseRequest
+from dirigent.serve.apis.anthropic.translate import told as messages_told
+from dirigent.serve.apis.anthropic.wire import read_messages_request
+from dirigent.serve.apis.responses.translate import told as response_told
+from dirigent.serve.apis.responses.wire import CallItem, InputText, MessageItem, ResponseRequest
+from dirigent.serve.policy.routing_rules import task_kind
 
 pytestmark = pytest.mark.timeout(30)
 

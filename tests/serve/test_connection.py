@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dirigent.serve import connection
-from dirigent.serve.connection import Connection, _Joining
+from dirigent.serve.http import connection
+from dirigent.serve.http.connection import Connection, _Joining
 from tests.serve.conftest import Server, Start, started
 from tests.stub_provider import StubProvider
 

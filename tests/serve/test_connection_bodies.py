@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dirigent.serve import connection
+from dirigent.serve.http import connection
 from tests.serve.conftest import Server, Start
 from tests.serve.test_connection import BODY, Wire, refused
 from tests.serve.test_connection_headers import said_to_one_who_looks_late

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dirigent.serve import connection
+from dirigent.serve.http import connection
 from tests.serve.conftest import Server, Start
 from tests.serve.test_connection import BODY, Wire
 

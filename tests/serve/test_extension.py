@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.serve.extension import merged
-from dirigent.serve.problems import Problem
-from dirigent.serve.wire import Extension, PoolChoice
+from dirigent.serve.apis.chat.wire import Extension, PoolChoice
+from dirigent.serve.apis.dirigent_field import merged
+from dirigent.serve.http.errors import Problem
 from tests.serve.conftest import Server
 
 

@@ -11,9 +11,9 @@ import pytest
 import yarl
 
 from dirigent.errors import ConfigError
-from dirigent.serve.app import ENDPOINTS
-from dirigent.serve.gate import OPEN_PATHS, is_loopback
-from dirigent.serve.listen import bound, check_bind, check_no_loop
+from dirigent.serve.http.app import ENDPOINTS
+from dirigent.serve.http.auth import OPEN_PATHS, is_loopback
+from dirigent.serve.http.server import bound, check_bind, check_no_loop
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Server, Start
 from tests.stub_wires import StubCall

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dirigent.config import parse_config
+from dirigent.config.file import parse_config
+from dirigent.config.server_settings import Guardrails
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Message, Reply, Request, Text, ToolCall
-from dirigent.metered import Metered
-from dirigent.pool import Pool
-from dirigent.serve.checked import Answering, is_refusal
-from dirigent.serve.guardrails import (
+from dirigent.serve.http.errors import Problem
+from dirigent.serve.policy.guardrails import (
     Bounded,
     Regional,
     check_request,
@@ -27,8 +26,9 @@ from dirigent.serve.guardrails import (
     redactor,
     without_personal_data,
 )
-from dirigent.serve.problems import Problem
-from dirigent.settings import Guardrails
+from dirigent.serve.policy.json_schema import Answering, is_refusal
+from dirigent.workers.metering import Metered
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.serve.conftest import CONFIG, Server, Start
 from tests.stub_wires import StubCall, StubReply

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from dirigent.serve.connection import LEAVING, Leaving
-from dirigent.serve.handling import read_body, unless_gone
-from dirigent.serve.problems import Problem
-from dirigent.serve.reading import MAX_BODY_BYTES
+from dirigent.serve.http.body import read_body, unless_gone
+from dirigent.serve.http.connection import LEAVING, Leaving
+from dirigent.serve.http.errors import Problem
+from dirigent.serve.http.json_body import MAX_BODY_BYTES
 
 
 class Runs:

@@ -11,16 +11,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dirigent.config import parse_config
+from dirigent.config.file import parse_config
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Request
-from dirigent.serve.listen import bound, check_no_loop, serving
+from dirigent.serve.http.server import bound, check_no_loop, serving
 from dirigent.serve.service import ServeSettings, open_service
 from dirigent.store import Store
-from dirigent.worker import WorkerInfo
 from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops, hops_passed
 from dirigent.workers.http import HttpClient, HttpWorker
 from dirigent.workers.openai import OpenAIWire
+from dirigent.workers.worker import WorkerInfo
 from tests.serve.conftest import Server, Start
 from tests.stub_provider import StubProvider
 
@@ -114,7 +114,7 @@ def test_a_name_that_means_this_machine_is_seen_through(monkeypatch: pytest.Monk
             raise socket.gaierror("no such name")
         return [(None, None, None, "", (addresses[name], port))]
 
-    monkeypatch.setattr("dirigent.serve.listen.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("dirigent.serve.http.server.socket.getaddrinfo", look_up)
 
     def check(name: str, *, host: str) -> None:
         config = parse_config(
@@ -136,7 +136,7 @@ def test_listening_everywhere_means_every_address_of_this_machine(monkeypatch: p
         socket.getaddrinfo(own, 81)
     except OSError:
         monkeypatch.setattr(
-            "dirigent.serve.listen.socket.getaddrinfo", lambda *_, **__: [(0, 0, 0, "", ("127.0.0.1", 81))]
+            "dirigent.serve.http.server.socket.getaddrinfo", lambda *_, **__: [(0, 0, 0, "", ("127.0.0.1", 81))]
         )
     config = parse_config(f'[[worker]]\nname = "w"\nkind = "openai"\nmodel = "m"\nbase_url = "http://{own}:81/v1"\n')
     with pytest.raises(ConfigError, match="itself"):

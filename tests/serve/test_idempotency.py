@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from dirigent.errors import StoreError
-from dirigent.serve import idempotency
-from dirigent.serve.idempotency import _broke_off, _stands
+from dirigent.serve.http import idempotency
+from dirigent.serve.http.idempotency import _broke_off, _stands
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
 from dirigent.store.retention import forget

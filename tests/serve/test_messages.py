@@ -10,12 +10,12 @@ import pytest
 
 from dirigent.conduct import Conductor
 from dirigent.messages import Attempt, ToolCall, Usage
+from dirigent.plan.prompt import TOOL_FAILED
 from dirigent.planners.fixed import Single
-from dirigent.pool import Pool
-from dirigent.prompt import TOOL_FAILED
-from dirigent.serve.messages_translate import usage_of
+from dirigent.run.trace import Round, StepRecord
+from dirigent.serve.apis.anthropic.translate import usage_of
 from dirigent.store.keys import Caller, create_key
-from dirigent.trace import Round, StepRecord
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.serve.conftest import Answer, Server, Start
 from tests.stub_wires import StubReply
@@ -406,7 +406,7 @@ async def test_a_bug_says_nothing_of_itself(server: Server, monkeypatch: pytest.
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("something inside")
 
-    monkeypatch.setattr("dirigent.serve.messages.message_of", broken)
+    monkeypatch.setattr("dirigent.serve.apis.anthropic.route.message_of", broken)
     answer = await ask(server)
     assert (answer.status, answer.error["type"]) == (500, "api_error")
     assert "inside" not in answer.text

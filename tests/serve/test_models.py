@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dirigent_gym.weights import Card
 
-from dirigent.config import KNOWN_PLANNERS, parse_config
+from dirigent.config.file import KNOWN_PLANNERS, parse_config
+from dirigent.config.runtime import open_runtime
+from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Request
-from dirigent.runtime import open_runtime
-from dirigent.serve import catalogue
-from dirigent.serve.models import Models
-from dirigent.serve.problems import Problem
-from dirigent.serve.wire import Extension
-from dirigent.settings import Override
+from dirigent.serve.apis.chat.wire import Extension
+from dirigent.serve.http.errors import Problem
+from dirigent.serve.policy import catalogue
+from dirigent.serve.policy.models import Models
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
-from dirigent.weights import Card
 from tests.serve.conftest import CONFIG, Server, Start
 
 DATED = (

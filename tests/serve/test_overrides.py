@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dirigent.config import parse_config
+from dirigent.config.file import parse_config
+from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Image, Message, Request, Schema, Text, Tool
-from dirigent.serve.overrides import rule_for, task_kind
-from dirigent.settings import Override
+from dirigent.serve.policy.routing_rules import rule_for, task_kind
 from dirigent.show import draw_trace
 from dirigent.store import audit
 from dirigent.store.keys import Caller, create_key

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from dirigent.runtime import STORE_FILE
+from dirigent.config.runtime import STORE_FILE
 from dirigent.store import Store
 from tests.serve.conftest import CONFIG
 from tests.stub_provider import StubProvider

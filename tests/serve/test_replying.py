@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dirigent.serve.connection import bounded_connection
-from dirigent.serve.gate import Receive, Scope, Send
-from dirigent.serve.listen import bound
-from dirigent.serve.replying import InOnePiece
+from dirigent.serve.http.auth import Receive, Scope, Send
+from dirigent.serve.http.connection import bounded_connection
+from dirigent.serve.http.replying import InOnePiece
+from dirigent.serve.http.server import bound
 
 Message = dict[str, Any]
 

@@ -172,7 +172,7 @@ async def test_a_conversation_that_would_fill_the_memory_is_not_gone_on_with(
 ) -> None:
     first = (await respond(server, "x" * 3000)).object["id"]
     second = (await respond(server, "y" * 3000, previous_response_id=first)).object["id"]
-    monkeypatch.setattr("dirigent.serve.responses_kept.MAX_CHAIN_BYTES", 6000)
+    monkeypatch.setattr("dirigent.serve.apis.responses.kept.MAX_CHAIN_BYTES", 6000)
     assert (await respond(server, previous_response_id=first)).status == 200
     refused = await respond(server, previous_response_id=second)
     assert (refused.status, refused.error["code"]) == (413, "too_large")

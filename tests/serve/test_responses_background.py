@@ -14,16 +14,16 @@ import msgspec
 import pytest
 from sqlalchemy import delete, select
 
+from dirigent.config.runtime import STORE_FILE
 from dirigent.errors import StoreError
-from dirigent.runtime import STORE_FILE
-from dirigent.serve import idempotency
+from dirigent.run.trace import Trace
+from dirigent.serve.http import idempotency
 from dirigent.serve.service import Service
 from dirigent.store import Store, tables
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
-from dirigent.store.process import NOBODY
+from dirigent.store.process_id import NOBODY
 from dirigent.store.responses import find_response, keep_response
 from dirigent.store.tables import responses, traces
-from dirigent.trace import Trace
 from tests.serve.conftest import Answer, Server, by_model
 from tests.serve.test_process import process
 from tests.serve.test_responses import TOOL, asks_for, events_of, kinds_of, respond
@@ -321,7 +321,7 @@ async def test_one_whose_stream_told_that_it_failed_is_begun_again_when_its_key_
 DIES = """
 import os, signal
 from dirigent.cli import main
-from dirigent.serve import idempotency
+from dirigent.serve.http import idempotency
 
 async def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

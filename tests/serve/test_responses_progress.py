@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from dirigent.conduct import Conductor
 from dirigent.limits import Limits
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Single
-from dirigent.pool import Pool
-from dirigent.serve.responses_translate import summary_of
-from dirigent.trace import Round, StepRecord, Trace
+from dirigent.run.trace import Round, StepRecord, Trace
+from dirigent.serve.apis.responses.translate import summary_of
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.serve.conftest import Server, Start, by_model
 from tests.serve.test_responses import events_of, respond

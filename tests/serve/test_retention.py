@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dirigent.config.server_settings import ServeSettings
 from dirigent.errors import StoreError
-from dirigent.serve import retention
-from dirigent.serve.retention import pruning
-from dirigent.settings import ServeSettings
+from dirigent.serve.policy import retention
+from dirigent.serve.policy.retention import pruning
 from dirigent.store import Store
-from dirigent.store.moments import now
+from dirigent.store.timestamps import now
 from tests.serve.conftest import Start
 from tests.store.samples import a_trace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jsonschema_rs
 
-from dirigent.serve.app import ENDPOINTS
+from dirigent.serve.http.app import ENDPOINTS
 from tests.serve.conftest import Server
 
 

@@ -26,7 +26,7 @@ from dirigent.store import Store
 from dirigent.store.audit import export, verify
 from dirigent.store.keys import Caller, NewKey, create_key, revoke_key
 from dirigent.store.ledger import usage
-from dirigent.store.moments import now
+from dirigent.store.timestamps import now
 from tests.serve.conftest import CONFIG, PLAN, Answer, by_model
 from tests.serve.test_postgres import eventually
 from tests.store import conftest as stores
@@ -41,7 +41,7 @@ postgresql = stores.postgresql
 PEPPER = "a pepper that both servers have, and nobody else"
 SERVE = """\
 from dirigent.cli import main
-from dirigent.serve import background
+from dirigent.serve.runs import background
 background.BEAT_S = 0.2
 main()
 """

@@ -13,8 +13,8 @@ from dirigent.conduct import Conductor
 from dirigent.errors import StoreError
 from dirigent.messages import Delta, Observe, Reply, Request, ToolCall, ignore
 from dirigent.planners.fixed import Single
-from dirigent.pool import Pool
-from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import Price, WorkerInfo
 from tests.serve.conftest import Server, Start
 from tests.stub_wires import StubCall, StubReply
 
@@ -152,7 +152,7 @@ async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
     async def failing(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("dirigent.serve.stream.conducted", failing)
+    monkeypatch.setattr("dirigent.serve.runs.stream.conducted", failing)
     answer = await server.request("POST", path, json={"model": "worker/alpha", "stream": True} | ROUTES[path])
     assert (answer.status, answer.error["code"]) == (status, {503: "store_failed", 500: "bug"}[status])
     assert str(error) not in answer.text

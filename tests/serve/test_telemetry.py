@@ -8,10 +8,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from dirigent.config.server_settings import ServeSettings
 from dirigent.errors import ConfigError
-from dirigent.serve import telemetry as module
-from dirigent.serve.telemetry import spans, telemetry
-from dirigent.settings import ServeSettings
+from dirigent.serve.http import telemetry as module
+from dirigent.serve.http.telemetry import spans, telemetry
 from tests.serve.conftest import Server
 
 

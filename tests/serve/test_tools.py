@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select, update
 
 from dirigent.messages import ToolCall, Usage
-from dirigent.serve.resume import NOT_RESUMED
+from dirigent.serve.runs.resume import NOT_RESUMED
 from dirigent.store import run_states
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage

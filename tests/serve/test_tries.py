@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.serve import tries
-from dirigent.serve.tries import Tries
+from dirigent.serve.http import auth_attempts as tries
+from dirigent.serve.http.auth_attempts import Tries
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Start
 from tests.workers.clock import Clock

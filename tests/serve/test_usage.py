@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dirigent.serve.usage import csv_of
+from dirigent.serve.apis.usage import csv_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
 from dirigent.store.retention import forget

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dirigent.messages import Schema
-from dirigent.serve.checked import checker
-from dirigent.serve.problems import Problem
-from dirigent.serve.translate import options_of, question_of
-from dirigent.serve.wire import ChatRequest, read_chat
+from dirigent.serve.apis.chat.translate import options_of, question_of
+from dirigent.serve.apis.chat.wire import ChatRequest, read_chat
+from dirigent.serve.http.errors import Problem
+from dirigent.serve.policy.json_schema import checker
 
 GOOD: dict[str, Any] = {
     "model": "m",

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Image, Message, Reply, Text, Usage
-from dirigent.plan import Plan, Step
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.trace import DraftRecord, Round, RunStatus, StepRecord, Trace
 from dirigent.store import Store
-from dirigent.trace import DraftRecord, Round, RunStatus, StepRecord, Trace
-from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.worker import Price, WorkerInfo
 
 
 def a_trace(

@@ -13,11 +13,13 @@ from sqlalchemy.exc import OperationalError
 
 from dirigent.errors import StoreError
 from dirigent.limits import Quote
-from dirigent.store import Store, hanging, mending, writer
+from dirigent.store import Store, writer
+from dirigent.store import postgres_timeouts as hanging
+from dirigent.store import write_retry as mending
 from dirigent.store.engine import open_engine, writing
-from dirigent.store.hanging import patiently
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
+from dirigent.store.postgres_timeouts import patiently
 from dirigent.store.tables import attempts
 from tests.store.conftest import PostgreSQL
 from tests.store.samples import a_trace

@@ -24,10 +24,10 @@ from dirigent.store.idempotency import (
     leave,
     release,
 )
-from dirigent.store.moments import now
-from dirigent.store.process import own_name
+from dirigent.store.process_id import own_name
 from dirigent.store.retention import Pruned, forget
 from dirigent.store.run_states import begin, find, journal, pause, take
+from dirigent.store.timestamps import now
 from tests.store.samples import a_trace
 
 REPLY = Kept(200, (("content-type", "text/plain"),), b"hi \xff", "run")

@@ -17,17 +17,17 @@ from dirigent.conduct import Conductor
 from dirigent.errors import CostError, StoreError
 from dirigent.limits import Budget, Hold, Limits, Quote
 from dirigent.messages import Message, Request
-from dirigent.metered import Metered
 from dirigent.planners.fixed import Single
-from dirigent.pool import Pool
 from dirigent.store import Store
 from dirigent.store.audit import export
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, left, reconcile, to_nusd, usage
-from dirigent.store.process import is_dead, own_name
+from dirigent.store.process_id import is_dead, own_name
 from dirigent.store.tables import attempts, spending
-from dirigent.worker import Price
+from dirigent.workers.metering import Metered
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price
 from tests.store.samples import a_trace, busy_writer
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -397,7 +397,11 @@ async def test_a_settlement_that_comes_after_all_replaces_the_worst_case(url: st
 
 def test_a_process_is_dead_when_it_has_ended_and_not_before():
     with subprocess.Popen(
-        [sys.executable, "-c", "from dirigent.store.process import own_name; print(own_name(), flush=True); input()"],
+        [
+            sys.executable,
+            "-c",
+            "from dirigent.store.process_id import own_name; print(own_name(), flush=True); input()",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -13,7 +13,8 @@ import pytest
 
 from dirigent.errors import StoreError
 from dirigent.limits import Quote
-from dirigent.store import Store, mending
+from dirigent.store import Store
+from dirigent.store import write_retry as mending
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
 from tests.torture.harness import eventually

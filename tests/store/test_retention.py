@@ -15,12 +15,12 @@ from dirigent.store import Store, audit, retention
 from dirigent.store.feedback import Verdict, add_feedback, feedback_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import StoreLedger, usage
-from dirigent.store.moments import now, utc_text
-from dirigent.store.process import own_name
+from dirigent.store.process_id import own_name
 from dirigent.store.responses import KeptResponse, keep_response
 from dirigent.store.retention import Pruned, forget, prune
 from dirigent.store.run_states import pause
 from dirigent.store.tables import feedback, idempotency, keys, responses, run_states, traces
+from dirigent.store.timestamps import now, utc_text
 from tests.store.samples import a_trace
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -16,11 +16,11 @@ from tests.published_rows import PUBLISHED_ROWS, published
 from tests.tasks.stub_hub import written
 
 from dirigent.errors import ConfigError, GradeError
+from dirigent.sandbox import Sandbox, open_untested
 from dirigent.tasks.benchmarks import BENCHMARKS, load_benchmark, load_tasks
 from dirigent.tasks.code import problem_in
 from dirigent.tasks.graders import judge
 from dirigent.tasks.published import PUBLISHED, aime, livecodebench, mmlu, mmlu_pro
-from dirigent.tasks.sandbox import Sandbox, open_untested
 from dirigent.tasks.task import Task
 
 CODE = ("humaneval", "mbpp", "bigcodebench", "bigcodebench_hard", "livecodebench")

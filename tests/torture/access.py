@@ -20,10 +20,10 @@ import aiohttp
 from dirigent.conduct import Conductor
 from dirigent.limits import Limits
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan import Dialect, Plan, Step, format_plan
-from dirigent.planner import Brief, Draft
-from dirigent.pool import Pool
-from dirigent.worker import WorkerInfo
+from dirigent.plan.plan import Dialect, Plan, Step, format_plan
+from dirigent.plan.planner import Brief, Draft
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import WorkerInfo
 from tests.stub_provider import StubProvider
 from tests.stub_wires import WIRES, StubCall
 from tests.torture.harness import Progress, Result, Server, config, connections, profile, worker

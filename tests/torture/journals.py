@@ -29,11 +29,11 @@ import msgspec
 from sqlalchemy import select
 
 from dirigent.messages import Usage
+from dirigent.run.trace import Trace
 from dirigent.store import Store
 from dirigent.store.ledger import to_nusd
 from dirigent.store.tables import attempts
-from dirigent.trace import Trace
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 from tests.torture.evidence import found_in, values_of
 from tests.torture.harness import Server, eventually
 from tests.torture.upstream import MARKER, OUTPUT_WORDS, Called, answer_of, ask_of

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from dirigent.cli import main
-from dirigent.home import home
 from dirigent.limits import Hold, Quote
+from dirigent.paths import home
 from dirigent.store import writer
 from dirigent.store.ledger import StoreLedger
 from dirigent.store.statement import Statement

@@ -22,7 +22,7 @@ import msgspec
 from yarl import URL
 
 from dirigent.messages import ToolCall
-from dirigent.serve.app import ENDPOINTS
+from dirigent.serve.http.app import ENDPOINTS
 from dirigent.store.keys import Caller
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply

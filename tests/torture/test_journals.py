@@ -10,8 +10,8 @@ import pytest
 
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Message, Usage
-from dirigent.plan import Plan, Step
-from dirigent.trace import Round, StepRecord, Trace
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.trace import Round, StepRecord, Trace
 from tests.torture.__main__ import every_row, main
 from tests.torture.harness import Result, Row
 from tests.torture.journals import AttemptRow, Book, Sent, _read_whole, _streamed, disagreements

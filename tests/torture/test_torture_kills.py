@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dirigent.trace import Trace
+from dirigent.run.trace import Trace
 from tests.store.conftest import POSTGRESQL_FOLDERS
 from tests.store.samples import a_trace
 from tests.torture import kill_points

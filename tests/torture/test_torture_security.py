@@ -9,9 +9,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dirigent.plan import Plan, Step
-from dirigent.serve.app import ENDPOINTS
-from dirigent.serve.openapi import openapi
+from dirigent.plan.plan import Plan, Step
+from dirigent.serve.http.app import ENDPOINTS
+from dirigent.serve.http.openapi import openapi
 from tests.torture.access import _Case
 from tests.torture.fuzz import Case, draw_cases, judge
 from tests.torture.injections import GOALS, HONEST, WORDINGS, Injection, _changed, injections

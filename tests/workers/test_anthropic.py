@@ -4,9 +4,9 @@ import pytest
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Image, Message, Request, Schema, Text, Tool, ToolCall, Usage
-from dirigent.worker import WorkerInfo
 from dirigent.workers.anthropic import AnthropicWire, thinking_of
 from dirigent.workers.sse import EventParser
+from dirigent.workers.worker import WorkerInfo
 
 ASK = (Message("user", "hi"),)
 

@@ -24,12 +24,12 @@ from dirigent.messages import (
     Usage,
     conversation,
 )
-from dirigent.metered import Metered
-from dirigent.planner import LanguagePlanner
-from dirigent.pool import Pool
-from dirigent.worker import Price
+from dirigent.plan.planner import LanguagePlanner
 from dirigent.workers.cached import NOT_ASKED, Cached
+from dirigent.workers.metering import Metered
+from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price
 
 PINNED = Request(conversation("hi"), temperature=0)
 

@@ -9,13 +9,13 @@ import pytest
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Image, Message, Request, Tool, ToolCall, Usage, ignore
-from dirigent.metered import Metered
-from dirigent.worker import WorkerInfo
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.metering import Metered
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.secret import Secret
+from dirigent.workers.worker import WorkerInfo
 from tests.stub_provider import WIRES, StubProvider, StubReply
 
 MAKE = {"openai": OpenAIWire, "anthropic": AnthropicWire, "gemini": GeminiWire}

@@ -18,9 +18,9 @@ import pytest_asyncio
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Event, Image, Message, Request, Schema, Tool
-from dirigent.worker import Price
 from dirigent.workers import local_server
 from dirigent.workers.local import Local, LocalModel
+from dirigent.workers.worker import Price
 from tests.workers.gguf_adapter import write_adapter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dirigent.build import Builder
-from dirigent.config import parse_config
+from dirigent.config.build import Builder
+from dirigent.config.file import parse_config
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Request
 from dirigent.workers import local_server

@@ -11,13 +11,13 @@ import pytest
 from dirigent.errors import CostError
 from dirigent.limits import Budget
 from dirigent.messages import Event, Message, Request, Usage
-from dirigent.metered import Metered
-from dirigent.worker import Price, WorkerInfo
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import MOST_CHARS_PER_TOKEN, SPARE_CHARS, HttpClient, HttpWorker
+from dirigent.workers.metering import Metered
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.wire import Wire
+from dirigent.workers.worker import Price, WorkerInfo
 from tests.stub_provider import StubProvider
 from tests.stub_wires import WIRES, StubReply, WireName
 

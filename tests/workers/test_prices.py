@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dirigent.worker import Price
 from dirigent.workers.prices import _at, price_of
+from dirigent.workers.worker import Price
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Event, Message, Request, Tool, Usage, conversation
-from dirigent.worker import Price
 from dirigent.workers.recorded import Recorded, recorded_models
+from dirigent.workers.worker import Price
 
 ROWS: list[dict[str, Any]] = [
     {

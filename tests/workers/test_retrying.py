@@ -9,10 +9,10 @@ import pytest
 from dirigent.errors import ConfigError, CostError, Fault, StoreError, WorkerError
 from dirigent.limits import Budget, Hold, Quote
 from dirigent.messages import Delta, Event, Observe, Reply, Request, conversation, ignore
-from dirigent.metered import Metered, attempts_of
-from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.metering import Metered, attempts_of
 from dirigent.workers.retrying import RetryBudget, Retrying
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price, WorkerInfo
 from tests.workers.clock import Clock
 
 ASKED = Request(conversation("hi"))

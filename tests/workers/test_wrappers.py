@@ -11,8 +11,8 @@ import pytest
 from dirigent.errors import WorkerError
 from dirigent.limits import Budget
 from dirigent.messages import Request, Usage, conversation
-from dirigent.worker import Price, Worker
 from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price, Worker
 from dirigent.workers.wrappers import Breaker, layers, wrap
 
 ASKED = Request(conversation("hi"))

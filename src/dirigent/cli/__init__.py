@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from dirigent_gym.cli import demo, train
 
-from dirigent.cli import ask, audit, demo, keys, pool, serve, setup, traces, train
+from dirigent.cli import ask, audit, keys, pool, serve, setup, traces
 from dirigent.cli import eval as evaluation
 from dirigent.cli.output import FAILED, say_error
 

@@ -27,9 +27,9 @@ from dirigent.cli.output import (
 
 if TYPE_CHECKING:
     from dirigent.conduct import Conductor
-    from dirigent.plan import Plan
-    from dirigent.runtime import Runtime
-    from dirigent.trace import Trace
+    from dirigent.config.runtime import Runtime
+    from dirigent.plan.plan import Plan
+    from dirigent.run.trace import Trace
 
 QuestionArgument = Annotated[list[str], typer.Argument(help="The question; `-` reads it from stdin.")]
 ProfileOption = Annotated[str, typer.Option(help="mini, ultra, or one of yours.")]
@@ -161,7 +161,7 @@ def steps_of(plan: Plan) -> list[dict[str, Any]]:
 def _plan_in(file: Path, runtime: Runtime, profile: str, changes: dict[str, Any]) -> Plan:
     """The plan in a file, checked against the pool and the limits before anyone is asked."""
     from dirigent.errors import ConfigError
-    from dirigent.plan import parse_any
+    from dirigent.plan.plan import parse_any
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -185,9 +185,9 @@ def _check_dialect(dialect: str) -> None:
 
 
 async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: bool) -> None:
-    from dirigent.plan import critical_path, format_plan
+    from dirigent.plan.plan import critical_path, format_plan
+    from dirigent.run.trace import total_usage
     from dirigent.show import draw_plan, print_drawing, usd_text, width_of
-    from dirigent.trace import total_usage
 
     drafted = await conductor.draft(question)
     assert drafted.plan is not None  # `draft` raises where there is none
@@ -220,7 +220,7 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
 
 def _estimate(conductor: Conductor, plan: Plan, question: str) -> tuple[float, float] | None:
     from dirigent.errors import ConfigError
-    from dirigent.estimating import estimate
+    from dirigent.run.cost_estimate import estimate
 
     try:
         found = estimate(plan, conductor.pool, question, limits=conductor.limits)

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dirigent.config import Loaded, config_path
+from dirigent.config.file import Loaded, config_path
+from dirigent.config.runtime import load, open_runtime, open_store
+from dirigent.config.worker_config import WorkerConfig
 from dirigent.errors import DirigentError
-from dirigent.home import home
-from dirigent.runtime import load, open_runtime, open_store
+from dirigent.paths import home
 from dirigent.show.words import count_text
-from dirigent.worker_config import WorkerConfig
 from dirigent.workers.weights import KNOWN, cached
 
 REACH_S = 3.0
@@ -72,7 +72,7 @@ def _extras() -> Check:
 
 async def _sandbox() -> Check:
     """Whether the walls can be put up, and which: by one program, not by all attacks."""
-    from dirigent.tasks.sandbox import open_untested
+    from dirigent.sandbox import open_untested
 
     try:
         async with asyncio.timeout(SANDBOX_S), open_untested(slots=1) as sandbox:

@@ -24,7 +24,8 @@ ENDINGS = (".md", ".html", ".jsonl")
 """What stands beside the report."""
 
 RecipeArgument = Annotated[
-    Path | None, typer.Argument(help="A recipe, such as recipes/eval-gym.toml; options change it.", show_default=False)
+    Path | None,
+    typer.Argument(help="A recipe, such as gym/recipes/eval-gym.toml; options change it.", show_default=False),
 ]
 TasksOption = Annotated[
     str | None,

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from dirigent_gym.evals.evaluation import check_planners, evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings, roster_of
+from dirigent_gym.evals.workers import adapters_digest, gym_workers, trained_weights
+from dirigent_gym.weights import FOLDER
 
 from dirigent.cli.output import say
 from dirigent.cli.progress import bringing, progress
 from dirigent.cli.running import bring_weights
+from dirigent.config.runtime import Runtime, load, open_runtime, open_store
 from dirigent.errors import ConfigError
-from dirigent.evals.commit import source_commit
-from dirigent.evals.drafts import SHARED, Replies
 from dirigent.evals.evaluate import Keep
-from dirigent.evals.gym import check_planners, evaluate_gym
-from dirigent.evals.gym_pools import Gym, GymSettings, roster_of
-from dirigent.evals.gym_workers import adapters_digest, gym_workers, trained_weights
+from dirigent.evals.git_info import source_commit
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.questions import gather, grading
@@ -38,11 +39,10 @@ from dirigent.evals.recorded import (
     of_benchmarks,
 )
 from dirigent.evals.recorded import expanded as expanded_recorded
+from dirigent.evals.reply_cache import SHARED, Replies
 from dirigent.evals.report import Report
 from dirigent.limits import Budget, Limits
-from dirigent.runtime import Runtime, load, open_runtime, open_store
 from dirigent.tasks.benchmarks import load_benchmark
-from dirigent.weights import FOLDER
 
 GYM_PLANNERS = ("best", "oracle", "ceiling")
 LIVE_PLANNERS = (

@@ -154,7 +154,7 @@ def _in_days(days: float | None) -> datetime | None:
     from datetime import timedelta
 
     from dirigent.errors import ConfigError
-    from dirigent.store.moments import now
+    from dirigent.store.timestamps import now
 
     if days is not None and not abs(days) <= 36_500:
         raise ConfigError(f"--expires-days must be at most 36,500, not {days:g}")
@@ -212,7 +212,7 @@ def _bounds(row: KeyRow) -> str:
 
 
 def _status(row: KeyRow) -> str:
-    from dirigent.store.moments import now, utc_text
+    from dirigent.store.timestamps import now, utc_text
 
     if row.revoked_at is not None:
         return "revoked"

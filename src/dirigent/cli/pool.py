@@ -21,8 +21,8 @@ from dirigent.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from dirigent.runtime import Runtime
-    from dirigent.worker import Worker, WorkerInfo
+    from dirigent.config.runtime import Runtime
+    from dirigent.workers.worker import Worker, WorkerInfo
 
 app = typer.Typer(
     help="The workers: list, check, pull local weights, presets.",
@@ -44,7 +44,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """
 
     async def work() -> None:
-        from dirigent.runtime import load, open_runtime
+        from dirigent.config.runtime import load, open_runtime
 
         async with open_runtime(await load(config)) as runtime:
             if as_json:
@@ -68,8 +68,8 @@ def check(
 
     async def work() -> int:
         from dirigent.cli.running import opened
+        from dirigent.config.runtime import NO_WORKER
         from dirigent.errors import ConfigError
-        from dirigent.runtime import NO_WORKER
 
         async with opened(config) as runtime:
             if not runtime.pool:
@@ -93,8 +93,8 @@ def pull(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     async def work() -> None:
         from dirigent.cli.running import bring_weights, known_weights
-        from dirigent.runtime import load
-        from dirigent.worker_config import DEFAULT_WEIGHTS
+        from dirigent.config.runtime import load
+        from dirigent.config.worker_config import DEFAULT_WEIGHTS
         from dirigent.workers.weights import fetch
 
         loaded = await load(config)
@@ -117,7 +117,7 @@ def presets(as_json: JsonOption = False) -> None:
     """
 
     async def work() -> None:
-        from dirigent.presets import presets as known
+        from dirigent.config.presets import presets as known
         from dirigent.workers.prices import price_of
 
         rows = []

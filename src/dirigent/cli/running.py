@@ -13,12 +13,12 @@ from pathlib import Path
 
 from dirigent.cli.output import say, short
 from dirigent.conduct import Conductor
-from dirigent.config import Config, Loaded
+from dirigent.config.file import Config, Loaded
+from dirigent.config.runtime import Runtime, load, open_runtime, open_store
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.messages import Event, Message
-from dirigent.runtime import Runtime, load, open_runtime, open_store
+from dirigent.run.trace import RunEnded, Trace
 from dirigent.show import LiveRun, cost_text
-from dirigent.trace import RunEnded, Trace
 from dirigent.workers.weights import KNOWN, cached, fetch
 
 
@@ -69,7 +69,7 @@ async def keep(trace: Trace, config: Config) -> None:
 
 def say_advice(trace: Trace, loaded: Loaded) -> None:
     """Why the answer is only "unknown", and what to do, where that is all the packaged workers can say."""
-    from dirigent.gympool import advice
+    from dirigent_gym.pool import advice
 
     if text := advice(trace.answer, loaded):
         say(text)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
-    from dirigent.settings import ServeSettings
+    from dirigent.config.server_settings import ServeSettings
 
 
 def serve(
@@ -37,9 +37,9 @@ def serve(
         import msgspec
 
         from dirigent.cli.running import bring_weights, check_workers
-        from dirigent.runtime import load
-        from dirigent.serve.gate import is_loopback
-        from dirigent.serve.listen import (
+        from dirigent.config.runtime import load
+        from dirigent.serve.http.auth import is_loopback
+        from dirigent.serve.http.server import (
             bound,
             check_bind,
             check_no_loop,

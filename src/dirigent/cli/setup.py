@@ -11,7 +11,7 @@ import typer
 from dirigent.cli.output import FAILED, ConfigOption, JsonOption, carry_out, print_json, print_text, say
 
 if TYPE_CHECKING:
-    from dirigent.config import Loaded
+    from dirigent.config.file import Loaded
 
 
 def init(
@@ -25,8 +25,8 @@ def init(
     """
 
     async def work() -> None:
-        from dirigent.config import config_path, parse_config
-        from dirigent.discover import discover, toml_of
+        from dirigent.config.discovery import discover, toml_of
+        from dirigent.config.file import config_path, parse_config
         from dirigent.errors import ConfigError
         from dirigent.show.words import count_text
 
@@ -61,8 +61,8 @@ def init(
 
 async def _check_local(loaded: Loaded) -> None:
     """Refuse to write the pool that is left where there is nothing else, and that cannot run here either."""
+    from dirigent.config.runtime import open_runtime
     from dirigent.errors import ConfigError
-    from dirigent.runtime import open_runtime
 
     async with open_runtime(loaded) as runtime:
         if runtime.problem:

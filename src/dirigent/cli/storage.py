@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def configured_store(config: Path | None) -> AbstractAsyncContextManager[Store]:
     """The store that the configuration names, else the one under DIRIGENT_HOME."""
-    from dirigent.config import Config, config_path, load_config
-    from dirigent.runtime import open_store
+    from dirigent.config.file import Config, config_path, load_config
+    from dirigent.config.runtime import open_store
 
     path = config_path(config)
     return open_store(load_config(path).config if path is not None else Config())

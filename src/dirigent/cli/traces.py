@@ -28,8 +28,8 @@ from dirigent.cli.output import (
 from dirigent.cli.storage import configured_store
 
 if TYPE_CHECKING:
+    from dirigent.run.trace import RunStatus, Trace
     from dirigent.store import Store, TraceRow
-    from dirigent.trace import RunStatus, Trace
 
 app = typer.Typer(
     help="The runs that were kept: list, show, export, replay, delete, prune.",
@@ -213,7 +213,7 @@ def prune(
     async def work() -> None:
         import msgspec
 
-        from dirigent.config import Config, config_path, load_config
+        from dirigent.config.file import Config, config_path, load_config
         from dirigent.store.retention import prune as prune_store
 
         path = config_path(config)

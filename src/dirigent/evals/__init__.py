@@ -9,7 +9,7 @@ all. `curves` draws a training run.
 """
 
 from dirigent.evals.evaluate import Entry, evaluate
-from dirigent.evals.figures import Figures, figures, oracle
+from dirigent.evals.metrics import Figures, figures, oracle
 from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.page import as_html
 from dirigent.evals.record import Record, read_outcomes

@@ -14,8 +14,8 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import PlannerFor, noise_seed
-from dirigent.plan import Plan
-from dirigent.planner import LanguagePlanner, Planner
+from dirigent.plan.plan import Plan
+from dirigent.plan.planner import LanguagePlanner, Planner
 from dirigent.planners.examples import (
     MAX_SAMPLES,
     Example,
@@ -31,13 +31,13 @@ from dirigent.planners.examples import (
 from dirigent.planners.fixed import FanOut, Pipeline, Reflect, SelfMoa, Single, Vote
 from dirigent.planners.given import RandomWorker
 from dirigent.planners.knn import fit_knn
+from dirigent.planners.vote_counter import Counting, Same
 from dirigent.planners.voting import Escalate, Panel
 from dirigent.planners.writing import answering
-from dirigent.pool import Pool
 from dirigent.tasks.graders import same_answer
 from dirigent.tasks.task import Grader, Task, tidy
-from dirigent.worker import Worker
-from dirigent.workers.counting import Counting, Same
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import Worker
 
 TRAINED = ("warm-start", "conductor")
 """Planners that are models of ours: whoever evaluates says how to get them."""

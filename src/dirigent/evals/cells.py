@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dirigent.evals.capacity import Capacity
-from dirigent.evals.figures import Figures, Group
+from dirigent.evals.metrics import Figures, Group
+from dirigent.evals.single_workers import Capacity
 from dirigent.evals.stats import Difference
 from dirigent.show.words import seconds_text, usd_text
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows."""

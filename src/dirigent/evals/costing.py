@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dirigent.evals.outcome import Outcome
-from dirigent.plan import Step
-from dirigent.worker import Price
+from dirigent.plan.plan import Step
+from dirigent.workers.worker import Price
 
 QUESTION_TOKENS: Mapping[str, int] = {
     "math500": 110, "mmlu": 120, "mmlu_pro": 250, "rlpr": 90, "livecodebench": 600, "aime25": 130, "aime24": 130,

@@ -22,12 +22,12 @@ from dirigent.evals.outcome import Inspect, Outcome, graded, outcome_of
 from dirigent.evals.record import Record
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Observe, Request, ignore
-from dirigent.planner import LanguagePlanner, Planner
-from dirigent.pool import Pool
+from dirigent.plan.planner import LanguagePlanner, Planner
+from dirigent.run.trace import Trace
+from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge
-from dirigent.tasks.sandbox import Sandbox
 from dirigent.tasks.task import Task
-from dirigent.trace import Trace
+from dirigent.workers.pool import Pool
 
 PoolFor = Callable[[Task, int], Pool]
 """The pool that a question is answered with; the number tells repeats of the question apart, for noisy workers."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from dirigent.evals.figures import by_planner
+from dirigent.evals.metrics import by_planner
 from dirigent.evals.outcome import Outcome
 from dirigent.tasks.task import Task
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dirigent.evals.figures import ORACLE, Figures, by_planner, cheap_first, kind_of, versus
+from dirigent.evals.metrics import ORACLE, Figures, by_planner, cheap_first, kind_of, versus
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.stats import mean, mean_or_none
 

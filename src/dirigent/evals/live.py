@@ -17,13 +17,12 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import Baseline, Fitting
-from dirigent.evals.capacity import SINGLE
+from dirigent.evals.carried_rows import fitted_on
 from dirigent.evals.evaluate import Entry, Keep, PlannerFor, evaluate
 from dirigent.evals.examples import examples
-from dirigent.evals.figures import ORACLE, by_planner, oracle
-from dirigent.evals.fitted import fitted_on
 from dirigent.evals.hindsight import CEILING
 from dirigent.evals.live_ceiling import MAX_STEPS, Listed, ceiling_of, chosen, search, sought
+from dirigent.evals.metrics import ORACLE, by_planner, oracle
 from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
@@ -40,6 +39,7 @@ from dirigent.evals.planners import (
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, digest
 from dirigent.evals.report import Facts, Report, make_report
+from dirigent.evals.single_workers import SINGLE
 from dirigent.evals.sized import ask_sized
 from dirigent.evals.sizing import EQUAL_COST, Sizing
 from dirigent.evals.stats import sum_or_none
@@ -47,10 +47,10 @@ from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planners.given import Alone
-from dirigent.pool import Pool
-from dirigent.tasks.sandbox import Sandbox
+from dirigent.sandbox import Sandbox
 from dirigent.tasks.task import Task
 from dirigent.version import __version__
+from dirigent.workers.pool import Pool
 
 EACH = "each"
 UNFITTED = ("single", "random", "conductor", "warm-start", ORACLE)

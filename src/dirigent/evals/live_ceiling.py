@@ -17,22 +17,22 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dirigent.evals.baselines import Baseline
-from dirigent.evals.capacity import SINGLE
 from dirigent.evals.costing import STEP_TOKENS
 from dirigent.evals.evaluate import Entry
-from dirigent.evals.figures import by_planner, cheap_first
 from dirigent.evals.hindsight import CEILING
+from dirigent.evals.metrics import by_planner, cheap_first
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import examples_of
+from dirigent.evals.single_workers import SINGLE
 from dirigent.evals.stats import mean, mean_or_none, sum_or_none
 from dirigent.messages import Event
-from dirigent.plan import Plan, Step
-from dirigent.planner import Planner
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import Planner
+from dirigent.plan.prompt import ANSWER, REVIEW, SYNTHESISE
 from dirigent.planners.examples import ranked
 from dirigent.planners.given import Adapted
-from dirigent.pool import Pool
-from dirigent.prompt import ANSWER, REVIEW, SYNTHESISE
 from dirigent.tasks.task import Task
+from dirigent.workers.pool import Pool
 
 BROAD = 4
 """Workers that plans of several steps are made of. Five would already make 40 of them, and the best of many plans on a

@@ -17,21 +17,21 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from dirigent_gym.evals.workers import trained_weights
+from dirigent_gym.pool import PLAN_TOKENS
+from dirigent_gym.weights import FOLDER, packaged
 
-from dirigent.build import adapter_file
-from dirigent.config import Config, Loaded, Profile
+from dirigent.config.build import adapter_file
+from dirigent.config.file import Config, Loaded, Profile
+from dirigent.config.runtime import Runtime
+from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import TRAINED
-from dirigent.evals.drafts import weights_digest
 from dirigent.evals.evaluate import PlannerFor
-from dirigent.evals.gym_workers import trained_weights
 from dirigent.evals.origins import Weights
-from dirigent.gympool import PLAN_TOKENS
-from dirigent.planner import LanguagePlanner
-from dirigent.pool import Pool
-from dirigent.runtime import Runtime
-from dirigent.weights import FOLDER, packaged
-from dirigent.worker_config import DEFAULT_WEIGHTS, WorkerConfig
+from dirigent.evals.reply_cache import weights_digest
+from dirigent.plan.planner import LanguagePlanner
+from dirigent.workers.pool import Pool
 from dirigent.workers.weights import KNOWN
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dirigent.evals.baselines import TRAINED
-from dirigent.evals.figures import Figures
+from dirigent.evals.metrics import Figures
 from dirigent.evals.sizing import EQUAL_COST, EQUAL_WITHIN, Sizing, equal
 
 SHARED_CALLS = (

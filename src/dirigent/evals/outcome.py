@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from dirigent.evals.drafts import took_s
+from dirigent.evals.reply_cache import took_s
 from dirigent.messages import well_formed
-from dirigent.plan import Plan
+from dirigent.plan.plan import Plan
+from dirigent.run.trace import Trace
 from dirigent.tasks.task import Grade, Task
-from dirigent.trace import Trace
-from dirigent.worker import WorkerInfo
+from dirigent.workers.worker import WorkerInfo
 
 Inspect = Callable[[Task, Plan], Mapping[str, bool]]
 """What is right about a plan, by name: `routing`, `parallel`, ..."""

@@ -24,11 +24,11 @@ from dirigent.evals.cells import (
     tokens_sentence,
 )
 from dirigent.evals.examples import Example
-from dirigent.evals.figures import Figures
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.markup import Markup, joined, table, tag
+from dirigent.evals.metrics import Figures
 from dirigent.evals.notes import offered_note, times_note
-from dirigent.evals.planplots import plan_plots
+from dirigent.evals.plan_plots import plan_plots
 from dirigent.evals.plots import Point, scatter
 from dirigent.evals.report import Report, notes_of, provenance, title_of
 

@@ -18,11 +18,11 @@ from dirigent.evals.evaluate import Entry, PlannerFor, PoolFor
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record, name_of
 from dirigent.limits import Limits
-from dirigent.plan import Plan
+from dirigent.plan.plan import Plan
 from dirigent.planners.examples import Example, Rollout
 from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
-from dirigent.pool import Pool
 from dirigent.tasks.task import Task
+from dirigent.workers.pool import Pool
 
 __all__ = [
     "Rollouts",

@@ -18,11 +18,11 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError, GradeError
-from dirigent.prompt import closing_form
+from dirigent.plan.prompt import closing_form
+from dirigent.sandbox import Sandbox, open_sandbox
 from dirigent.tasks.benchmarks import Part, benchmark, fetch_benchmark, load_benchmark
 from dirigent.tasks.code import grade_code, missing_libraries, problem_in
 from dirigent.tasks.hub import Addresses, Progress
-from dirigent.tasks.sandbox import Sandbox, open_sandbox
 from dirigent.tasks.task import Task
 from dirigent.together import all_done
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from dirigent_gym.evals.pools import check_sets
+from dirigent_gym.questions.pools import Cards
 
 from dirigent import toml
 from dirigent.errors import ConfigError
-from dirigent.evals.gym_pools import check_sets
 from dirigent.limits import HARD_MAX_STEPS
 from dirigent.tasks.benchmarks import BENCHMARKS
-from dirigent.tasks.gym.pools import Cards
 from dirigent.toml import nearest
 
 GYM, GYM_SET = "gym", "gym:"

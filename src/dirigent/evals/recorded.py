@@ -31,11 +31,11 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.baselines import Baseline, Fitting, escalating
+from dirigent.evals.cross_validation import best_by_draw, folds_of
 from dirigent.evals.evaluate import Entry, Keep, evaluate
 from dirigent.evals.examples import examples
-from dirigent.evals.figures import ORACLE, by_planner, oracle
-from dirigent.evals.folds import best_by_draw, folds_of
 from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
+from dirigent.evals.metrics import ORACLE, by_planner, oracle
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
     NAMES,
@@ -53,15 +53,15 @@ from dirigent.evals.stats import mean
 from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
-from dirigent.planner import Planner
+from dirigent.plan.planner import Planner
 from dirigent.planners.examples import Example, ranked
-from dirigent.pool import Pool
 from dirigent.tasks.benchmarks import decoded, task_of
 from dirigent.tasks.published import Row
 from dirigent.tasks.task import Task
 from dirigent.version import __version__
-from dirigent.worker import Price, Worker
+from dirigent.workers.pool import Pool
 from dirigent.workers.recorded import Recorded
+from dirigent.workers.worker import Price, Worker
 
 EACH, VOTE, PANEL, ESCALATE = "each", "vote", "panel", "escalate"
 NEED_ANSWERS = (VOTE, PANEL, "weighted-vote", ESCALATE, "smoothie")

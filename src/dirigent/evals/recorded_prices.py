@@ -10,8 +10,8 @@ planner that compares costs (`cheapest`, `escalate`) depends on them.
 
 from __future__ import annotations
 
-from dirigent.worker import Price
 from dirigent.workers.prices import price_of
+from dirigent.workers.worker import Price
 
 HOSTED: dict[str, tuple[str, str, str]] = {
     "Llama-3.1-405B-Instruct": ("together", "meta-llama/Meta-Llama-3.1-405B-Instruct-Turbo", "its Turbo variant"),

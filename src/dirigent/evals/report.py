@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from dirigent.evals.capacity import Capacity, capacity
 from dirigent.evals.cells import (
     CAPACITY_HEADER,
     GROUPS,
@@ -36,7 +35,7 @@ from dirigent.evals.cells import (
 )
 from dirigent.evals.columns import in_blocks, laid_out
 from dirigent.evals.examples import Example
-from dirigent.evals.figures import Figures, by_planner, figures, versus
+from dirigent.evals.metrics import Figures, by_planner, figures, versus
 from dirigent.evals.notes import (
     equal_cost_note,
     offered_note,
@@ -49,10 +48,11 @@ from dirigent.evals.notes import (
 )
 from dirigent.evals.origins import Earlier, Weights, origins_note
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.single_workers import Capacity, capacity
 from dirigent.evals.sizing import Sizing, equal
 from dirigent.evals.verdict import BEST, verdict
 from dirigent.show.words import usd_text
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import msgspec
 
 from dirigent.evals.baselines import Baseline, Sampled
 from dirigent.evals.evaluate import PoolFor
-from dirigent.evals.figures import by_planner
+from dirigent.evals.metrics import by_planner
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import by_limits, entry_of
 from dirigent.evals.sizing import FIRST, SIZED_BY, Sizing, equal, in_lots, rounds_of, sizes_for

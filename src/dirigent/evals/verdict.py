@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dirigent.evals.figures import Figures
+from dirigent.evals.metrics import Figures
 
 BEST = "best"
 """The best single worker, with whom everybody is compared."""

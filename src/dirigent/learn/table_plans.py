@@ -35,7 +35,7 @@ from dirigent.learn.grpo import Asked, Rollout
 from dirigent.learn.imitate import Lesson
 from dirigent.limits import Limits
 from dirigent.messages import Message
-from dirigent.plan import parse_plan
+from dirigent.plan.plan import parse_plan
 
 ROLES = ("direct", "think", "code")
 FIRST_BIT = {"direct": 0, "think": 2, "code": 6}

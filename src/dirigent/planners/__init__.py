@@ -17,9 +17,9 @@ A configuration names planners that need no fitting: `make_planner`. An evaluati
     language, language:NAME               a worker is prompted to plan
     warm-start, conductor, conductor:2    the trained planner; `:2` with two rounds
 
-    oracle, ceiling                       no planners: figures computed from outcomes (`evals/figures.py`,
+    oracle, ceiling                       no planners: figures computed from outcomes (`evals/metrics.py`,
                                           `evals/hindsight.py`; the gym and live pools have ceilings of their own,
-                                          `evals/ceiling.py` and `evals/live_ceiling.py`)
+                                          `dirigent_gym/evals/ceiling.py` and `evals/live_ceiling.py`)
 
 How an evaluation gets them:
 
@@ -38,10 +38,10 @@ from __future__ import annotations
 import difflib
 
 from dirigent.errors import ConfigError
-from dirigent.plan import Dialect
-from dirigent.planner import LanguagePlanner, Planner
+from dirigent.plan.plan import Dialect
+from dirigent.plan.planner import LanguagePlanner, Planner
 from dirigent.planners.fixed import FanOut, Reflect, Single, Vote
-from dirigent.pool import Pool
+from dirigent.workers.pool import Pool
 
 PLANNERS = ("language", "single", "moa", "reflect", "vote")
 

@@ -12,9 +12,9 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Message, estimate_tokens
-from dirigent.plan import Plan, Step
-from dirigent.prompt import ANSWER, SYNTHESISE, step_messages
-from dirigent.worker import WorkerInfo
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.prompt import ANSWER, SYNTHESISE, step_messages
+from dirigent.workers.worker import WorkerInfo
 
 Rollout = Callable[[str, Plan], Awaitable[tuple[float, float] | None]]
 """Carry out a plan for a training question: its score and its cost in USD; None where a worker failed,

@@ -9,8 +9,8 @@ import random
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Dialect, Plan
-from dirigent.planner import Brief, Draft
+from dirigent.plan.plan import Dialect, Plan
+from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.writing import answering, named, once, step, written
 
 

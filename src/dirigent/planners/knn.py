@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan
-from dirigent.planner import Brief, Draft
+from dirigent.plan.plan import Plan
+from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, ranked
 from dirigent.planners.writing import once, question_text, step
 

@@ -18,14 +18,14 @@ import numpy as np
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan, Step
-from dirigent.planner import Brief, Draft
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.prompt import ANSWER, FINISH, REVIEW, ROLES
 from dirigent.planners.examples import Rollout
 from dirigent.planners.features import Array, Embedding, fit_embedding, with_constant
 from dirigent.planners.knn import offered
 from dirigent.planners.optimise import Adam
 from dirigent.planners.writing import once, question_text, step
-from dirigent.prompt import ANSWER, FINISH, REVIEW, ROLES
 from dirigent.together import all_done
 
 MODES = ("direct", "reason", "chain", "full", "debate", "reflect")

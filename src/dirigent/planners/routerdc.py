@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan
-from dirigent.planner import Brief, Draft
+from dirigent.plan.plan import Plan
+from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, Embedding, fit_embedding, unit_rows, with_constant
 from dirigent.planners.knn import offered

@@ -19,15 +19,15 @@ import numpy as np
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan import Plan, Step
-from dirigent.planner import Brief, Draft
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.prompt import read_results
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
 from dirigent.planners.knn import Neighbours
 from dirigent.planners.writing import LOCAL_KIND, answering, once, step
-from dirigent.prompt import read_results
-from dirigent.worker import Price, WorkerInfo
 from dirigent.workers.scripted import stream_words
+from dirigent.workers.worker import Price, WorkerInfo
 
 PICK = "Pick the answer most like the others."
 PICKER = "pick"

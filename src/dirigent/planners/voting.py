@@ -1,6 +1,6 @@
 """Voting and escalating: several workers answer side by side, and a local counter decides.
 
-The counter is a worker of the pool (`workers/counting.py`), so a vote is a plan like any other. Escalation is two
+The counter is a worker of the pool (`planners/vote_counter.py`), so a vote is a plan like any other. Escalation is two
 rounds: two cheaper workers first; the planner sees what the counter made of them, accepts where they agree and asks the
 best worker where they do not.
 """
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan import Plan, Step
-from dirigent.planner import Brief, Draft
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import Brief, Draft
+from dirigent.planners.vote_counter import UNDECIDED
 from dirigent.planners.writing import once, step, written
-from dirigent.workers.counting import UNDECIDED
 
 COUNT = "Count equal answers."
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dirigent.errors import ConfigError
-from dirigent.plan import Plan, Step, format_plan
-from dirigent.planner import Brief, Draft
-from dirigent.pool import Pool
-from dirigent.prompt import ANSWER
+from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.prompt import ANSWER
+from dirigent.workers.pool import Pool
 
 LOCAL_KIND = "counting"
 """Kind of the local workers that count or pick. They answer no question, so nobody asks them one."""

@@ -12,19 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dirigent.config import Loaded
+from dirigent.config.file import Loaded
+from dirigent.config.runtime import Runtime, open_runtime, open_store
+from dirigent.config.server_settings import ServeSettings
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe
-from dirigent.runtime import Runtime, open_runtime, open_store
-from dirigent.serve.guardrails import guarded
-from dirigent.serve.metrics import Metrics
-from dirigent.serve.models import Models
-from dirigent.serve.retention import pruning
-from dirigent.serve.telemetry import telemetry
-from dirigent.settings import ServeSettings
+from dirigent.run.trace import Trace
+from dirigent.serve.http.metrics import Metrics
+from dirigent.serve.http.telemetry import telemetry
+from dirigent.serve.policy.guardrails import guarded
+from dirigent.serve.policy.models import Models
+from dirigent.serve.policy.retention import pruning
 from dirigent.store import Store
 from dirigent.store.admission import Admission
-from dirigent.trace import Trace
 
 __all__ = ["DEFAULT_SETTINGS", "ServeSettings", "Service", "open_service"]
 

@@ -16,10 +16,10 @@ from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
 
-from dirigent.plan import Plan, critical_path
+from dirigent.plan.plan import Plan, critical_path
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
 from dirigent.show.words import count_text, one_line, seconds_text, usd_text
-from dirigent.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
-from dirigent.worker import WorkerInfo
+from dirigent.workers.worker import WorkerInfo
 
 if TYPE_CHECKING:
     from rich.text import Text

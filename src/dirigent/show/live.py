@@ -21,10 +21,8 @@ from typing import IO, TYPE_CHECKING, Literal
 import msgspec
 
 from dirigent.messages import Delta, Event
-from dirigent.plan import Plan
-from dirigent.show.drawing import plan_figures, print_plain
-from dirigent.show.words import escape, one_line, seconds_text, usd_text
-from dirigent.trace import (
+from dirigent.plan.plan import Plan
+from dirigent.run.trace import (
     Drafted,
     Planned,
     RunEnded,
@@ -35,6 +33,8 @@ from dirigent.trace import (
     StepStarted,
     StepStatus,
 )
+from dirigent.show.drawing import plan_figures, print_plain
+from dirigent.show.words import escape, one_line, seconds_text, usd_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -27,6 +27,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from dirigent.errors import StoreError
+from dirigent.run.trace import RunStatus, Trace
 from dirigent.store.engine import explain, open_engine, where
 from dirigent.store.migrations import upgrade
 from dirigent.store.statement import Statement
@@ -42,7 +43,6 @@ from dirigent.store.traces import (
     whole_id,
 )
 from dirigent.store.writer import Writer
-from dirigent.trace import RunStatus, Trace
 
 __all__ = ["Store", "TraceRow"]
 

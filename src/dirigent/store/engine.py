@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from dirigent.errors import StoreError
-from dirigent.store.hanging import FENCE, a_fence, begin_writing, bound_waits
+from dirigent.store.postgres_timeouts import FENCE, a_fence, begin_writing, bound_waits
 
 _TAKE_LOCK = text("SELECT pg_advisory_xact_lock(219290979)")
 """An arbitrary number, other than the one of the migrations."""

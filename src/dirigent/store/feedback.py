@@ -13,12 +13,12 @@ from typing import Literal
 import msgspec
 from sqlalchemy import Connection, select
 
+from dirigent.run.trace import RunStatus, Trace
 from dirigent.store import PAGE, Store
 from dirigent.store.engine import insert_if_new
-from dirigent.store.moments import now, utc_text
 from dirigent.store.owners import keys_of
 from dirigent.store.tables import feedback
-from dirigent.trace import RunStatus, Trace
+from dirigent.store.timestamps import now, utc_text
 from dirigent.workers.secret import redact
 
 

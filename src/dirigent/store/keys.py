@@ -28,9 +28,9 @@ from sqlalchemy import Connection, Row, insert, select, update
 from dirigent.errors import ConfigError, StoreError
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
-from dirigent.store.moments import now, utc_text
 from dirigent.store.pepper import PEPPER_VARIABLE, Pepper, find_pepper, make_pepper
 from dirigent.store.tables import keys
+from dirigent.store.timestamps import now, utc_text
 
 T = TypeVar("T")
 

@@ -43,13 +43,13 @@ from dirigent.limits import Hold, Quote, affordable_tokens
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
 from dirigent.store.engine import one_at_a_time
-from dirigent.store.hanging import none_to_come
 from dirigent.store.keys import Caller, Period
-from dirigent.store.mending import mend, mended
-from dirigent.store.moments import now, utc_text
-from dirigent.store.process import is_dead, own_name
+from dirigent.store.postgres_timeouts import none_to_come
+from dirigent.store.process_id import is_dead, own_name
 from dirigent.store.statement import Statement
 from dirigent.store.tables import attempts, spending
+from dirigent.store.timestamps import now, utc_text
+from dirigent.store.write_retry import mend, mended
 
 P = TypeVar("P")
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dirigent.errors import ConfigError
-from dirigent.home import home
+from dirigent.paths import home
 
 PEPPER_FILE = "pepper"
 PEPPER_VARIABLE = "DIRIGENT_PEPPER"

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dirigent.errors import StoreError
 from dirigent.store import Store
-from dirigent.store.moments import now, utc_text
 from dirigent.store.tables import responses
+from dirigent.store.timestamps import now, utc_text
 from dirigent.workers.secret import may_hold_key, redact
 
 UNFINISHED = ("queued", "in_progress")

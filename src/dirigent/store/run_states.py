@@ -21,13 +21,13 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from dirigent.errors import StoreError
+from dirigent.run.trace import Trace
 from dirigent.store import Store
 from dirigent.store.idempotency import Begun, note_begun
-from dirigent.store.moments import now, utc_text
-from dirigent.store.process import NOBODY, is_dead, own_name
+from dirigent.store.process_id import NOBODY, is_dead, own_name
 from dirigent.store.tables import attempts, run_states, traces
+from dirigent.store.timestamps import now, utc_text
 from dirigent.store.traces import to_row
-from dirigent.trace import Trace
 from dirigent.workers.secret import may_hold_key, redact
 
 FORMAT = 1

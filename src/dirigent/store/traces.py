@@ -20,10 +20,10 @@ from sqlalchemy import ColumnElement, Connection, select, tuple_
 from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
-from dirigent.store.moments import utc_text
+from dirigent.run.trace import RunStatus, Trace, total_usage
 from dirigent.store.statement import Statement
 from dirigent.store.tables import traces
-from dirigent.trace import RunStatus, Trace, total_usage
+from dirigent.store.timestamps import utc_text
 from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
 COMPRESSED, PLAIN = 1, 2

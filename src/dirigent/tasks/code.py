@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import GradeError
-from dirigent.tasks.sandbox import Sandbox
+from dirigent.sandbox import Sandbox
 from dirigent.tasks.task import Grade, Task
 
 

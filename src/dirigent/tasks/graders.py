@@ -24,10 +24,10 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from dirigent.errors import GradeError
+from dirigent.sandbox import Sandbox
 from dirigent.tasks.answers import final_answer, final_letter, final_number, literals, number_in
 from dirigent.tasks.code import extract, grade_code_task
 from dirigent.tasks.mathematics import same_mathematics
-from dirigent.tasks.sandbox import Sandbox
 from dirigent.tasks.task import BareGrader, Grade, Grader, Task, comparable, grade, tidy
 
 TOLERANCE = 1e-6

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.home import home
+from dirigent.paths import home
 from dirigent.tasks.tables import parquet_is_readable, raw_rows
 
 if TYPE_CHECKING:

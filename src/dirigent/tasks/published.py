@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from dirigent.errors import GradeError
-from dirigent.prompt import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
+from dirigent.plan.prompt import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
 from dirigent.tasks.code import Case, CodeProblem, problem_of
 
 RowGrader = Literal["number", "choice", "exact", "short", "literal", "math", "code"]

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
-from dirigent.worker import WorkerInfo
 from dirigent.workers.sse import ServerEvent
 from dirigent.workers.wire import (
     Count,
@@ -31,6 +30,7 @@ from dirigent.workers.wire import (
     uncarried,
     unreadable,
 )
+from dirigent.workers.worker import WorkerInfo
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 4096

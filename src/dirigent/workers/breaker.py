@@ -16,7 +16,7 @@ from typing import Literal
 
 from dirigent.errors import RETRYABLE, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, WorkerInfo
 
 State = Literal["closed", "open", "half-open"]
 

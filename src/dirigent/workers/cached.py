@@ -23,7 +23,7 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Attempt, Delta, Observe, Reply, Request, Usage, ignore
-from dirigent.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, WorkerInfo
 
 log = logging.getLogger(__name__)
 

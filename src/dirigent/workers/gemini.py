@@ -16,7 +16,6 @@ from urllib.parse import quote as url_quote
 import msgspec
 
 from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
-from dirigent.worker import WorkerInfo
 from dirigent.workers.sse import ServerEvent
 from dirigent.workers.wire import (
     Count,
@@ -33,6 +32,7 @@ from dirigent.workers.wire import (
     uncarried,
     unreadable,
 )
+from dirigent.workers.worker import WorkerInfo
 
 FINISH: dict[str, Finish] = {
     "STOP": "stop",

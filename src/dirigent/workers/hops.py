@@ -2,7 +2,7 @@
 
 A worker's address may lead back here: through a proxy, by another name, or by way of a second server that has this
 one in its pool. Nobody can see that from one end, so every call says how many servers it has behind it, and a server
-that would be one too many refuses (`serve/hops.py`). The number is not signed: who claims more than is true is
+that would be one too many refuses (`serve/http/loop_guard.py`). The number is not signed: who claims more than is true is
 refused for it, and who claims less could as well have left it out.
 """
 

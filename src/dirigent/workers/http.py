@@ -24,16 +24,16 @@ import msgspec
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
-from dirigent.metered import input_tokens
-from dirigent.worker import WorkerInfo
-from dirigent.workers.addresses import Kind, SteadyResolver
+from dirigent.workers.dns_pinning import Kind, SteadyResolver
+from dirigent.workers.event_loops import AtLoopEnd
 from dirigent.workers.exchange import Exchange, Target, post
-from dirigent.workers.faults import not_reached, refused
 from dirigent.workers.hops import hop_headers
-from dirigent.workers.loops import AtLoopEnd
+from dirigent.workers.http_errors import not_reached, refused
+from dirigent.workers.metering import input_tokens
 from dirigent.workers.secret import MASK, Secret, redact
 from dirigent.workers.sse import EventParser
 from dirigent.workers.wire import HttpCall, Wire, error_text, quote, unreadable, unusable
+from dirigent.workers.worker import WorkerInfo
 
 if TYPE_CHECKING:
     import aiohttp

@@ -28,17 +28,17 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import ConfigError, WorkerError
-from dirigent.home import home
 from dirigent.messages import Event, Observe, Reply, Request, ignore
-from dirigent.worker import Ability, Price, WorkerInfo
+from dirigent.paths import home
+from dirigent.workers.event_loops import AtLoopEnd
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.kv_slots import Slots
 from dirigent.workers.local_child import Child, spawn
 from dirigent.workers.local_server import ServerSettings, physical_cores
-from dirigent.workers.loops import AtLoopEnd
 from dirigent.workers.openai import Lora, OpenAIWire
-from dirigent.workers.slots import Slots
 from dirigent.workers.weights import KNOWN, Progress, fetch, known
 from dirigent.workers.wire import HttpCall, uncarried
+from dirigent.workers.worker import Ability, Price, WorkerInfo
 
 ABILITIES: frozenset[Ability] = frozenset({"schema", "json_mode", "grammar", "seed", "stop"})
 

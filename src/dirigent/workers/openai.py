@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
-from dirigent.worker import WorkerInfo
 from dirigent.workers.sse import ServerEvent
 from dirigent.workers.wire import (
     Count,
@@ -32,6 +31,7 @@ from dirigent.workers.wire import (
     uncarried,
     unreadable,
 )
+from dirigent.workers.worker import WorkerInfo
 
 FINISH: dict[str, Finish] = {
     "stop": "stop",

@@ -15,7 +15,7 @@ import functools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from dirigent.worker import Price
+from dirigent.workers.worker import Price
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice

@@ -17,8 +17,8 @@ from typing import Any
 
 from dirigent.errors import ConfigError, LimitError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.worker import Worker, WorkerInfo
-from dirigent.workers.loops import Places
+from dirigent.workers.event_loops import Places
+from dirigent.workers.worker import Worker, WorkerInfo
 
 MINUTE_S = 60.0
 

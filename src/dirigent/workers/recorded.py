@@ -23,8 +23,8 @@ import msgspec
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, Usage, estimate_tokens, ignore
-from dirigent.worker import Price, WorkerInfo
 from dirigent.workers.scripted import stream_words
+from dirigent.workers.worker import Price, WorkerInfo
 
 
 class Output(msgspec.Struct, frozen=True):

@@ -16,8 +16,8 @@ import msgspec
 
 from dirigent.errors import LimitError, WorkerError
 from dirigent.messages import Attempt, Observe, Reply, Request, ignore
-from dirigent.metered import Watched, attempts_of, note_attempts
-from dirigent.worker import Worker, WorkerInfo
+from dirigent.workers.metering import Watched, attempts_of, note_attempts
+from dirigent.workers.worker import Worker, WorkerInfo
 
 MAX_RETRY_AFTER_S = 30.0
 """A provider that asks for more patience than this is not waited for: a substitute answers sooner."""

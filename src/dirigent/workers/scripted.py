@@ -21,7 +21,7 @@ import msgspec
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
-from dirigent.worker import Price, WorkerInfo
+from dirigent.workers.worker import Price, WorkerInfo
 
 Outcome: TypeAlias = str | Reply | Exception
 """What one call comes to: a text, a whole reply, or an error to raise."""

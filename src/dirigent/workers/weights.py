@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.home import home
+from dirigent.paths import home
 
 if TYPE_CHECKING:
     import aiohttp

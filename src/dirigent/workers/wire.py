@@ -15,10 +15,10 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Finish, Image, Message, Reply, Request, ToolCall, Usage
-from dirigent.metered import MOST_TOKENS
-from dirigent.worker import WorkerInfo
+from dirigent.workers.metering import MOST_TOKENS
 from dirigent.workers.secret import redact
 from dirigent.workers.sse import ServerEvent
+from dirigent.workers.worker import WorkerInfo
 
 T = TypeVar("T")
 

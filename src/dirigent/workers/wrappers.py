@@ -19,12 +19,12 @@ import random
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from dirigent.metered import Metered, most_input_tokens
-from dirigent.worker import Worker, layers
 from dirigent.workers.breaker import Breaker
 from dirigent.workers.cached import Cached
+from dirigent.workers.metering import Metered, most_input_tokens
 from dirigent.workers.ratelimited import RateLimited
 from dirigent.workers.retrying import RetryBudget, Retrying
+from dirigent.workers.worker import Worker, layers
 
 __all__ = [
     "Breaker",

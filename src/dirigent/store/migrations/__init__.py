@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from dirigent.errors import StoreError
 from dirigent.store.engine import where, writing
-from dirigent.store.hanging import patiently
+from dirigent.store.postgres_timeouts import patiently
 from dirigent.store.tables import REVISIONS, VERSION_TABLE
 
 _LOCK = 0x0D121963

@@ -1,0 +1,371 @@
+"""Everything that the table of claims rests on, measured on one trained conductor: from adapters to `Evidence`.
+
+All adapters, the conductor's, its warm start's and the controls', stand stacked on one base, so that PEFT folders and
+GGUF files are measured alike and nothing is loaded twice. Plans are written in batches, greedy unless said otherwise,
+and carried out by the code that training uses. Nothing is chosen on the test: the ceiling's ways come from the
+development split, the best worker from the training split. A part of `claims.py`, no program: what that one prints is
+arithmetic over this.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from dirigent_gym.evals.ceiling import Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
+from dirigent_gym.evals.test_sets import probe_roster, probe_tasks
+from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
+from dirigent_gym.questions.split import generate
+from dirigent_gym.train.adapters import load_adapter
+from dirigent_gym.train.base import encode, load_base, prompt_texts
+from dirigent_gym.train.claims import OTHER_SETS, Evidence, Run, Scores, scores
+from dirigent_gym.train.controls import (
+    Followed,
+    PlanShares,
+    aliased_rows,
+    followed,
+    novel_rows,
+    plan_pass_at,
+    plan_shares,
+    reworded_rows,
+    swapped_rows,
+)
+from dirigent_gym.train.dataset import Row, RowSettings, held_rows, make_row, second_round
+from dirigent_gym.train.decode import DecodeSettings, decode
+from dirigent_gym.train.direct import asked
+from dirigent_gym.train.noise import group_seeds
+from dirigent_gym.train.policy import weights_file
+from dirigent_gym.train.recipe import Recipe
+from dirigent_gym.train.reward import Scored
+from dirigent_gym.train.rows import right_plan
+from dirigent_gym.train.scorer import Scorer, open_scorer
+from dirigent_gym.train.secondround import CHECKABLE
+from dirigent_gym.train.stacked import Stacked, stack
+from dirigent_gym.train.workers import ExactWorkers, load_workers
+
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.sizing import in_lots, sizes_for
+from dirigent.evals.stats import mean
+from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.planners.examples import SampleCost
+from dirigent.tasks.task import Task, grade, tidy
+from dirigent.workers.worker import Worker
+
+CONDUCTOR, WARM_START = "conductor", "warm-start"
+PLAN_CONTROLS = ("right-plans", "rejection", "online-rejection", "format-only", "shuffled")
+"""Controls that write plans."""
+DIRECT = "direct"
+"""The control that answers questions itself."""
+CHOOSING_SEED = 10_000
+"""Added to the seed where something is chosen, as `dirigent_gym/evals/pools.py` does."""
+
+Say = Callable[[str], None]
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How many questions each figure is measured on."""
+
+    test: int = 1000
+    sampled: int = 200
+    """Of those, how many get 16 sampled plans each; 0: none, and the lines about them say so."""
+    choosing: int = 300
+    noise_seeds: int = 5
+    novel: int = 300
+    rounds: int = 200
+    """Checkable questions that get two rounds."""
+    probes: int = 300
+    """Of each further set, at most."""
+    seed: int = 1
+
+    def at_most(self, limit: int) -> Sizes:
+        names = ("test", "sampled", "choosing", "novel", "rounds", "probes")
+        return msgspec.structs.replace(self, **{name: min(getattr(self, name), limit) for name in names})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The models and the workers, ready to be asked."""
+
+    stacked: Stacked
+    tokenizer: Any
+    scorer: Scorer
+    recipe: Recipe
+    by_table: bool = True
+    """Whether the workers answer by the tables."""
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        return self.stacked.names
+
+    def write(
+        self, adapter: str, rows: Sequence[Row], *, group: int = 1, seed: int | None = None
+    ) -> tuple[list[Row], list[str]]:
+        """`group` plans a row, greedy where there is no seed; the rows come back once for each of their plans."""
+        texts = self.texts(adapter, [row.messages for row in rows], group=group, seed=seed)
+        return [row for row in rows for _ in range(group)], texts
+
+    def run(self, adapter: str, rows: Sequence[Row]) -> Run:
+        """One greedy plan a row, carried out."""
+        _, texts = self.write(adapter, rows)
+        return Run(tuple(rows), tuple(self.scorer.score(rows, texts)))
+
+    def texts(
+        self, adapter: str, conversations: Sequence[Any], *, group: int = 1, seed: int | None = None
+    ) -> list[str]:
+        prompts = encode(self.tokenizer, prompt_texts(self.tokenizer, conversations))
+        settings = self.recipe.grpo
+        index = self.stacked.index(adapter)
+        with self.stacked.lock:
+            samples = decode(
+                self.stacked.model,
+                prompts,
+                seeds_PG=group_seeds(seed, prompts=len(prompts), group=group),
+                settings=DecodeSettings(
+                    settings.max_completion_tokens,
+                    pad=self.tokenizer.pad_token_id,
+                    end=self.tokenizer.eos_token_id,
+                    temperature=settings.temperature,
+                    cache=settings.cache,
+                ),
+                around=lambda rows: self.stacked.mask.use([index] * len(rows)),
+                graphs=self.stacked.graphs,
+            )
+        flat = [sample.ids for samples_of_prompt in samples for sample in samples_of_prompt]
+        found: list[str] = self.tokenizer.batch_decode(flat, skip_special_tokens=True)
+        return found
+
+
+@contextmanager
+def open_bench(recipe: Recipe, adapters: Mapping[str, Path], *, workers: str) -> Iterator[Bench]:
+    """The base of the recipe under these adapters, by role; its workers `exact`, or `local`: its own adapters."""
+    model, tokenizer = load_base(weights_file(recipe.base.weights))
+    loaded = [
+        msgspec.structs.replace(load_adapter(path, config=model.config), name=role) for role, path in adapters.items()
+    ]
+    hands: Mapping[str, Worker] = ExactWorkers(ROSTER)
+    if workers == "local":
+        hands = load_workers(model, tokenizer, recipe.workers.adapters, specialists=ROSTER, cache=recipe.grpo.cache)
+    with open_scorer(recipe, workers=hands) as scorer:
+        yield Bench(stack(model, loaded), tokenizer, scorer, recipe, by_table=workers == "exact")
+
+
+def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
+    """All that torch can measure. What llama.cpp measures is `claims_local.py`'s part."""
+    rows = held_rows("test", sizes.test, seed=sizes.seed, settings=bench.recipe.rows)
+    say(f"{len(rows):,} questions of the test")
+    test = bench.run(CONDUCTOR, rows)
+    there = bench.adapters
+    found: dict[str, Any] = {}
+    for role in PLAN_CONTROLS:
+        if role in there:
+            say(f"control: {role}")
+            found[role.replace("-", "_")] = scores(bench.run(role, rows))
+    if DIRECT in there:
+        say("control: question to answer")
+        found[DIRECT] = _direct(bench, rows)
+    say("ceiling, oracle, vote")
+    ways = find_ways(bench, sizes)
+    alone = [Plan((Step(name, row.task.question),)) for row in rows for name in row.names]
+    found["oracle"] = _best_of_any(bench, rows, alone)
+    found["vote"], found["vote_cost_ratio"] = _vote(bench, rows, test, sizes)
+    say("other cards, other questions, two rounds")
+    for name, changed in (("reworded", reworded_rows), ("aliased", aliased_rows)):
+        found[name] = bench.run(CONDUCTOR, changed(rows, seed=sizes.seed, max_steps=bench.recipe.rows.max_steps))
+    found["swapped"] = _swapped(bench, rows, sizes.seed)
+    found["novel"] = bench.run(CONDUCTOR, novel_rows(sizes.novel, seed=sizes.seed, settings=bench.recipe.rows))
+    found["rounds"] = _two_rounds(bench, sizes)
+    found["others"] = other_sets(bench, sizes)
+    say("16 plans a question, before and after")
+    if WARM_START in there:
+        start = found["warm_start"] = bench.run(WARM_START, rows)
+        sampled = _sampled(bench, WARM_START, rows, sizes)
+        found["before"] = _ways_of_decoding(start, sampled)
+        found["warm_start_sampled"] = sampled if sampled.rows else None
+    found["after"] = _ways_of_decoding(test, _sampled(bench, CONDUCTOR, rows, sizes))
+    return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), by_table=bench.by_table, **found)
+
+
+def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:
+    """Plans as if somebody had written them, a row once for each of its plans."""
+    dialect = bench.recipe.tasks.dialect
+    texts = [format_plan(row.as_shown(plan), row.shown, dialect=dialect) for row, plan in zip(rows, plans, strict=True)]
+    return bench.scorer.score(rows, texts)
+
+
+def find_ways(bench: Bench, sizes: Sizes) -> dict[Kind, Way]:
+    """The ceiling's way for each kind of question, from trying them all on the development split."""
+    rows = held_rows("dev", sizes.choosing, seed=sizes.seed + CHOOSING_SEED, settings=bench.recipe.rows)
+    plans = [plans_for(row.task, _offered(row), max_steps=bench.recipe.rows.max_steps) for row in rows]
+    tried = [
+        (i, way)
+        for i, known in enumerate(plans)
+        for way in known
+        if stand_in(way, known) == way
+        for _ in range(sizes.noise_seeds if way.guesses > 1 else 1)
+    ]
+    scored = carried_out(bench, [rows[i] for i, _ in tried], [plans[i][way] for i, way in tried])
+    outcomes: dict[tuple[int, Way], list[Outcome]] = {}
+    for key, one in zip(tried, scored, strict=True):
+        outcomes.setdefault(key, []).append(_outcome(one))
+    return choose_ways(
+        (row.task, {way: outcomes.get((i, stand_in(way, plans[i])), []) for way in plans[i]})
+        for i, row in enumerate(rows)
+    )
+
+
+def _outcome(one: Scored) -> Outcome:
+    return Outcome(planner="way", task="", correct=one.correct, cost_usd=one.cost_usd)
+
+
+def _offered(row: Row) -> list[Specialist]:
+    return [find_specialist(name) for name in row.names]
+
+
+def _ceiling(bench: Bench, rows: Sequence[Row], ways: Mapping[Kind, Way], sizes: Sizes) -> Scores:
+    """The best known plan of each kind, mean of the noise seeds; 0 where the pool has nobody for a step."""
+    found = dict.fromkeys((row.task.id for row in rows), 0.0)
+    planned = []
+    for row in rows:
+        plan = plan_by(way_for(row.task, ways), row.task, _offered(row)) or right_plan(row)
+        if plan is not None:
+            planned += [(row, plan)] * sizes.noise_seeds
+    scored = carried_out(bench, [row for row, _ in planned], [plan for _, plan in planned])
+    for (row, _), one in zip(planned, scored, strict=True):
+        found[row.task.id] += one.correct / sizes.noise_seeds
+    return found
+
+
+def _best_of_any(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> Scores:
+    """Whether some worker of the pool is right alone."""
+    asked_rows = [row for row in rows for _ in row.names]
+    found = dict.fromkeys((row.task.id for row in rows), 0.0)
+    for row, one in zip(asked_rows, carried_out(bench, asked_rows, plans), strict=True):
+        found[row.task.id] = max(found[row.task.id], float(one.correct))
+    return found
+
+
+def _vote(bench: Bench, rows: Sequence[Row], test: Run, sizes: Sizes) -> tuple[Scores, float | None]:
+    """The best worker on the training split, asked as often as the conductor's plans cost, the answers counted; and
+    what that cost over what the conductor did. A plan that is none cost nothing, and counts."""
+    ranking = _ranking(bench, sizes)
+    plans = [Plan((Step(min(row.names, key=ranking.index), row.task.question),)) for row in rows]
+    once_usd = [one.cost_usd for one in carried_out(bench, rows, plans)]
+    money_usd = mean([one.cost_usd for one in test.scored if not one.dropped]) * len(rows)
+    samples = _samples(rows, once_usd, money_usd, seed=sizes.seed)
+    asked_rows = [row for row, n in zip(rows, samples, strict=True) for _ in range(n)]
+    asked_plans = [plan for plan, n in zip(plans, samples, strict=True) for _ in range(n)]
+    scored = carried_out(bench, asked_rows, asked_plans)
+    given = iter(scored)
+    found: dict[str, float] = {}
+    for row, n in zip(rows, samples, strict=True):
+        most, _ = Counter(tidy(one.answer) for one in islice(given, n)).most_common(1)[0]
+        found[row.task.id] = float(grade(row.task, most).correct)
+    return found, math.fsum(one.cost_usd for one in scored) / money_usd if money_usd else None
+
+
+def _samples(rows: Sequence[Row], once_usd: Sequence[float], money_usd: float, *, seed: int) -> list[int]:
+    """How many for each question, n or one more by lot, so that together they cost this much, as far as what one cost
+    foretells it."""
+    each_usd = mean(list(once_usd))
+    if not each_usd:
+        return [1] * len(rows)
+    weights = {row.id: usd / each_usd for row, usd in zip(rows, once_usd, strict=True)}
+    found = sizes_for(in_lots(list(weights), seed), SampleCost(each_usd, each_usd), money_usd, weights=weights)
+    return [found[row.id] for row in rows]
+
+
+def _ranking(bench: Bench, sizes: Sizes) -> list[str]:
+    """Workers from best to worst on training questions, each put to them whole; the cheaper first where two tie."""
+    rows = held_rows("train", sizes.choosing, seed=sizes.seed + CHOOSING_SEED, settings=bench.recipe.rows)
+    found: dict[str, list[Scored]] = {specialist.name: [] for specialist in ROSTER}
+    pairs = [(row, name) for row in rows for name in row.names]
+    plans = [Plan((Step(name, row.task.question),)) for row, name in pairs]
+    for (_, name), one in zip(pairs, carried_out(bench, [row for row, _ in pairs], plans), strict=True):
+        found[name].append(one)
+
+    def rank(name: str) -> tuple[float, float]:
+        return -mean([float(one.correct) for one in found[name]]), mean([one.cost_usd for one in found[name]])
+
+    return sorted(found, key=rank)
+
+
+def _direct(bench: Bench, rows: Sequence[Row]) -> Scores:
+    replies = bench.texts(DIRECT, [asked(row.task) for row in rows])
+    return {row.task.id: float(grade(row.task, reply).correct) for row, reply in zip(rows, replies, strict=True)}
+
+
+def _swapped(bench: Bench, rows: Sequence[Row], seed: int) -> Followed | None:
+    swapped = swapped_rows(rows, seed=seed, max_steps=bench.recipe.rows.max_steps)
+    run = bench.run(CONDUCTOR, [one.row for one in swapped]) if swapped else None
+    return followed(swapped, run.scored) if run else None
+
+
+def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
+    """Checkable questions after one round and after two. A later round that comes to nothing leaves the answer before
+    it standing, as it does where users run it."""
+    rng = random.Random(f"rounds {sizes.seed}")
+    rows = _rows(rounds_tasks(sizes), rng, settings=bench.recipe.rows)
+    _, texts = bench.write(CONDUCTOR, rows)
+    first = bench.scorer.score(rows, texts)
+    again = [
+        second_round(row, text, one.answer)
+        for row, text, one in zip(rows, texts, first, strict=True)
+        if one.valid and not one.dropped
+    ]
+    after = {row.task.id: float(one.correct) for row, one in zip(rows, first, strict=True) if not one.dropped}
+    before = dict(after)
+    for row, one in zip(again, bench.run(CONDUCTOR, again).scored, strict=True):
+        if one.valid and not one.dropped:
+            after[row.task.id] = float(one.correct)
+    return before, after
+
+
+def rounds_tasks(sizes: Sizes) -> list[Task]:
+    """Checkable questions, a tenth of those that are drawn."""
+    tasks = generate("test", 12 * sizes.rounds, seed=sizes.seed + CHOOSING_SEED)
+    return [task for task in tasks if task.tags.get("shape") in CHECKABLE][: sizes.rounds]
+
+
+def other_sets(bench: Bench, sizes: Sizes, *, names: Sequence[str] = tuple(OTHER_SETS)) -> dict[str, Run]:
+    """The conductor on the sets that are reported beside the test."""
+    found = {}
+    for name in names:
+        rng = random.Random(f"probe rows {name} {sizes.seed}")
+        tasks = probe_tasks(name, limit=sizes.probes, seed=sizes.seed)
+        found[name] = bench.run(CONDUCTOR, _rows(tasks, rng, settings=bench.recipe.rows, roster=probe_roster(name)))
+    return found
+
+
+def _rows(
+    tasks: Sequence[Task], rng: random.Random, *, settings: RowSettings, roster: Sequence[Specialist] = RL_ROSTER
+) -> list[Row]:
+    """Over pools of every size."""
+    return [
+        make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=roster)
+        for task in tasks
+    ]
+
+
+def _sampled(bench: Bench, adapter: str, rows: Sequence[Row], sizes: Sizes) -> Run:
+    """Sixteen plans for each of the first rows, drawn."""
+    if not sizes.sampled:
+        return Run((), ())
+    many, texts = bench.write(adapter, rows[: sizes.sampled], group=16, seed=sizes.seed)
+    return Run(tuple(many), tuple(bench.scorer.score(many, texts)))
+
+
+def _ways_of_decoding(greedy: Run, sampled: Run) -> dict[str, PlanShares]:
+    """Right in which respects: the likeliest plan, one at random, the best of sixteen."""
+    found = {"greedy": plan_shares(greedy.rows, greedy.scored)}
+    if not sampled.rows:
+        return found
+    best = plan_pass_at(sampled.rows, sampled.scored, k=16)
+    return found | {"sampled": plan_shares(sampled.rows, sampled.scored), "pass@16": best}

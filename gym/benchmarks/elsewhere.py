@@ -1,0 +1,202 @@
+"""Questions from elsewhere over the specialists that ship: written by hand, and a public library's, family by family.
+
+    python gym/benchmarks/elsewhere.py [--limit N] [--out docs/results/elsewhere.json]
+
+Workers that answer by the tables know only the generator's words, so over them a plan that passes a person's words on
+gets no answer, right or not: `must.py` and `claims.py` can tell only whether the right workers were asked. Here the
+trained specialists answer, whatever the words. The conductor plans by llama.cpp on the 4-bit base, greedy, under the
+grammar. Beside it stands the right plan, its subtasks in the generator's words: what these specialists can reach.
+
+Every outcome is kept in reports/ as it comes, so a run that was cut goes on when it is started again; `--anew` begins
+from nothing. Writes JSON and the page beside it. Needs the extra `local`; about a quarter of an hour on two idle cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.must import about_of, named, told
+from dirigent_gym.evals.evaluation import RIGHT, evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings, WorkerFor, roster_of
+from dirigent_gym.evals.workers import gym_workers
+from dirigent_gym.questions.reasoning import FAMILIES
+from dirigent_gym.train.controls import Share, share
+from dirigent_gym.weights import FOLDER, packaged
+
+from dirigent.errors import DirigentError
+from dirigent.evals.evaluate import PlannerFor
+from dirigent.evals.git_info import source_commit
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import Record
+from dirigent.tasks.task import Task
+
+ROOT = Path(__file__).resolve().parents[2]
+CONDUCTOR = "conductor"
+SETS = ("handwritten", "reasoning", "plain")
+ALL = 1000
+"""More than any of them has."""
+
+Pick = Callable[[Task], bool]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What the conductor made of some of the questions. What is None was lost to the infrastructure."""
+
+    name: str
+    answers: Share | None
+    """Right answers."""
+    workers: Share | None
+    """As many steps as needed, each by a worker that can do one of them."""
+    wired: Share | None
+    """And each reads what it needs and no more."""
+    right_plan: Share | None
+    """Right answers of the right plan, its subtasks in the generator's words."""
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """What is written: the lines, and what it takes to believe them."""
+
+    table: list[Line]
+    seed: int
+    adapters: dict[str, str]
+    """Name -> sha256 of the file."""
+    commit: str
+    date: str
+    seconds: float
+    """Of this start of the program; one that went on with outcomes from before took longer in all."""
+
+
+def main() -> None:
+    args = _arguments()
+    began = time.monotonic()
+    settings = GymSettings(sets=SETS, limit=args.limit, seed=args.seed)
+    try:
+        about = about_of(settings, args)
+        table = asyncio.run(measured(args, settings, about))
+    except DirigentError as error:
+        sys.exit(f"error: {error}")
+    names = {CONDUCTOR, *(specialist.name for specialist in roster_of(settings))}
+    found = Elsewhere(
+        table,
+        args.seed,
+        {name: _sha256(file) for name, file in packaged(args.adapters).items() if name in names},
+        asyncio.run(source_commit()),
+        datetime.now(UTC).date().isoformat(),
+        round(time.monotonic() - began, 1),
+    )
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    args.out.with_suffix(".md").write_text(as_page(found), encoding="utf-8")
+    print(as_page(found))
+
+
+async def measured(args: argparse.Namespace, settings: GymSettings, about: Mapping[str, str]) -> list[Line]:
+    file = args.work / f"elsewhere-{named(about)}.jsonl"
+    opened = gym_workers("local", (CONDUCTOR,), roster_of(settings), adapters=args.adapters)
+    with Record.open(file, about, resume=not args.anew) as record:
+        async with opened as (worker_for, factories):
+            return await gathered(settings, worker_for, factories, record)
+
+
+async def gathered(
+    settings: GymSettings, worker_for: WorkerFor, factories: Mapping[str, PlannerFor], record: Record
+) -> list[Line]:
+    """The conductor's plans and the right ones, carried out; what the record holds is not asked."""
+    gym = Gym(settings, worker_for)
+    await evaluate_gym(gym, (CONDUCTOR, RIGHT), factories=factories, record=record, observe=told())
+    return [_line(name, [task for task in gym.tasks if pick(task)], record) for name, pick in parts(gym)]
+
+
+def parts(gym: Gym) -> list[tuple[str, Pick]]:
+    """The lines of the table: each set, those written by hand by depth, those of a library by family."""
+
+    def of(name: str, pick: Pick = lambda task: True) -> Pick:
+        return lambda task: gym.set_of(task.id) == name and pick(task)
+
+    return [
+        ("written by hand", of("handwritten")),
+        *((f"written by hand, depth {d}", of("handwritten", lambda t, d=d: t.depth == d)) for d in (1, 2, 3, 4)),  # type: ignore[misc]
+        ("reasoning-gym", of("reasoning")),
+        *((f"reasoning-gym, {f}", of("reasoning", lambda t, f=f: t.tags["family"] == f)) for f in FAMILIES),  # type: ignore[misc]
+        ("as people type", of("plain")),
+        *((f"as people type, depth {d}", of("plain", lambda t, d=d: t.depth == d)) for d in (1, 2, 3, 4)),  # type: ignore[misc]
+    ]
+
+
+def as_page(found: Elsewhere) -> str:
+    head = (
+        "# Questions from elsewhere, over the specialists that ship\n\n"
+        "Written by hand, and of the public library reasoning-gym, as recorded; none was trained on. Those *as people "
+        "type* are by hand too, in plain words near the generator's own: to develop by, no proof of anything. "
+        "`conductor.gguf` plans and the packaged specialists answer, through llama.cpp on the 4-bit base; pools of 3 "
+        f"to 8, seed {found.seed}. Conductor with sha256 `{found.adapters.get(CONDUCTOR, '')[:12]}`, commit "
+        f"`{found.commit or 'unknown'}`, {found.date}; made by `python gym/benchmarks/elsewhere.py`. In brackets: 95% "
+        "intervals.\n"
+    )
+    lines = [
+        "| questions | n | right answers | right workers | and each reads what it needs | the right plan's answers |",
+        "|---|---|---|---|---|---|",
+    ]
+    for line in found.table:
+        n = line.answers.n if line.answers else 0
+        cells = (line.answers, line.workers, line.wired, line.right_plan)
+        lines.append(f"| {line.name} | {n} | {' | '.join(map(_said, cells))} |")
+    foot = (
+        "The right plan has its subtasks in the generator's words, which the specialists were fitted to: it shows what "
+        "they can reach. A plan may also be right with other workers than the cheapest one's, or with more steps.\n"
+    )
+    return f"{head}\n" + "\n".join(lines) + f"\n\n{foot}"
+
+
+def _line(name: str, tasks: Sequence[Task], record: Record) -> Line:
+    def of(planner: str) -> list[Outcome]:
+        return [found for task in tasks if (found := record.finished(planner, task.id)) is not None]
+
+    return Line(
+        name,
+        answers=share(outcome.value for outcome in of(CONDUCTOR)),
+        workers=share(outcome.marks.get("placed", False) for outcome in of(CONDUCTOR)),
+        wired=share(outcome.marks.get("wired", False) for outcome in of(CONDUCTOR)),
+        right_plan=share(outcome.value for outcome in of(RIGHT)),
+    )
+
+
+def _said(found: Share | None) -> str:
+    if found is None:
+        return "–"
+    low, high = found.interval
+    return f"{found.value:.1%} ({low * 100:.1f}–{high * 100:.1f})"
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=ALL, help="at most so many questions of each set; all by default")
+    parser.add_argument("--adapters", type=Path, default=FOLDER, help="a folder in place of the package's")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--work", type=Path, default=ROOT / "reports", help="where outcomes are kept")
+    parser.add_argument("--anew", action="store_true", help="do not go on with outcomes from before")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "elsewhere.json")
+    args = parser.parse_args()
+    args.workers = "local"
+    if args.limit < 1:
+        parser.error("--limit is a count of questions, 1 or more")
+    return args
+
+
+if __name__ == "__main__":
+    main()

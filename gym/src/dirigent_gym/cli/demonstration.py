@@ -1,0 +1,182 @@
+"""The demo's course: weights, pool, a few built-in questions, then the user's own.
+
+The trained conductor plans over its specialists, each of whom is then asked the same question alone, to show what the
+plan was for; one question is of a kind that the conductor often gets wrong. Where no conductor ships, three other ways
+to a plan are shown, and said to be what they are: a fixed one, one written by hand, one by an untrained planner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import msgspec
+
+from dirigent.cli.output import FAILED, print_text
+from dirigent.cli.running import bring_weights, check_workers, say_advice, watched_run
+from dirigent.conduct import Conductor
+from dirigent.config.discovery import Found, toml_of
+from dirigent.config.file import Config, Loaded, parse_config
+from dirigent.config.runtime import Runtime, open_runtime
+from dirigent.errors import WorkerError
+from dirigent.messages import Message, Request
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.trace import Trace
+from dirigent.show import draw_summary, print_drawing, seconds_text
+from dirigent.workers.weights import KNOWN, cached
+from dirigent_gym.pool import CONDUCTOR
+from dirigent_gym.weights import read_cards
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One question of the demo, and who plans for it."""
+
+    question: str
+    story: str
+    profile: str = "ultra"
+    plan: Plan | None = None
+    expected: str = ""
+    """The right answer; where given, every worker of the profile is then asked alone."""
+
+
+SUN_AND_MOON = Plan(
+    (
+        Step("smol-brief", "Tell me one fact about the sun in one sentence."),
+        Step("smol-brief", "Tell me one fact about the moon in one sentence."),
+        Step("smol", "Write a short paragraph about the sun and the moon with these facts.", (0, 1)),
+    )
+)
+
+COURSE = (
+    Shown("Which city is the capital of France?", "a fixed plan: one worker answers alone"),
+    Shown("What is water made of?", "the same"),
+    Shown(
+        "Tell me a fact about the sun and a fact about the moon.",
+        "a plan written by hand: two steps at the same time, a third reads both",
+        plan=SUN_AND_MOON,
+    ),
+    Shown(
+        "Name three animals that live in the sea.",
+        "an UNTRAINED planner: the same small model writes the plan, held to a grammar; where it gets nowhere, "
+        "the fixed plan is run",
+        profile="untrained",
+    ),
+)
+"""Where no conductor ships."""
+
+PLANNED = "the trained conductor writes the plan; each step goes to a specialist that sees nothing else"
+
+TRAINED_COURSE = (
+    Shown(
+        "What is the capital of Norway? Count its letters. Then what is that number as a Roman numeral?",
+        PLANNED,
+        expected="IV",
+    ),
+    Shown("Add the letter count of Tuesday and the atomic number of zinc together.", PLANNED),
+    Shown(
+        "If today is a Friday, which weekday is it after as many days as Rome has letters?",
+        "it is a Tuesday: asked in words that training never had, the conductor often misses a step",
+    ),
+)
+"""Where the trained conductor ships: what none of its workers can answer alone."""
+
+
+async def demonstrate(*, interactive: bool) -> int:
+    """Show the embedded default at work; 1 where a built-in question was not answered."""
+    loaded = parse_config(toml_of(Found()))
+    await check_workers(loaded)
+    await bring_weights(loaded)
+    _say_weights()
+    async with open_runtime(loaded) as runtime:
+        await _warm_up(runtime)
+        traces = [await _show(runtime, shown) for shown in _course(runtime)]
+        _say_how_good()
+        if interactive and sys.stdin.isatty() and sys.stdout.isatty():
+            await _converse(runtime.conductor("ultra"), loaded)
+        else:
+            print_text('\nAsk your own:  dirigent ask "…"   With keys in the environment:  dirigent init')
+    return FAILED if any(trace.status != "done" for trace in traces) else 0
+
+
+def _course(runtime: Runtime) -> tuple[Shown, ...]:
+    if runtime.config.profile["ultra"].planner == "conductor":
+        return TRAINED_COURSE
+    return COURSE
+
+
+def _say_how_good() -> None:
+    """What the conductor's card says, so that nobody takes three questions for a measurement."""
+    card = read_cards().get(CONDUCTOR)
+    if card is not None and (right := card.figures.get("test_accuracy")) is not None:
+        print_text(f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md")
+
+
+def _say_weights() -> None:
+    for weights in KNOWN.values():
+        if path := cached(weights):
+            print_text(f"▸ weights          {path.name}  {weights.size_bytes / 1e6:.0f} MB  sha256 ok")
+
+
+async def _warm_up(runtime: Runtime) -> None:
+    """Start the model's process before the first question, so that its seconds are not the plan's."""
+    began = time.monotonic()
+    worker = runtime.pool["smol"]
+    try:
+        await worker.ask(Request((Message("user", "Hello"),), max_output_tokens=1))
+    except WorkerError as error:
+        raise WorkerError(f"the local model did not start: {error}") from error
+    names, up = ", ".join(runtime.pool.names), seconds_text(time.monotonic() - began)
+    print_text(f"▸ pool             {names} (one model of 135 million parameters on the CPU, up in {up})")
+
+
+async def _show(runtime: Runtime, shown: Shown) -> Trace:
+    conductor = runtime.conductor(shown.profile, plan=shown.plan)
+    trace = await _answer(conductor, shown.question, runtime.config, story=shown.story)
+    if shown.expected:
+        await _ask_each_alone(conductor, shown)
+    return trace
+
+
+async def _ask_each_alone(conductor: Conductor, shown: Shown) -> None:
+    """The whole question to every worker, as its subtask: what the pool can do without a plan."""
+    right = 0
+    for worker in conductor.pool.values():
+        reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
+        right += reply.text.strip().rstrip(".") == shown.expected
+    print_text(f"   The same question to each worker alone: {right} of {len(conductor.pool)} right.")
+
+
+async def _answer(conductor: Conductor, question: str, config: Config, *, story: str = "") -> Trace:
+    print_text(f"\nQ  {question}" + (f"\n   ({story})" if story else ""))
+    trace = await watched_run(conductor, question, config=config)
+    print_text(f"A  {trace.answer}" if trace.status == "done" else f"✗  {trace.error}")
+    print_drawing(draw_summary(trace), file=sys.stderr)
+    return trace
+
+
+async def _converse(conductor: Conductor, loaded: Loaded) -> None:
+    print_text("\nAsk your own (empty line to stop). With keys in the environment:  dirigent init")
+    while True:
+        question = (await _typed_line("> ")).strip()
+        if not question:
+            return
+        say_advice(await _answer(conductor, question, loaded.config), loaded)
+
+
+async def _typed_line(prompt: str) -> str:
+    """A line from the terminal, waited for on the loop, so that Ctrl-C ends the wait; empty at end of file."""
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        if not line.done():
+            line.set_result(sys.stdin.readline())
+
+    loop.add_reader(sys.stdin, read)
+    try:
+        return await line
+    finally:
+        loop.remove_reader(sys.stdin)

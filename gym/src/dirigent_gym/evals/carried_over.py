@@ -1,0 +1,85 @@
+"""Beside: a planner's row out of an earlier report stands in a new one, under a name of its own.
+
+For weights that no longer ship, and for what is slow to ask and has not changed: what was measured of them stays in the
+table. The row is taken only where both reports asked the very same questions of the same workers; otherwise `unlike`
+says why not. It is a copy, not a measurement, so it has no paired difference to rows it was never paired with, and has
+no part in the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.metrics import Figures
+from dirigent.evals.origins import Earlier
+from dirigent.evals.report import Report
+
+SETTINGS = ("sets", "split", "limit", "seed", "pool_sizes", "cards", "workers", "max_steps")
+"""What questions, pools and answers depend on."""
+
+
+def beside(report: Report, earlier: Report, *, planner: str, name: str, behind: str) -> Report:
+    """The report with the earlier one's `planner` as `name`, behind a row of today. Ask `unlike` first."""
+    row = msgspec.structs.replace(earlier.planners[planner], versus_best=None, versus_equal_cost=None)
+    weights = {name: earlier.weights[planner]} if planner in earlier.weights else {}
+    return msgspec.structs.replace(
+        report,
+        planners=_inserted(report.planners, row, behind=behind, name=name),
+        weights={**report.weights, **weights},
+        earlier={**report.earlier, name: Earlier(commit=earlier.commit, date=earlier.date)},
+    )
+
+
+def unlike(report: Report, earlier: Report, *, planner: str) -> str:
+    """Why the earlier report's planner cannot stand in this one; nothing where it can."""
+    if planner not in earlier.planners:
+        return f"it has no row {planner!r}, only {', '.join(earlier.planners) or 'none'}"
+    if report.by_task or earlier.by_task:
+        return "a row is taken over only where all questions are one set, not several"
+    if not earlier.complete:
+        return "it is incomplete"
+    for setting in SETTINGS:
+        then, now = _setting(earlier, setting), _setting(report, setting)
+        if then != now:
+            return f"its {setting} is {then!r}, here it is {now!r}"
+    if _is_same_planner(report, earlier, planner):
+        return f"its {planner} is the one that is in the table already"
+    then, now = (found.tasks.get("questions") for found in (earlier, report))
+    if then is None or then != now:
+        return f"its questions are {then or 'not named'}, here they are {now or 'not named'}"
+    return ""
+
+
+def read_report(path: Path) -> Report:
+    """A report as JSON; what is none is an error that names the file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise ConfigError(f"the report {path} cannot be read: {error}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is not a report ({error}); make it again, or move it away") from None
+
+
+def _setting(report: Report, name: str) -> object:
+    """As JSON has it, which knows no tuples: one report may have been read, the other just made."""
+    value = report.recipe.get(name)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_same_planner(report: Report, earlier: Report, planner: str) -> bool:
+    """The same adapter, or the same figures to the last digit: a table must not show one planner as two."""
+    ours, theirs = report.weights.get(planner), earlier.weights.get(planner)
+    same_file = ours is not None and theirs is not None and ours.sha256 == theirs.sha256
+    return same_file or report.planners.get(planner) == earlier.planners[planner]
+
+
+def _inserted(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
+    """Behind the last of `behind`, `behind:2`, ...; first where there is none. A row of that name is replaced."""
+    others = [other for other in rows if other != name]
+    place = 1 + max((i for i, other in enumerate(others) if other.partition(":")[0] == behind), default=-1)
+    order = [*others[:place], name, *others[place:]]
+    return {other: row if other == name else rows[other] for other in order}

@@ -1,0 +1,150 @@
+"""Sets of questions by name, beside the test itself: the ones that could show that a conductor learned our wordings.
+
+    second-seed   the generator's test, drawn again by an independent seed
+    novel         questions that need the skill and the worker that RL never met
+    handwritten   written by hand, in other words than the generator's
+    plain         written by hand, as people type to an assistant: to develop by
+    reasoning     the public library reasoning-gym's, as recorded in the package
+    reasoning-new the same families, drawn anew from the library (extra `reasoning`)
+
+None is trained on, and nothing is chosen by any but `plain`. `placed` judges plans for questions in words not the
+generator's: a subtask that copies a person's words cannot be recognised, but who was asked, in what order and reading
+what, can.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import permutations
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.plan.plan import Plan, critical_path
+from dirigent.tasks.task import Sketch, SketchStep, Task
+from dirigent.toml import nearest
+from dirigent_gym.questions.compare import LEAST_GUESSES
+from dirigent_gym.questions.handwritten import handwritten, handwritten_plain
+from dirigent_gym.questions.reasoning import reasoning_tasks, recorded_tasks
+from dirigent_gym.questions.skills import PUZZLE_SKILL
+from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist, able
+from dirigent_gym.questions.split import generate
+
+SECOND_SEED = 20_000
+"""Added to the seed of the test. Calibration adds 10,000, so none of the three draws is another's."""
+
+
+def probe_tasks(name: str, *, limit: int, seed: int) -> list[Task]:
+    """At most `limit` questions of the set; the same for the same seed."""
+    if name not in PROBES:
+        raise ConfigError(f"no set of questions is called {name!r}{nearest(name, tuple(PROBES))}")
+    if limit < 1:
+        raise ConfigError(f"limit must be 1 or more, not {limit}")
+    return PROBES[name](limit, seed)
+
+
+def probe_roster(name: str) -> tuple[Specialist, ...]:
+    """Who may be offered for a set: the worker of the held-out skill only where its questions are asked."""
+    return ROSTER if name == "novel" else RL_ROSTER
+
+
+def second_seed(limit: int, seed: int) -> list[Task]:
+    """The generator's test by an independent seed."""
+    return generate("test", limit, seed=seed + SECOND_SEED)
+
+
+def _novel(limit: int, seed: int) -> list[Task]:
+    return generate("novel", limit, seed=seed)
+
+
+def _handwritten(limit: int, seed: int) -> list[Task]:
+    return _some(handwritten(), limit, seed)
+
+
+def _plain(limit: int, seed: int) -> list[Task]:
+    return _some(handwritten_plain(), limit, seed)
+
+
+def _reasoning(limit: int, seed: int) -> list[Task]:
+    return _some(recorded_tasks(seed=seed), limit, seed)
+
+
+def _reasoning_new(limit: int, seed: int) -> list[Task]:
+    return reasoning_tasks(limit, seed=seed)
+
+
+PROBES: dict[str, Callable[[int, int], list[Task]]] = {
+    "second-seed": second_seed,
+    "novel": _novel,
+    "handwritten": _handwritten,
+    "plain": _plain,
+    "reasoning": _reasoning,
+    "reasoning-new": _reasoning_new,
+}
+
+IN_OTHER_WORDS = frozenset({"handwritten", "plain", "reasoning", "reasoning-new"})
+"""Sets whose wordings are not the generator's: their plans are judged with the words left aside."""
+
+
+def _some(tasks: Sequence[Task], limit: int, seed: int) -> list[Task]:
+    """All of them where they are few enough, else a random part in the same order."""
+    if limit >= len(tasks):
+        return list(tasks)
+    kept = set(random.Random(f"probe {seed}").sample(range(len(tasks)), limit))
+    return [task for i, task in enumerate(tasks) if i in kept]
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A plan held against the cheapest right one, its words aside."""
+
+    routing: bool
+    """As many steps, and each by a worker that can do one of the steps needed."""
+    access: bool
+    """And, done by those, each reads exactly what it needs."""
+
+
+def placed(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> Placed:
+    """Where a plan is right in who is asked and who reads what. Independent steps may stand in any order."""
+    workers = {specialist.name: specialist for specialist in roster}
+    chosen = [workers.get(step.worker) for step in plan.steps]
+    routing = False
+    for wanted in _variants(task.sketch or Sketch(())):
+        if not wanted or len(wanted) != len(chosen):
+            continue
+        # Five steps at most, so trying all orders is 120 looks.
+        for order in permutations(range(len(wanted))):
+            able_all = all(
+                worker is not None and able(worker, wanted[j]) for worker, j in zip(chosen, order, strict=True)
+            )
+            routing = routing or able_all
+            if able_all and _wired(plan, wanted, order):
+                return Placed(routing=True, access=True)
+    return Placed(routing=routing, access=False)
+
+
+def marks_in_other_words(task: Task, plan: Plan) -> dict[str, bool]:
+    """What is right about a plan, its words aside: for reports on questions that are not the generator's."""
+    found = placed(task, plan)
+    waits = task.sketch is not None and critical_path(plan) <= task.sketch.depth
+    return {"placed": found.routing, "wired": found.access, "parallel": waits}
+
+
+def _wired(plan: Plan, wanted: Sequence[SketchStep], order: Sequence[int]) -> bool:
+    return all(
+        {order[k] for k in step.access} == set(wanted[j].access) for step, j in zip(plan.steps, order, strict=True)
+    )
+
+
+def _variants(sketch: Sketch) -> list[tuple[SketchStep, ...]]:
+    """The steps needed; where a puzzle is guessed several times, also with fewer guesses before the check."""
+    found = [sketch.steps]
+    guesses = sum(step.skill == PUZZLE_SKILL for step in sketch.steps)
+    for _ in range(max(0, guesses - LEAST_GUESSES)):
+        found.append(_without_first(found[-1]))
+    return found
+
+
+def _without_first(steps: Sequence[SketchStep]) -> tuple[SketchStep, ...]:
+    """The first guess left out; whatever read it reads the others."""
+    return tuple(msgspec.structs.replace(step, access=tuple(j - 1 for j in step.access if j > 0)) for step in steps[1:])

@@ -1,0 +1,155 @@
+"""The gym's specialists as workers, and its trained planners: exact ones from the tables, or LoRA adapters on this CPU.
+
+Adapters are GGUF files called after their specialist, in a folder; those that ship are in the package. The planners
+`conductor` and `warm-start` are adapters too, and `language` is the base without one, prompted. What is missing is
+named before anything runs. What models write greedily may be shared between planners (`drafts.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from dirigent.config.build import local_worker, with_defaults
+from dirigent.errors import ConfigError
+from dirigent.evals.evaluate import PlannerFor
+from dirigent.evals.origins import Weights
+from dirigent.evals.reply_cache import Replies, Shared, weights_digest
+from dirigent.plan.planner import LanguagePlanner
+from dirigent.toml import nearest
+from dirigent.workers.local import Local, LocalModel
+from dirigent.workers.weights import KNOWN
+from dirigent.workers.worker import Worker
+from dirigent_gym.evals.pools import WorkerFor
+from dirigent_gym.pool import PLAN_TOKENS, specialist_config
+from dirigent_gym.questions.oracle import ExactSpecialist
+from dirigent_gym.questions.specialists import Specialist
+from dirigent_gym.weights import FOLDER, packaged, read_cards
+
+WORKERS = ("exact", "local")
+
+Share = Callable[[Worker, str, Mapping[str, Any]], Worker]
+"""A worker on the adapter of that name, with these extra settings, its greedy replies shared if any are."""
+
+TRAINED_PLANNERS = ("conductor", "warm-start")
+PROMPTED = "language"
+"""The same base, untrained, told how to write plans."""
+
+BASE_WEIGHTS = "smollm2-135m"
+
+
+def exact_worker(specialist: Specialist, seed: int) -> Worker:
+    """A specialist that answers by the tables, with noise of this seed."""
+    return ExactSpecialist(specialist, seed=seed)
+
+
+@asynccontextmanager
+async def gym_workers(
+    workers: str,
+    planners: Sequence[str],
+    roster: Sequence[Specialist],
+    *,
+    adapters: Path | None = None,
+    weights: str | Path = BASE_WEIGHTS,
+    replies: Replies | None = None,
+) -> AsyncIterator[tuple[WorkerFor, Mapping[str, PlannerFor]]]:
+    """Whoever answers, and the planners among `planners` that are models.
+
+    As users run them: one process serves all specialists, and each trained planner is merged into a base of its own.
+    `adapters` is a folder of them, the package's by default; `weights` is the base they were made for. With `replies`,
+    planners that ask the same share what is written; `language`, which marks its prompts anew each time, has no part.
+    """
+    if workers not in WORKERS:
+        raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
+    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    trained = [kind for kind in kinds if kind in TRAINED_PLANNERS]
+    hands = [specialist.name for specialist in roster] if workers == "local" else []
+    if not trained and not hands and PROMPTED not in kinds:
+        yield exact_worker, {}
+        return
+    found = find_adapters(adapters or FOLDER, [*trained, *hands])
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
+        share = await asyncio.to_thread(_sharing, replies, found, weights)
+        factories = {}
+        for name in trained:
+            merged = await stack.enter_async_context(LocalModel(weights, merged=found[name]))
+            factories[name] = _planner_for(share(Local(merged, name=name), name, {}))
+        if PROMPTED in kinds:
+            factories[PROMPTED] = _prompted(model)
+        yield (_worker_for(model, share) if workers == "local" else exact_worker), factories
+
+
+def find_adapters(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """The adapter files by name; an error that lists all that are missing."""
+    found = packaged(folder)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ConfigError(
+            f"{folder} has no adapter for {', '.join(missing)}; train them (`dirigent train`), name their folder with "
+            "--adapters, or use  --workers exact  and planners that are no models"
+        )
+    return {name: found[name] for name in names}
+
+
+def trained_weights(planners: Sequence[str], folder: Path) -> dict[str, Weights]:
+    """What the cards beside the adapters say of the planners that are trained; nothing of one without a card."""
+    cards = read_cards(folder)
+    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    return {
+        kind: Weights(recipe=card.recipe, commit=card.commit, sha256=card.sha256, claims=card.claims)
+        for kind in kinds
+        if kind in TRAINED_PLANNERS and (card := cards.get(kind)) is not None
+    }
+
+
+def adapters_digest(folder: Path) -> str:
+    """A name for exactly these adapters, so that outcomes of others are not taken for theirs; empty for none."""
+    digest = hashlib.blake2b(digest_size=8)
+    found = packaged(folder)
+    for name, file in found.items():
+        digest.update(name.encode() + hashlib.blake2b(file.read_bytes()).digest())
+    return digest.hexdigest() if found else ""
+
+
+def specialist_worker(model: LocalModel, specialist: Specialist, *, share: Share | None = None) -> Worker:
+    """As users' pools have it, from the same text by the same code, so that what is measured is what they run. Only the
+    wrappers are left out, so nothing is retried; sharing stands where they would."""
+    config = specialist_config(specialist)
+    bare = local_worker(config, model)
+    return with_defaults(share(bare, specialist.name, config.extra) if share else bare, config)
+
+
+def _sharing(replies: Replies | None, adapters: Mapping[str, Path], weights: str | Path) -> Share:
+    if replies is None:
+        return lambda worker, adapter, extra: worker
+    known = KNOWN.get(str(weights))
+    base = known.sha256 if known else weights_digest(Path(weights).expanduser())
+    digests = {name: f"{base} {weights_digest(file)}" for name, file in adapters.items()}
+    return lambda worker, adapter, extra: Shared(worker, replies, weights=digests[adapter], extra=extra)
+
+
+def _worker_for(model: LocalModel, share: Share) -> WorkerFor:
+    return lambda specialist, seed: specialist_worker(model, specialist, share=share)
+
+
+def _planner_for(worker: Worker) -> PlannerFor:
+    planner = LanguagePlanner(
+        worker,
+        dialect="lines",
+        trained=True,
+        max_output_tokens=PLAN_TOKENS,
+        name=worker.info.name,
+    )
+    return lambda task, pool: planner
+
+
+def _prompted(model: LocalModel) -> PlannerFor:
+    planner = LanguagePlanner(
+        Local(model, name=PROMPTED), dialect="lines", max_output_tokens=PLAN_TOKENS, name=PROMPTED
+    )
+    return lambda task, pool: planner

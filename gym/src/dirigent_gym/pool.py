@@ -1,0 +1,128 @@
+"""The embedded default once it is trained: the gym's specialists and their conductor, as configuration text.
+
+A machine without keys runs on the same text that `dirigent init` writes, so this writes TOML rather than workers: what
+a user can read and change is what runs. Cards and prices are those the conductor was trained with, wording for wording;
+it reads them, so a pool changed by hand is one it has to read anew.
+
+Knows the roster and which adapters are in the package; how a worker is built is `build.py`'s part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+
+import msgspec
+
+from dirigent.config.file import Config, Loaded, parse_config
+from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
+from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, Specialist
+from dirigent_gym.weights import packaged
+
+CONDUCTOR = "conductor"
+REPLY_TOKENS = 24
+"""No answer of the gym is longer; a specialist that rambles is cut."""
+PLAN_TOKENS = 256
+
+
+def gym_toml(adapters: Collection[str]) -> str:
+    """The pool and profiles of these adapters; empty where they do not make an orchestra."""
+    present = [specialist for specialist in ROSTER if specialist.name in adapters]
+    if CONDUCTOR not in adapters or len(present) < 2:
+        return ""
+    names = ", ".join(_quoted(specialist.name) for specialist in present)
+    tables = [_specialist_table(specialist) for specialist in present]
+    return "\n".join([HEADER, *tables, CONDUCTOR_TABLE, PROFILES.format(names=names, plan_tokens=PLAN_TOKENS)])
+
+
+@cache
+def specialist_config(specialist: Specialist) -> WorkerConfig:
+    """What the pool's text says of one specialist, parsed: for whoever opens it outside that pool."""
+    (worker,) = parse_config(_specialist_table(specialist)).config.worker
+    return worker
+
+
+def advice(answer: str, loaded: Loaded) -> str:
+    """What to do about an answer that says only that the packaged workers know none; empty for any other, and for any
+    pool that has somebody else."""
+    if answer.strip().rstrip(".").lower() != UNKNOWN or not _only_packaged(loaded.config):
+        return ""
+    init = "dirigent init" if loaded.path is None else f"dirigent init --force --path {loaded.path}"
+    return (
+        f'note: "{UNKNOWN}" is all that the packaged workers say beyond their few skills (capitals, letters, sums, '
+        f"dates, Roman numerals …); for other questions set a key, such as OPENAI_API_KEY, and run `{init}`"
+    )
+
+
+def _only_packaged(config: Config) -> bool:
+    ours = {"", *packaged()}
+    return all(w.kind == "local" and w.weights == DEFAULT_WEIGHTS and w.adapter in ours for w in config.worker)
+
+
+HEADER = """\
+# The embedded default: a trained conductor and its specialists, LoRA adapters that ship with the package, all on
+# one SmolLM2-135M-Instruct on this CPU (98 MB, brought by `dirigent pool pull`). `adapter` is the name of one that
+# ships, or a path. Each specialist masters one skill and says "unknown" to the rest. The prices are notional: nothing
+# is billed, but the conductor was trained to weigh them, and they stand in reports as what they are.
+"""
+
+CONDUCTOR_TABLE = """\
+[[worker]]
+name = "conductor"
+kind = "local"
+adapter = "conductor"
+merged = true                   # quicker plans, for 145 MB in the cache and 0.4 GB of memory
+about = "Writes the plans; no step is given to it."
+
+# The base without an adapter, for questions that are nobody's skill.
+[[worker]]
+name = "smol"
+kind = "local"
+about = "A small general model."
+temperature = 0
+max_output_tokens = 200
+"""
+
+PROFILES = """\
+[profile.ultra]
+planner = "conductor"
+planner_worker = "conductor"
+workers = [{names}]
+planner_output_tokens = {plan_tokens}
+fallback = "none"               # its plans are held to a grammar; there is nobody else to ask
+deadline_s = 300
+
+[profile.mini]                   # the same conductor, held to one step
+planner = "conductor"
+planner_worker = "conductor"
+workers = [{names}]
+max_steps = 1
+planner_output_tokens = {plan_tokens}
+fallback = "none"
+deadline_s = 60
+"""
+
+
+def _specialist_table(specialist: Specialist) -> str:
+    price = specialist.price
+    lines = [
+        "[[worker]]",
+        f"name = {_quoted(specialist.name)}",
+        'kind = "local"',
+        f"adapter = {_quoted(specialist.name)}",
+        f"about = {_quoted(specialist.about)}",
+        f"skills = [{', '.join(_quoted(skill) for skill in specialist.skills)}]",
+        f"price = {{ input = {price.input:g}, output = {price.output:g} }}",
+        # What it does not know, the noisy one guesses anew each time: greedy, its candidates would all be the same.
+        f"temperature = {1 if specialist.noise else 0}",
+        f"max_output_tokens = {REPLY_TOKENS}",
+        "subtask_only = true",
+    ]
+    if specialist.noise:
+        lines.append("extra = { top_k = 0, top_p = 1.0, min_p = 0.0 }    # its errors were measured without these cuts")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string; JSON's escapes are a part of TOML's."""
+    return msgspec.json.encode(text).decode()

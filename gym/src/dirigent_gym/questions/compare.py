@@ -1,0 +1,110 @@
+"""A plan held against a task's cheapest right one: decomposition, routing, access, length, parallelism.
+
+Reads subtasks with `phrasing.recognise`, so a plan in other words than the sketch is still right if it asks for the
+same operations on the same things. Steps that do not depend on one another may stand in any order. What a plan
+*earned* is the grader's business; this only says where a wrong one went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dirigent.plan.plan import Plan, Step
+from dirigent.tasks.task import Sketch, SketchStep, Task
+from dirigent_gym.questions.recognition import recognise
+from dirigent_gym.questions.skills import CHECK_SKILL, PUZZLE_SKILL
+from dirigent_gym.questions.specialists import ROSTER, Specialist, able
+
+LEAST_GUESSES = 2
+"""A check over fewer candidates than this selects nothing."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    decomposition: bool
+    """The right operations, on the right things, each after what it needs."""
+    routing: bool
+    """And each given to a worker that can do it."""
+    access: bool
+    """And each reading exactly what it needs."""
+    routed_share: float
+    """Share of the recognised steps given to a worker that can do them; 0 where none was recognised."""
+    steps: int
+    minimal_steps: int
+    minimal: bool
+    """No longer than the cheapest right plan."""
+    parallel: bool
+    """Its longest chain is no longer than the cheapest right plan's."""
+
+
+def compare(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> Comparison:
+    """Where a plan is right. The roster says what each worker, by name, can do."""
+    workers = {specialist.name: specialist for specialist in roster}
+    sketch = task.sketch or Sketch(())
+    match = _match(plan.steps, sketch.steps)
+    complete = _complete(match, plan.steps, sketch)
+    good = [_can(workers.get(plan.steps[i].worker), sketch.steps[j]) for i, j in match.items()]
+    return Comparison(
+        decomposition=complete,
+        routing=complete and all(good),
+        access=complete and _access_right(match, plan.steps, sketch),
+        routed_share=sum(good) / len(good) if good else 0.0,
+        steps=len(plan.steps),
+        minimal_steps=len(sketch.steps),
+        minimal=len(plan.steps) <= len(sketch.steps),
+        parallel=_depth(plan.steps) <= sketch.depth,
+    )
+
+
+def _can(specialist: Specialist | None, step: SketchStep) -> bool:
+    return specialist is not None and able(specialist, step)
+
+
+def _match(steps: Sequence[Step], wanted: Sequence[SketchStep]) -> dict[int, int]:
+    """Plan step -> sketch step, in order, each sketch step used once."""
+    found: dict[int, int] = {}
+    for i, step in enumerate(steps):
+        for j, want in enumerate(wanted):
+            if j not in found.values() and _asks_for(step, want) and _ready(want, found):
+                found[i] = j
+                break
+    return found
+
+
+def _asks_for(step: Step, want: SketchStep) -> bool:
+    checking = want.skill == CHECK_SKILL
+    if (want.skill == PUZZLE_SKILL or checking) and bool(step.access) != checking:
+        return False
+    for reading in recognise(step.subtask):
+        if reading.operation != want.operation:
+            continue
+        if not reading.refers:
+            return reading.key == want.key and (not want.access or checking)
+        return bool(want.access) and (not reading.parameter or reading.parameter == want.key[-1])
+    return False
+
+
+def _ready(want: SketchStep, found: Mapping[int, int]) -> bool:
+    """Whether what the sketch step needs has been matched before; of several guesses two will do."""
+    matched = sum(j in found.values() for j in want.access)
+    return matched >= (LEAST_GUESSES if want.skill == CHECK_SKILL else len(want.access))
+
+
+def _complete(match: Mapping[int, int], steps: Sequence[Step], sketch: Sketch) -> bool:
+    missing = [step for j, step in enumerate(sketch.steps) if j not in match.values()]
+    return bool(sketch.steps) and len(match) == len(steps) and all(step.skill == PUZZLE_SKILL for step in missing)
+
+
+def _access_right(match: Mapping[int, int], steps: Sequence[Step], sketch: Sketch) -> bool:
+    return all(
+        {match[k] for k in steps[i].access} == {j for j in sketch.steps[want].access if j in match.values()}
+        for i, want in match.items()
+    )
+
+
+def _depth(steps: Sequence[Step]) -> int:
+    depths: list[int] = []
+    for step in steps:
+        depths.append(1 + max((depths[j] for j in step.access), default=0))
+    return max(depths, default=0)

@@ -1,0 +1,141 @@
+"""Specialists that answer exactly, by the tables: what a perfectly trained worker would say.
+
+They read a subtask with `phrasing.recognise` and nothing else, so they show what a plan is worth apart from how well
+any model was trained. The guesser is wrong as often as its card says, the cheap adder where its card says, the checker
+never solves. `answer` is pure; `ExactSpecialist` puts it behind the Worker contract for tests and examples.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from dirigent.messages import Message, Observe, Reply, Request, ignore
+from dirigent.tasks.task import tidy
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.questions.operation import Key
+from dirigent_gym.questions.recognition import Reading, recognise
+from dirigent_gym.questions.skills import OPERATIONS, PUZZLE_SKILL
+from dirigent_gym.questions.specialists import UNKNOWN, Specialist, beyond
+
+Result = tuple[str, str]
+"""An earlier subtask and its reply."""
+
+
+def answer(
+    specialist: Specialist, subtask: str, results: Sequence[Result] = (), *, seed: str = "", misled: float = 0.0
+) -> str:
+    """What the specialist replies. `seed` names the question and the attempt; it matters to the guesser alone.
+
+    `misled` is the share of subtasks on which it goes wrong if it is shown results that it does not need. Always the
+    same subtasks with the same results: two plans that differ in what a step reads are told apart by one attempt each.
+    """
+    for reading in recognise(subtask):
+        if specialist.role == "checker":
+            return _select(reading, results)
+        if OPERATIONS[reading.operation].skill in specialist.skills:
+            key = resolve(reading, results)
+            if key is None:
+                return UNKNOWN
+            if misled and len(results) > _needed(reading) and _falls_for(subtask, results, share=misled):
+                return distractors(reading.operation, key)[0]
+            return _say(specialist, reading.operation, key, seed=seed)
+    return UNKNOWN
+
+
+def _needed(reading: Reading) -> int:
+    return OPERATIONS[reading.operation].arity if reading.refers else 0
+
+
+def _falls_for(subtask: str, results: Sequence[Result], *, share: float) -> bool:
+    return random.Random(f"misled {subtask} {list(results)}").random() < share
+
+
+def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:
+    """The key a reading means: its own, or made of the latest results that fit."""
+    if not reading.refers:
+        return reading.key
+    known = _known_keys(reading.operation)
+    replies = [tidy(reply) for _, reply in results]
+    parameter = (reading.parameter.casefold(),) if reading.parameter else ()
+    if OPERATIONS[reading.operation].arity == 1:
+        wanted: Iterable[Key] = ((reply, *parameter) for reply in reversed(replies))
+    else:
+        last_first = range(len(replies) - 1, -1, -1)
+        wanted = ((replies[i], replies[j]) for j in last_first for i in range(j - 1, -1, -1))
+    return next((known[key] for key in wanted if key in known), None)
+
+
+def distractors(operation: str, key: Key) -> tuple[str, ...]:
+    """Three wrong answers that look right, or fewer where there are no more; always the same for a key."""
+    op = OPERATIONS[operation]
+    gold = op.table[key]
+    rng = random.Random(f"{operation} {key}")
+    if gold.isdigit():
+        near = [str(int(gold) + d) for d in (-10, -2, -1, 1, 2, 10) if int(gold) + d >= 0]
+        return tuple(rng.sample(near, 3))
+    others = sorted({value for value in op.table.values() if value != gold}, key=lambda v: (abs(len(v) - len(gold)), v))
+    return tuple(rng.sample(others[:12], min(3, len(others))))
+
+
+class ExactSpecialist:
+    """A specialist as a Worker. Attempts are told apart by how often it was asked the same thing."""
+
+    def __init__(self, specialist: Specialist, *, seed: int = 0) -> None:
+        self.specialist = specialist
+        self.info = WorkerInfo(
+            specialist.name,
+            about=specialist.about,
+            kind="exact",
+            price=specialist.price,
+            skills=specialist.skills,
+            subtask_only=True,
+        )
+        self._seed = seed
+        self._asked: Counter[str] = Counter()
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        subtask, results = read_view(request.messages[-1])
+        attempt = self._asked[subtask]
+        self._asked[subtask] += 1
+        return Reply(answer(self.specialist, subtask, results, seed=f"{self._seed} {subtask} {attempt}"))
+
+
+def exact_pool(specialists: Iterable[Specialist], *, seed: int = 0) -> Pool:
+    return Pool(ExactSpecialist(specialist, seed=seed) for specialist in specialists)
+
+
+_RESULT = re.compile(r"<(\w+) step \d+>\nSubtask: (.*?)\nResult: (.*?)\n</\1>\n", re.DOTALL)
+
+
+def read_view(message: Message) -> tuple[str, list[Result]]:
+    """The subtask and the results in what `prompt.step_messages` shows a worker that wants only its subtask."""
+    results = [(match[2], match[3]) for match in _RESULT.finditer(message.text)]
+    end = max((match.end() for match in _RESULT.finditer(message.text)), default=0)
+    return message.text[end:].strip(), results
+
+
+def _select(reading: Reading, results: Sequence[Result]) -> str:
+    op = OPERATIONS[reading.operation]
+    if op.skill != PUZZLE_SKILL or reading.refers:
+        return UNKNOWN
+    gold = op.table[reading.key]
+    return gold if any(tidy(reply) == tidy(gold) for _, reply in results) else UNKNOWN
+
+
+def _say(specialist: Specialist, operation: str, key: Key, *, seed: str) -> str:
+    if beyond(specialist, key):
+        return distractors(operation, key)[0]
+    rng = random.Random(f"noise {seed}")
+    if specialist.noise and rng.random() < specialist.noise:
+        return rng.choice(distractors(operation, key))
+    return OPERATIONS[operation].table[key]
+
+
+@cache
+def _known_keys(operation: str) -> dict[Key, Key]:
+    return {tuple(tidy(part) for part in key): key for key in OPERATIONS[operation].table}

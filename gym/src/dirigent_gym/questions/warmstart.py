@@ -1,0 +1,199 @@
+"""What a conductor is shown before RL: the language of plans, and on purpose not how to coordinate.
+
+`warm_start`: right decompositions, but only of questions over warm-only skills, which nobody in the pool has. Workers
+are uniform over the pool shown and access is random, so nothing about routing, access or the decomposition of a gym
+question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught
+a policy to tell gym questions apart and to cut just those at random; RL then had hardly a right decomposition to
+reward, and collapsed to one step.)
+Some lessons ask a riddle, or their first step, several times over, how often is drawn at random: that a plan may ask
+the same thing again is part of the language, whether it pays is not.
+`gym_decompositions` gives that away for a separate, differently labelled run; `right_plans` gives everything away
+and is the upper reference.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from dirigent.plan.plan import Plan, Step
+from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.questions.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
+from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, tell
+from dirigent_gym.questions.operation import Key, Operation
+from dirigent_gym.questions.pools import cards_for, draw_pool, plan_for, renamed, solvable
+from dirigent_gym.questions.skills import WARM_OPERATIONS
+from dirigent_gym.questions.specialists import RL_ROSTER
+from dirigent_gym.questions.split import generate
+
+LENGTHS = (1, 2, 1, 3, 2, 4, 1, 2, 3, 5, 1, 2, 3, 4, 1, 2, 4, 3, 1, 2)
+"""Steps of the lessons, over and over: as many of one and of two, fewer of each length after that."""
+MAX_STEPS = max(LENGTHS)
+RIDDLE_EVERY = 14
+MOST_ASKED = 4
+AGAIN_SHARE = 0.06
+"""Of the other lessons, those that ask their first step twice or three times."""
+SECOND_SHARE = 0.08
+"""Lessons that are second rounds: an earlier plan and an answer to accept or to mend, by the toss of a coin."""
+DECOY_SHARE = 0.15
+DECOYS = (
+    *(
+        "ships and harbours",
+        "baking bread",
+        "the theatre",
+        "knots and ropes",
+        "knitting",
+        "garden plots",
+        "mountain huts",
+    ),
+    *(
+        "counting sheep",
+        "railway signals",
+        "chess openings",
+        "folding paper",
+        "card tricks",
+        "old coins",
+        "bee-keeping",
+    ),
+    *("weights and scales", "the parade", "museum tickets", "loom settings", "the price of fish", "crossing rivers"),
+)
+"""Things a lesson's question may name without needing them."""
+POOL_SIZES = (3, 11)
+SMALL_POOLS = 0.6
+"""Share of the lessons over pools of at most `SMALL`: every id is met, most lessons are quick to read."""
+SMALL = 5
+LANGUAGE_SHARE = 0.35
+"""Of the lessons that give gym decompositions away, those that are of warm-only skills all the same."""
+RIDDLES = tuple(op for op in WARM_OPERATIONS if op.full_name in ("riddles.answer", "riddles.carving"))
+"""What lessons ask more than once."""
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """A pool as shown, a question, and the plan to imitate."""
+
+    cards: tuple[WorkerInfo, ...]
+    question: str
+    plan: Plan
+    """Empty: accept the earlier answer."""
+    earlier: tuple[Plan, str] | None = None
+    """In a second round: the first one's plan and its answer."""
+
+
+def warm_start(n: int, *, seed: int) -> list[Lesson]:
+    """The language of plans: short and long ones, right about warm-only skills and about nothing else."""
+    rng = random.Random(f"warm start {seed}")
+    lessons = []
+    for i in range(n):
+        riddle = i % RIDDLE_EVERY == 0
+        question, subtasks = _riddle(rng) if riddle else _warm_question(rng, steps=LENGTHS[i % len(LENGTHS)])
+        if not riddle and rng.random() < AGAIN_SHARE:
+            subtasks = [subtasks[0]] * rng.randint(1, 2) + subtasks
+        if rng.random() < DECOY_SHARE:
+            question = add_decoy(question, rng.choice(DECOYS), writer=Writer(rng, TRAINING_WORDINGS))
+        cards = _random_cards(rng)
+        plan = _random_plan(rng, subtasks[:MAX_STEPS], cards)
+        second = rng.random() < SECOND_SHARE
+        lessons.append(_second_round(rng, cards, question, plan) if second else Lesson(cards, question, plan))
+    rng.shuffle(lessons)
+    return lessons
+
+
+def gym_decompositions(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
+    """Right subtasks of gym questions, between lessons of the warm start, which know longer plans and second rounds.
+
+    Workers and access are still random: whoever starts from these may claim routing and access only.
+    """
+    rng = random.Random(f"gym decompositions {seed}")
+    lessons = warm_start(round(n * LANGUAGE_SHARE), seed=seed)
+    for task in generate("train", n - len(lessons), seed=seed, everyday=everyday):
+        cards = _random_cards(rng)
+        subtasks = [step.subtask for step in task.sketch.steps] if task.sketch else []
+        lessons.append(Lesson(cards, task.question, _random_plan(rng, subtasks, cards)))
+    rng.shuffle(lessons)
+    return lessons
+
+
+def right_plans(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
+    """Everything right: subtasks, workers, access."""
+    rng = random.Random(f"right plans {seed}")
+    lessons = []
+    for task in generate("train", n, seed=seed, everyday=everyday):
+        pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
+        while not solvable(task, pool):
+            pool = draw_pool(task, rng, size=rng.randint(*POOL_SIZES))
+        cards = _named(cards_for(pool, rng), rng)
+        name_of = {specialist.name: card.name for specialist, card in zip(pool, cards, strict=True)}
+        plan = plan_for(task, pool)
+        steps = [msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps]
+        lessons.append(Lesson(cards, task.question, Plan(tuple(steps))))
+    return lessons
+
+
+class _Anything:
+    """Rules that allow all: warm-only questions are never tested on."""
+
+    def start(self, operation: Operation, key: Key) -> bool:
+        return True
+
+    def parameter(self, operation: Operation, key: Key) -> bool:
+        return True
+
+    def path(self, skills: tuple[str, ...]) -> bool:
+        return True
+
+
+def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
+    blueprint = _warm_blueprint(rng, steps=steps)
+    told = tell(blueprint, Writer(rng, TRAINING_WORDINGS))
+    return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
+
+
+def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: str, plan: Plan) -> Lesson:
+    """How to accept and how to plan anew are language; when to do which is left open, whatever the answer is."""
+    answer = rng.choice((str(rng.randint(1, 99)), rng.choice(question.split()).strip(".,:;?!"), "unknown"))
+    anew = _random_plan(rng, [step.subtask for step in plan.steps], cards)
+    return Lesson(cards, question, anew if rng.random() < 0.5 else Plan(()), earlier=(plan, answer))
+
+
+def _riddle(rng: random.Random) -> tuple[str, list[str]]:
+    """A riddle, asked once or more often, and at times one more step that takes up its answer."""
+    lead = rng.choice(RIDDLES)
+    while True:
+        chain = draw_chain(rng, WARM_OPERATIONS, _Anything(), length=rng.choice((1, 1, 2)), first=lead)
+        if chain is not None:
+            break
+    told = tell(Blueprint("chain", (chain,)), Writer(rng, TRAINING_WORDINGS))
+    return told.question, [told.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(told.subtasks[1:])
+
+
+def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
+    """A chain, or for three steps and more at times a fan, of exactly so many steps."""
+    fan = steps == MAX_STEPS or (steps >= 3 and rng.random() < 0.45)
+    while True:
+        depth = 3 if steps == MAX_STEPS else rng.choice((2, 3)) if fan else steps
+        blueprint = draw_blueprint(
+            rng, shape="fan" if fan else "chain", depth=depth, operations=WARM_OPERATIONS, rules=_Anything()
+        )
+        if len(blueprint.links) == steps:
+            return blueprint
+
+
+def _random_cards(rng: random.Random) -> tuple[WorkerInfo, ...]:
+    fewest, most = POOL_SIZES
+    size = rng.randint(fewest, SMALL if rng.random() < SMALL_POOLS else most)
+    return _named(cards_for(rng.sample(RL_ROSTER, size), rng), rng)
+
+
+def _named(cards: tuple[WorkerInfo, ...], rng: random.Random) -> tuple[WorkerInfo, ...]:
+    """Under their own names or others, as often the one as the other."""
+    return renamed(cards, rng) if rng.random() < 0.5 else cards
+
+
+def _random_plan(rng: random.Random, subtasks: Sequence[str], cards: Sequence[WorkerInfo]) -> Plan:
+    steps = []
+    for i, subtask in enumerate(subtasks):
+        access = tuple(j for j in range(i) if rng.random() < 0.5)
+        steps.append(Step(rng.choice(cards).name, subtask, access))
+    return Plan(tuple(steps))

@@ -1,0 +1,349 @@
+"""What a trained conductor must show, line by line: the figure, its 95% interval, what it must be, and whether it is.
+
+`claims` is arithmetic over what was measured (`Evidence`); nothing here runs a model. What was not measured is a line
+too, and says so: a table that leaves out its gaps is no evidence. Ratios get their interval from a bootstrap over
+questions, paired where both sides answered the same ones; plain shares get Wilson's. What a line is, when it is met and
+how lines become a table is in `claim.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.stats import paired_difference, percentile
+from dirigent_gym.evals.test_sets import IN_OTHER_WORDS, placed
+from dirigent_gym.questions.compare import compare
+from dirigent_gym.train.claim import Claim
+from dirigent_gym.train.controls import Followed, PlanShares, Share, pairs_right, share, unevenness, valid_share
+from dirigent_gym.train.dataset import Row
+from dirigent_gym.train.reward import Scored
+
+RESAMPLES = 1000
+
+OTHER_SETS = {
+    "second-seed": "a second seed of the generator",
+    "handwritten": "questions written by hand, in other words",
+    "reasoning": "questions of reasoning-gym, as recorded",
+}
+"""Sets of `dirigent_gym/evals/test_sets.py` that are reported beside the test -> their lines."""
+PLACED = {
+    "handwritten": "questions written by hand: the right workers, each reading what it needs",
+    "reasoning": "questions of reasoning-gym: the right workers, each reading what it needs",
+}
+"""Of sets in words that are not the generator's, whatever the workers make of those words."""
+KNOW_NO_OTHERS = "workers that answer by table know only the generator's words"
+"""Why such a set gets no answers from them."""
+START_SAMPLED = "warm start, sampled: valid plans"
+
+Scores = Mapping[str, float]
+"""Task id -> how right, between 0 and 1."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A rollout a row, scored."""
+
+    rows: tuple[Row, ...]
+    scored: tuple[Scored, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.scored):
+            raise ConfigError(f"a run needs one rollout a row: {len(self.rows)} rows, {len(self.scored)} rollouts")
+
+
+def scores(run: Run) -> dict[str, float]:
+    """What a run got of each task; a dropped rollout is no evidence."""
+    return {row.task.id: x for row, x in _scores(run)}
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was measured of one trained conductor. What is None was not."""
+
+    test: Run
+    ceiling: Scores
+    """Of the same questions, mean of the noise seeds."""
+    oracle: Scores | None = None
+    reworded: Run | None = None
+    aliased: Run | None = None
+    novel: Run | None = None
+    swapped: Followed | None = None
+    warm_start: Run | None = None
+    """The start itself, on the same questions."""
+    warm_start_sampled: Run | None = None
+    """Several plans of it for each of some of them, drawn; a row once for each."""
+    rounds: tuple[Scores, Scores] | None = None
+    """After one round and after two, on checkable kinds."""
+    local: Scores | None = None
+    """The shipped files through llama.cpp on the 4-bit base, on questions of the test."""
+    plan_s: tuple[float, float] | None = None
+    """Median seconds of a plan on two CPU cores: cards cached, and cold."""
+    direct: Scores | None = None
+    right_plans: Scores | None = None
+    rejection: Scores | None = None
+    online_rejection: Scores | None = None
+    format_only: Scores | None = None
+    shuffled: Scores | None = None
+    vote: Scores | None = None
+    vote_cost_ratio: float | None = None
+    """What that vote cost, over what the conductor did on the same questions."""
+    before: Mapping[str, PlanShares] = {}
+    """By how it was decoded: `greedy`, `sampled`, `pass@16`."""
+    after: Mapping[str, PlanShares] = {}
+    others: Mapping[str, Run] = {}
+    """Further sets of questions, by their names in `OTHER_SETS`."""
+    by_table: bool = False
+    """Whether the workers answered by the tables."""
+
+
+def claims(evidence: Evidence, *, seed: int = 0) -> list[Claim]:
+    """Every line, in the order of the table."""
+    return [
+        *_accuracy_claims(evidence, seed),
+        *_transfer_claims(evidence, seed),
+        *_plan_claims(evidence.test, seed),
+        *_shipping_claims(evidence, seed),
+        *_warm_start_claims(evidence),
+        *_control_claims(evidence, seed),
+        *_before_and_after(evidence),
+    ]
+
+
+# ---- the lines ----------------------------------------------------------------------------------------------
+
+
+Pick = Callable[[Row], bool]
+
+
+def _accuracy_claims(evidence: Evidence, seed: int) -> list[Claim]:
+    run, ceiling = evidence.test, evidence.ceiling
+
+    def over_ceiling(name: str, pick: Pick, must: float | None, goal: float | None) -> Claim:
+        pairs = [(x, ceiling[row.task.id]) for row, x in _scores(run) if pick(row) and row.task.id in ceiling]
+        return _ratio(Claim(name, must=must, goal=goal), pairs, seed)
+
+    lines = [over_ceiling("share of the ceiling", lambda row: True, 0.90, 0.97)]
+    for depth, must, goal in ((1, 0.98, 0.99), (2, 0.92, 0.98), (3, 0.80, 0.95)):
+        lines.append(
+            over_ceiling(f"depth {depth}, share of its ceiling", lambda row, d=depth: row.task.depth == d, must, goal)  # type: ignore[misc]
+        )
+    oracle = evidence.oracle or {}
+    deep = [(x, oracle[row.task.id]) for row, x in _scores(run) if row.task.depth >= 2 and row.task.id in oracle]
+    lines.append(_ratio(Claim("depth 2 and more, over the oracle choice of one worker", "times", must=4.0), deep, seed))
+    lines.append(
+        over_ceiling("depth 4, never trained, share of its ceiling", lambda row: row.task.depth == 4, None, 0.5)
+    )
+    return lines
+
+
+def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
+    """Chains only where combinations are compared: their held-out ones are drawn half and half, fans are not."""
+    chains = [(row, x) for row, x in _scores(evidence.test) if row.task.tags.get("shape") == "chain"]
+
+    def over_seen(name: str, depths: tuple[int, ...], must: float | None, goal: float | None) -> Claim:
+        by = {
+            tag: [x for row, x in chains if row.task.depth in depths and row.task.tags.get("combination") == tag]
+            for tag in ("held_out", "seen")
+        }
+        return _ratio_apart(Claim(name, must=must, goal=goal), by["held_out"], by["seen"], seed)
+
+    pairs = pairs_right(evidence.test.rows, evidence.test.scored)
+    novel = share(x for _, x in _scores(evidence.novel)) if evidence.novel else None
+    return [
+        over_seen("held-out combinations of skills, over seen ones", (2, 3), 0.80, 0.95),
+        over_seen("held-out pairs, over seen ones", (2,), None, None),
+        over_seen("held-out triples, over seen ones", (3,), None, None),
+        _ratio(Claim("reworded cards, over seen ones", must=0.90), _beside_test(evidence.reworded, evidence), seed),
+        _ratio(Claim("names that say nothing, over the workers' own"), _beside_test(evidence.aliased, evidence), seed),
+        _shared(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
+        _shared(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
+        _shared(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
+        *_other_claims(evidence),
+    ]
+
+
+def _other_claims(evidence: Evidence) -> list[Claim]:
+    lines = []
+    for name, said in OTHER_SETS.items():
+        run = evidence.others.get(name)
+        note = KNOW_NO_OTHERS if evidence.by_table and name in IN_OTHER_WORDS else ""
+        lines.append(_shared(Claim(said, note=note), share(x for _, x in _scores(run)) if run else None))
+        if name in PLACED:
+            lines.append(_shared(Claim(PLACED[name]), _placed(run) if run else None))
+    return lines
+
+
+def _placed(run: Run) -> Share | None:
+    kept = [(row, one) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped]
+    return share(one.plan is not None and placed(row.task, one.plan).access for row, one in kept)
+
+
+def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float]]:
+    """Scores on changed rows, each beside that of the row as it was."""
+    if run is None:
+        return []
+    plain = scores(evidence.test)
+    return [(x, plain[row.task.id]) for row, x in _scores(run) if row.task.id in plain]
+
+
+def _plan_claims(run: Run, seed: int) -> list[Claim]:
+    kept = [(row, one) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped]
+    right = [(row, one.plan) for row, one in kept if one.correct and one.plan is not None and row.task.sketch]
+    # A lucky shortcut makes up for nobody's padding.
+    steps = [
+        (float(max(len(plan.steps), _minimal(row))), float(_minimal(row))) for row, plan in right if plan is not None
+    ]
+    single = [one.plan is not None and len(one.plan.steps) == 1 for row, one in kept if _minimal(row) == 1]
+    fans = [compare(row.task, plan).parallel for row, plan in right if row.task.tags.get("shape") == "fan"]
+    return [
+        _ratio(Claim("steps over minimal, correct answers", "times", must=1.10, goal=1.02, at_most=True), steps, seed),
+        _shared(Claim("one-step kinds answered in one step", must=0.95), share(single)),
+        _shared(Claim("fan-out questions planned in parallel, correct answers", must=0.80), share(fans)),
+    ]
+
+
+def _shipping_claims(evidence: Evidence, seed: int) -> list[Claim]:
+    first, second = evidence.rounds or ({}, {})
+    broken = share(second[task] < 1 for task, x in first.items() if x == 1 and task in second)
+    return [
+        _shared(Claim("two rounds: right turned wrong", must=0.01, at_most=True), broken),
+        _difference(Claim("two rounds, over one", "points", must=0.0), second, first, seed),
+        *file_claims(scores(evidence.test), evidence.local, evidence.plan_s, seed=seed),
+    ]
+
+
+def file_claims(
+    torch: Scores, local: Scores | None, plan_s: tuple[float, float] | None, *, seed: int = 0
+) -> list[Claim]:
+    """What is asked of the shipped files, as llama.cpp runs them: they want a CPU, where the other lines want a GPU."""
+    cached, cold = plan_s or (None, None)
+    over_torch = Claim("shipped files on CPU, 4-bit base, over torch", "points", must=0.02, within=True)
+    return [
+        _difference(over_torch, local, torch, seed),
+        Claim("plan on 2 CPU cores, cards cached, median", "seconds", cached, must=1.0, at_most=True),
+        Claim("plan on 2 CPU cores, cold, median", "seconds", cold, must=3.0, at_most=True),
+    ]
+
+
+def _warm_start_claims(evidence: Evidence) -> list[Claim]:
+    """Validity under both decodings: RL begins with sampled plans."""
+    run, sampled = evidence.warm_start, evidence.warm_start_sampled
+    return [
+        _shared(
+            Claim("warm start, greedy: valid plans", must=0.98), valid_share(run.rows, run.scored) if run else None
+        ),
+        _shared(Claim(START_SAMPLED, must=0.98), valid_share(sampled.rows, sampled.scored) if sampled else None),
+        Claim(
+            "warm start, sampled: worker farthest from an even choice",
+            "points",
+            unevenness(sampled.rows, sampled.scored) if sampled else None,
+            must=0.02,
+            at_most=True,
+        ),
+    ]
+
+
+def _control_claims(evidence: Evidence, seed: int) -> list[Claim]:
+    ours = scores(evidence.test)
+    start = scores(evidence.warm_start) if evidence.warm_start else None
+    swapped = evidence.swapped
+
+    def gain(claim: Claim, scores: Scores | None, base: Scores | None) -> Claim:
+        return _difference(claim, scores, base, seed)
+
+    return [
+        gain(Claim("(a) conductor over one adapter, question to answer", "points"), ours, evidence.direct),
+        gain(Claim("(b) conductor over SFT on the right plans", "points"), ours, evidence.right_plans),
+        gain(
+            Claim(
+                "(c) RL over rejection sampling, equal rollouts: interval above 0, p < 0.05",
+                "points",
+                must=0.0,
+                certain=True,
+            ),
+            ours,
+            evidence.rejection,
+        ),
+        gain(Claim("(c) RL over online rejection sampling, equal rollouts", "points"), ours, evidence.online_rejection),
+        gain(Claim("(d) format-only reward, gain", "points", must=0.03, at_most=True), evidence.format_only, start),
+        gain(Claim("(d) shuffled reward, gain", "points", must=0.03, at_most=True), evidence.shuffled, start),
+        _shared(Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None),
+        _shared(Claim("(e) and follows the name instead"), swapped.name if swapped else None),
+        gain(Claim("(f) conductor over an equal-cost vote of the best worker", "points"), ours, evidence.vote),
+        Claim(
+            "(f) cost of that vote, over the conductor's", "times", evidence.vote_cost_ratio, n=len(evidence.vote or ())
+        ),
+    ]
+
+
+def _before_and_after(evidence: Evidence) -> list[Claim]:
+    lines = []
+    for way in ("greedy", "sampled", "pass@16"):
+        for when, by_way in (("before RL", evidence.before), ("after RL", evidence.after)):
+            for field in ("decomposition", "routing", "access", "answer"):
+                found: Share | None = getattr(by_way[way], field) if way in by_way else None
+                lines.append(_shared(Claim(f"{when}, {way}: right {field}"), found))
+    return lines
+
+
+# ---- the arithmetic -----------------------------------------------------------------------------------------
+
+
+def _scores(run: Run) -> list[tuple[Row, float]]:
+    return [(row, float(one.correct)) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped]
+
+
+def _minimal(row: Row) -> int:
+    return len(row.task.sketch.steps) if row.task.sketch else 0
+
+
+def _shared(claim: Claim, found: Share | None) -> Claim:
+    if found is None:
+        return claim
+    return msgspec.structs.replace(claim, value=found.value, interval=found.interval, n=found.n)
+
+
+def _ratio(claim: Claim, pairs: Sequence[tuple[float, float]], seed: int) -> Claim:
+    """Sum over sum, resampled by question."""
+    rng = random.Random(f"ratio {claim.name} {seed}")
+    return _bootstrapped(claim, lambda: _over(rng.choices(pairs, k=len(pairs))), _over(pairs), len(pairs))
+
+
+def _ratio_apart(claim: Claim, above: Sequence[float], below: Sequence[float], seed: int) -> Claim:
+    """Mean over mean of different questions, each side resampled on its own."""
+    if not above or not below:
+        return claim
+    rng = random.Random(f"ratio {claim.name} {seed}")
+
+    def over(first: Sequence[float], second: Sequence[float]) -> float | None:
+        return (sum(first) / len(first)) / (sum(second) / len(second)) if sum(second) else None
+
+    def again() -> float | None:
+        return over(rng.choices(above, k=len(above)), rng.choices(below, k=len(below)))
+
+    return _bootstrapped(claim, again, over(above, below), len(above) + len(below))
+
+
+def _bootstrapped(claim: Claim, again: Callable[[], float | None], value: float | None, n: int) -> Claim:
+    if not n or value is None:
+        return claim
+    found = [x for x in (again() for _ in range(RESAMPLES)) if x is not None]
+    interval = percentile(found, 0.025), percentile(found, 0.975)
+    return msgspec.structs.replace(claim, value=value, interval=interval, n=n)
+
+
+def _over(pairs: Sequence[tuple[float, float]]) -> float | None:
+    below = math.fsum(b for _, b in pairs)
+    return math.fsum(a for a, _ in pairs) / below if below else None
+
+
+def _difference(claim: Claim, first: Scores | None, second: Scores | None, seed: int) -> Claim:
+    """Paired, over the questions that both answered."""
+    both = sorted((first or {}).keys() & (second or {}).keys())
+    if first is None or second is None or not both:
+        return claim
+    found = paired_difference([first[task] for task in both], [second[task] for task in both], seed=seed)
+    return msgspec.structs.replace(claim, value=found.mean, interval=found.interval, n=found.n, p=found.p)

@@ -1,0 +1,276 @@
+"""Rows that could prove us wrong, and what is measured on them.
+
+    swapped    two workers exchange what their cards say, names and ids stay: does the routing follow the card?
+    reworded   the same questions and pools, every card in words that training never shows
+    aliased    the same again, every worker under a name that says nothing: is there routing beyond names?
+    novel      questions that need the skill and the worker that RL never met
+
+Each is an ordinary row: a policy writes plans for it and `reward.score` carries them out. What the plans show is pure
+arithmetic over rows and scored rollouts, each figure a share with its 95% interval. The figures of a training step are
+in `metrics.py`; the table that these end up in, with what each must be, in `claims.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.evals.stats import wilson
+from dirigent.limits import Limits
+from dirigent.messages import conversation
+from dirigent.plan.plan import Plan
+from dirigent.plan.prompt import trained_planner_messages
+from dirigent.tasks.task import Task
+from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.questions.compare import compare
+from dirigent_gym.questions.pools import renamed
+from dirigent_gym.questions.recognition import recognise
+from dirigent_gym.questions.skills import OPERATIONS
+from dirigent_gym.questions.specialists import ROSTER, Specialist, able, find_specialist
+from dirigent_gym.questions.split import generate
+from dirigent_gym.train.dataset import DEFAULT_ROWS, Row, RowSettings, make_row
+from dirigent_gym.train.reward import Scored
+
+
+class Share(msgspec.Struct, frozen=True):
+    """How many of how many, with the 95% interval (Wilson's)."""
+
+    value: float
+    interval: tuple[float, float]
+    n: int
+
+
+def share(truths: Iterable[float]) -> Share | None:
+    """Of truths, or of numbers between 0 and 1; None where there is nothing to measure on."""
+    counted = [float(truth) for truth in truths]
+    if not counted:
+        return None
+    right, n = math.fsum(counted), len(counted)
+    return Share(right / n, wilson(right, n), n)
+
+
+class Swapped(msgspec.Struct, frozen=True):
+    """A row in which two workers exchanged what their cards say."""
+
+    row: Row
+    first: str
+    """A worker that the question needs."""
+    second: str
+    """One that it does not need, or for something else."""
+
+
+def swapped_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[Swapped]:
+    """The rows where two plain specialists can be told apart by their cards alone; the others are left out."""
+    found: list[Swapped] = []
+    for row in rows:
+        rng = random.Random(f"swap {seed} {row.id}")
+        pair = _pair_to_swap(row, rng)
+        if pair is not None:
+            found.append(Swapped(_with_infos(row, _exchanged(row.infos, *pair), "swapped", max_steps=max_steps), *pair))
+    return found
+
+
+def reworded_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[Row]:
+    """The same rows, each card in one of its held-out wordings."""
+    found = []
+    for row in rows:
+        rng = random.Random(f"reword {seed} {row.id}")
+        infos = tuple(
+            msgspec.structs.replace(info, about=rng.choice(find_specialist(info.name).held_out_abouts))
+            for info in row.infos
+        )
+        found.append(_with_infos(row, infos, "reworded", max_steps=max_steps))
+    return found
+
+
+def aliased_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[Row]:
+    """The same rows, each worker under a name that says nothing."""
+    found = []
+    for row in rows:
+        infos = renamed(row.infos, random.Random(f"alias {seed} {row.id}"))
+        found.append(_with_infos(row, infos, "aliased", max_steps=max_steps))
+    return found
+
+
+def novel_rows(n: int, *, seed: int, settings: RowSettings = DEFAULT_ROWS) -> list[Row]:
+    """Rows of the split `novel`, over pools that may hold the worker RL never met."""
+    rng = random.Random(f"novel rows {seed}")
+    return [
+        make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=ROSTER)
+        for task in generate("novel", n, seed=seed)
+    ]
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """What the routing of swapped rows went by, as shares of the questions that can tell."""
+
+    card: Share | None
+    name: Share | None
+    """By the worker's name, against its card."""
+    other: Share | None
+    """By neither: a third worker, or now one and now the other."""
+    undecided: int
+    """Questions whose plan has no recognisable step for either worker."""
+
+
+def followed(swapped: Sequence[Swapped], scored: Sequence[Scored]) -> Followed:
+    """Whether steps go to the worker whose card now says so. One greedy rollout a row, right or wrong."""
+    verdicts = [_went_by(one, score.plan) for one, score in zip(swapped, scored, strict=True) if not score.dropped]
+    decided = [verdict for verdict in verdicts if verdict != "undecided"]
+    by = {name: share(verdict == name for verdict in decided) for name in ("card", "name", "other")}
+    return Followed(by["card"], by["name"], by["other"], len(verdicts) - len(decided))
+
+
+class PlanShares(msgspec.Struct, frozen=True):
+    """How often a plan is right in each respect. Routing and access count only in a right decomposition."""
+
+    decomposition: Share | None
+    routing: Share | None
+    access: Share | None
+    answer: Share | None
+
+
+def plan_shares(rows: Sequence[Row], scored: Sequence[Scored]) -> PlanShares:
+    """Over rollouts, greedy or sampled; a row stands once for each of its rollouts.
+
+    Rollouts of one row are not independent, so a row counts once, with the mean of its rollouts.
+    """
+    groups = _marks_by_row(rows, scored)
+    return PlanShares(*(share(_mean(marks[i] for marks in group) for group in groups) for i in range(4)))
+
+
+def valid_share(rows: Sequence[Row], scored: Sequence[Scored]) -> Share | None:
+    """How many of the plans are plans. Here too a row counts once, with the mean of its rollouts."""
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for row, one in zip(rows, scored, strict=True):
+        if not one.dropped:
+            groups[row.id].append(one.valid)
+    return share(_mean(group) for group in groups.values())
+
+
+def plan_pass_at(rows: Sequence[Row], scored: Sequence[Scored], *, k: int = 16) -> PlanShares:
+    """How often at least one of `k` sampled plans is right: what there was to find, had somebody known which.
+
+    A row of which a fault left fewer is no evidence.
+    """
+    short = min(Counter(row.id for row in rows).values(), default=k)
+    if short < k:
+        raise ConfigError(f"pass@{k} needs {k} rollouts of each row; one has {short}")
+    groups = [group for group in _marks_by_row(rows, scored) if len(group) >= k]
+    hits = [[pass_at(len(group), sum(marks[i] for marks in group), k) for group in groups] for i in range(4)]
+    return PlanShares(*(share(values) for values in hits))
+
+
+def pass_at(n: int, right: int, k: int) -> float:
+    """Chance that `k` of `n` rollouts, `right` of them right, hold a right one (Chen et al. 2021, eq. 1)."""
+    return 1.0 - math.comb(n - right, k) / math.comb(n, k)
+
+
+def pairs_right(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, Share]:
+    """Minimal pairs, by kind: share of the pairs of which both questions are answered rightly."""
+    pairs: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for row, one in zip(rows, scored, strict=True):
+        if (pair := row.task.tags.get("pair")) and not one.dropped:
+            pairs[row.task.tags["pair_kind"], pair].append(one.correct)
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for (kind, _), hits in pairs.items():
+        if len(hits) == 2:
+            kinds[kind].append(all(hits))
+    return {kind: found for kind, hits in sorted(kinds.items()) if (found := share(hits))}
+
+
+def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
+    """How far the most favoured (or shunned) worker's share is from an even choice out of the same pools; a place in
+    the pool counts like a worker. Of sampled plans: the likeliest of nearly equal choices says nothing."""
+    chosen: Counter[str | int] = Counter()
+    even: defaultdict[str | int, float] = defaultdict(float)
+    total = 0
+    for row, one in zip(rows, scored, strict=True):
+        for step in one.plan.steps if one.plan is not None else ():
+            total += 1
+            chosen.update((step.worker, row.names.index(step.worker)))
+            for position, name in enumerate(row.names):
+                even[name] += 1 / len(row.names)
+                even[position] += 1 / len(row.names)
+    return max((abs(chosen[key] - expected) / total for key, expected in even.items()), default=0.0)
+
+
+def _pair_to_swap(row: Row, rng: random.Random) -> tuple[str, str] | None:
+    """A plain specialist that the question needs and another one, neither with a twin in the pool."""
+    pool = [find_specialist(name) for name in row.names]
+    plain = [s for s in pool if _plain(s) and sum(bool(set(s.skills) & set(other.skills)) for other in pool) == 1]
+    needed = [s for s in plain if _needs(row.task, s)]
+    if not needed:
+        return None
+    first = rng.choice(needed)
+    others = [s for s in plain if s != first]
+    return (first.name, rng.choice(others).name) if others else None
+
+
+def _plain(specialist: Specialist) -> bool:
+    return specialist.role == "solver" and not specialist.noise and specialist.small_only is None
+
+
+def _needs(task: Task, specialist: Specialist) -> bool:
+    return task.sketch is not None and any(able(specialist, step) for step in task.sketch.steps)
+
+
+def _exchanged(infos: Sequence[WorkerInfo], first: str, second: str) -> tuple[WorkerInfo, ...]:
+    about = {info.name: info.about for info in infos}
+    said = {**about, first: about[second], second: about[first]}
+    return tuple(msgspec.structs.replace(info, about=said[info.name]) for info in infos)
+
+
+def _with_infos(row: Row, infos: tuple[WorkerInfo, ...], mark: str, *, max_steps: int) -> Row:
+    messages = trained_planner_messages(conversation(row.task.question), infos, limits=Limits(max_steps=max_steps))
+    return msgspec.structs.replace(row, id=f"{row.id}/{mark}", infos=infos, messages=messages)
+
+
+Went = Literal["card", "name", "other", "undecided"]
+
+
+def _went_by(swapped: Swapped, plan: Plan | None) -> Went:
+    """What every step of the two workers' skills went by; "other" where they do not agree."""
+    went: set[Went] = set()
+    skills = {name: set(find_specialist(name).skills) for name in (swapped.first, swapped.second)}
+    card_of = {swapped.first: swapped.second, swapped.second: swapped.first}
+    for step in plan.steps if plan is not None else ():
+        asked = {OPERATIONS[reading.operation].skill for reading in recognise(step.subtask)}
+        for name, own in skills.items():
+            if own & asked:
+                went.add("card" if step.worker == card_of[name] else "name" if step.worker == name else "other")
+    if not went:
+        return "undecided"
+    return went.pop() if len(went) == 1 else "other"
+
+
+Marks = tuple[bool, bool, bool, bool]
+"""Decomposition, routing, access, answer."""
+
+
+def _marks_by_row(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Marks]]:
+    known: dict[tuple[str, Plan], tuple[bool, bool, bool]] = {}
+    groups: dict[str, list[Marks]] = defaultdict(list)
+    for row, one in zip(rows, scored, strict=True):
+        if one.dropped:
+            continue
+        found = (False, False, False)
+        if one.plan is not None:
+            key = (row.id, one.plan)
+            if key not in known:
+                compared = compare(row.task, one.plan)
+                known[key] = (compared.decomposition, compared.routing, compared.access)
+            found = known[key]
+        groups[row.id].append((*found, one.correct))
+    return list(groups.values())
+
+
+def _mean(values: Iterable[float]) -> float:
+    counted = list(values)
+    return math.fsum(counted) / len(counted)

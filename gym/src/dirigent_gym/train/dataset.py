@@ -1,0 +1,362 @@
+"""Rows to train on: a gym question, the pool offered for it, and the prompt a conductor reads.
+
+A `RowSource` draws them. What it draws follows what the policy can do: shallow questions over small pools first,
+depth 3 once depth 2 is mostly right, large pools last; and within that, kinds the policy gets right about half of the
+time, since a group that is all right or all wrong teaches nothing. A floor keeps every kind in the mix.
+
+A draw depends on the seed, on how many draws came before and on the running estimates, which are all in `state`: a run
+that is resumed from it draws the same rows again. Knows nothing of models, rewards or optimisers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from dirigent.limits import Limits
+from dirigent.messages import Message, conversation
+from dirigent.plan.plan import Plan
+from dirigent.plan.prompt import next_round_messages, trained_planner_messages
+from dirigent.tasks.task import Task
+from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.questions.pools import Cards, cards_for, draw_pool, misnamed, renamed
+from dirigent_gym.questions.specialists import RL_ROSTER, Specialist
+from dirigent_gym.questions.split import Split, generate
+
+SECRET = "gym"
+"""Marks around earlier results must be unguessable where users write; here they only have to be the same every time."""
+
+
+Names = Literal["own", "none", "another's"]
+"""What workers are called in a row: their own names, names that say nothing, or one another's."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One prompt: a question with the pool as it is offered this time."""
+
+    id: str
+    """The same for the rollouts of one group, different for every other row."""
+    task: Task
+    infos: tuple[WorkerInfo, ...]
+    """The cards as shown, in the order of their ids."""
+    names: tuple[str, ...]
+    """Who is behind each card; the name on it may be another."""
+    messages: tuple[Message, ...]
+    kind: str
+    """Shape and skills: what the running estimates are kept by."""
+    earlier_answer: str | None = None
+    """In a second round: the answer that may be accepted with an empty plan."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names on the cards."""
+        return tuple(info.name for info in self.infos)
+
+    def as_meant(self, plan: Plan) -> Plan:
+        """A plan in the names on the cards, in those of the workers behind them."""
+        return _renamed(plan, dict(zip(self.shown, self.names, strict=True)))
+
+    def as_shown(self, plan: Plan) -> Plan:
+        """The other way about."""
+        return _renamed(plan, dict(zip(self.names, self.shown, strict=True)))
+
+
+def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
+    return Plan(tuple(msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps))
+
+
+LAST_STAGE = 2
+"""Every depth that is trained, over pools of every size."""
+
+
+class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    small_pool: tuple[int, int] = (2, 4)
+    """Fewest and most workers offered at first; a question that needs more gets more."""
+    large_pool: tuple[int, int] = (3, 10)
+    next_stage_at: float = 0.6
+    """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
+    first_stage: int = 0
+    """0: depths 1 and 2. 1: depth 3 as well. 2: large pools as well."""
+    rename: float = 0.25
+    """Share of rows that show workers under names that say nothing, so that their cards must be read: a policy that
+    meets none goes by names alone, and one that meets little else finds nothing to begin with. Training only: what is
+    measured has the workers' own names."""
+    misname: float = 0.05
+    """Share of rows that show every worker under the name of another one of the pool."""
+    later_rename: float | None = None
+    """The same from the second stage on, when there is routing to begin with; as at first where it is not said."""
+    later_misname: float | None = None
+    everyday: float = 0.0
+    """Share of questions put as people put them to an assistant (`dirigent_gym/questions/everyday.py`), in lessons and in RL."""
+    candidates: int = 4
+    """Questions drawn for each one kept."""
+    depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
+    """How much likelier than in the gym's own mix questions of a depth are drawn: `{1 = 0.3}`. At first, one step pays
+    far more often than two; asked as often, questions of one step teach a policy to write one step everywhere."""
+    later_depth_weights: dict[str, float] | None = None
+    """The same in the last stage, when several steps are learned; as at first where it is not said."""
+    kind_floor: float = 0.4
+    """Weight of a kind that is always right or always wrong; one that is right half of the time has 1."""
+    memory: float = 0.97
+    """What a kind's earlier results still count after one more group of it."""
+    prior_groups: float = 2.0
+    """How many groups of its own a kind needs before they outweigh what its depth suggests."""
+    max_steps: int = 5
+
+    def __post_init__(self) -> None:
+        for depth, weight in (*self.depth_weights.items(), *(self.later_depth_weights or {}).items()):
+            if not depth.isdecimal() or weight <= 0:
+                raise ValueError(f"depth_weights has {depth} = {weight}; write a depth and a number above 0")
+        if not 0 <= self.everyday <= 1:
+            raise ValueError(f"everyday is a share, from 0 to 1, not {self.everyday:g}")
+        for name in ("small_pool", "large_pool"):
+            fewest, most = getattr(self, name)
+            if not 1 <= fewest <= most:
+                raise ValueError(f"{name} is the fewest workers and the most, from 1 on, not {fewest} and {most}")
+        if not 0 <= self.first_stage <= LAST_STAGE:
+            raise ValueError(f"first_stage is 0 to {LAST_STAGE}, not {self.first_stage}")
+        Limits(max_steps=self.max_steps)
+        for stage in (0, 1):
+            if min(shares := self.names_at(stage)) < 0.0 or sum(shares) > 1.0:
+                raise ValueError(
+                    f"rename and misname are shares, together at most 1, not {shares[0]:g} and {shares[1]:g}"
+                )
+
+    def depth_weight(self, depth: int, *, stage: int) -> float:
+        weights = (
+            self.depth_weights if self.later_depth_weights is None or stage < LAST_STAGE else self.later_depth_weights
+        )
+        return weights.get(str(depth), 1.0)
+
+    def names_at(self, stage: int) -> tuple[float, float]:
+        """Shares of rows under names that say nothing, and under one another's."""
+        if stage == 0:
+            return self.rename, self.misname
+        rename = self.rename if self.later_rename is None else self.later_rename
+        return rename, self.misname if self.later_misname is None else self.later_misname
+
+
+DEFAULT_ROWS = RowSettings()
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A running mean in which old results fade."""
+
+    right: float = 0.0
+    seen: float = 0.0
+
+    def share(self, prior: float, prior_weight: float) -> float:
+        return (self.right + prior * prior_weight) / (self.seen + prior_weight)
+
+
+class RowState(msgspec.Struct, frozen=True):
+    """Everything a source remembers. Kept in checkpoints."""
+
+    draws: int = 0
+    stage: int = 0
+    kinds: dict[str, Estimate] = {}
+    depths: dict[int, Estimate] = {}
+
+
+class Outcome(Protocol):
+    """What the source reads of a scored rollout."""
+
+    @property
+    def dropped(self) -> bool: ...
+
+    @property
+    def correct(self) -> bool: ...
+
+
+class RowSource:
+    """Draws training rows, and learns from their scores what to draw next."""
+
+    def __init__(
+        self,
+        seed: int,
+        settings: RowSettings = DEFAULT_ROWS,
+        *,
+        roster: Sequence[Specialist] = RL_ROSTER,
+        state: RowState | None = None,
+    ) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.state = state or RowState(stage=settings.first_stage)
+        self._roster = tuple(roster)
+
+    def draw(self, n: int) -> list[Row]:
+        """`n` new rows of the present stage, kinds weighted by how much they can teach."""
+        state, settings = self.state, self.settings
+        self.state = msgspec.structs.replace(state, draws=state.draws + 1)
+        rng = random.Random(f"rows {self.seed} {state.draws}")
+        depths = (1, 2) if state.stage == 0 else (1, 2, 3)
+        count = n * max(1, settings.candidates)
+        tasks = generate("train", count, seed=rng.getrandbits(48), depths=depths, everyday=settings.everyday)
+        weights = [self._weight(task) for task in tasks]
+        size = settings.small_pool if state.stage < LAST_STAGE else settings.large_pool
+        chosen = _weighted_sample(rng, tasks, weights, n)
+        return [
+            make_row(
+                task,
+                rng,
+                size=rng.randint(*size),
+                max_steps=settings.max_steps,
+                roster=self._roster,
+                names=self._names(rng),
+            )
+            for task in chosen
+        ]
+
+    def update(self, rows: Sequence[Row], scored: Sequence[Outcome]) -> None:
+        """Take note of scored rollouts, a row given once for each of its rollouts, and pass on to the next stage."""
+        groups: dict[str, list[bool]] = {}
+        row_of = {row.id: row for row in rows}
+        for row, outcome in zip(rows, scored, strict=True):
+            if not outcome.dropped:
+                groups.setdefault(row.id, []).append(outcome.correct)
+        kinds, depths = dict(self.state.kinds), dict(self.state.depths)
+        for row_id, hits in groups.items():
+            row, share = row_of[row_id], sum(hits) / len(hits)
+            kinds[row.kind] = _remember(kinds.get(row.kind), share, self.settings.memory)
+            depths[row.task.depth] = _remember(depths.get(row.task.depth), share, self.settings.memory)
+        self.state = msgspec.structs.replace(self.state, kinds=kinds, depths=depths)
+        # Some 30 groups count: about as many as one draw has of a depth. A lucky one opens a stage early.
+        self._pass_on({depth: e.right / e.seen for depth, e in depths.items() if e.seen >= LEAST_GROUPS})
+
+    def note_dev(self, accuracy_by_depth: Mapping[int, float]) -> None:
+        """Accuracy measured on the development split counts like that of training for the next stage."""
+        self._pass_on(accuracy_by_depth)
+
+    def estimate(self, kind: str, depth: int) -> float:
+        """How often the policy is thought to be right on a kind: its own results, filled up by its depth's."""
+        by_depth = self.state.depths.get(depth, Estimate()).share(0.5, 1.0)
+        return self.state.kinds.get(kind, Estimate()).share(by_depth, self.settings.prior_groups)
+
+    def _weight(self, task: Task) -> float:
+        by_kind = kind_weight(self.estimate(kind_of(task), task.depth), floor=self.settings.kind_floor)
+        return by_kind * self.settings.depth_weight(task.depth, stage=self.state.stage)
+
+    def _names(self, rng: random.Random) -> Names:
+        draw = rng.random()
+        rename, misname = self.settings.names_at(self.state.stage)
+        if draw >= rename + misname:
+            return "own"
+        return "none" if draw < rename else "another's"
+
+    def _pass_on(self, accuracy_by_depth: Mapping[int, float]) -> None:
+        stage = next_stage(self.state.stage, accuracy_by_depth, at=self.settings.next_stage_at)
+        self.state = msgspec.structs.replace(self.state, stage=stage)
+
+
+LEAST_GROUPS = 20.0
+"""Groups of a depth, old ones faded, before its accuracy is trusted."""
+
+
+def next_stage(stage: int, accuracy_by_depth: Mapping[int, float], *, at: float) -> int:
+    """The stage to train in now. It never goes back, and each is opened by the deepest questions of the one before."""
+    deepest = {0: 2, 1: 3}
+    if stage in deepest and accuracy_by_depth.get(deepest[stage], 0.0) >= at:
+        return stage + 1
+    return stage
+
+
+def kind_weight(share_right: float, *, floor: float) -> float:
+    """How much a kind is worth asking: 1 where it is right half of the time, the floor where always or never."""
+    return floor + (1.0 - floor) * 4.0 * share_right * (1.0 - share_right)
+
+
+def kind_of(task: Task) -> str:
+    """Shape and skills. Operations would be too many kinds to learn anything about each."""
+    return f"{task.tags.get('shape', '')} {task.tags.get('skills', '')}".strip() or task.kind
+
+
+def make_row(
+    task: Task,
+    rng: random.Random,
+    *,
+    size: int,
+    max_steps: int = 5,
+    wording: Cards = "train",
+    roster: Sequence[Specialist] = RL_ROSTER,
+    names: Names = "own",
+) -> Row:
+    """A question with a pool drawn for it, as a conductor is shown it."""
+    own = infos = cards_for(draw_pool(task, rng, size=size, roster=roster), rng, wording=wording)
+    if names != "own":
+        infos = renamed(own, rng) if names == "none" else misnamed(own, rng)
+    return Row(
+        id=f"{task.id}/{rng.getrandbits(40):010x}",
+        task=task,
+        infos=infos,
+        names=tuple(info.name for info in own),
+        messages=trained_planner_messages(conversation(task.question), infos, limits=Limits(max_steps=max_steps)),
+        kind=kind_of(task),
+    )
+
+
+def second_round(row: Row, draft: str, answer: str) -> Row:
+    """The same question after a first plan and its answer: accept it, or plan again."""
+    turns = next_round_messages(draft, answer, dialect="lines", secret=SECRET)
+    told_apart = hashlib.blake2b(f"{draft}\n{answer}".encode(), digest_size=5).hexdigest()
+    return msgspec.structs.replace(
+        row,
+        id=f"{row.id}/{told_apart}",
+        messages=(*row.messages, *turns),
+        kind=f"second {row.kind}",
+        earlier_answer=answer,
+    )
+
+
+def held_rows(
+    split: Split, n: int, *, seed: int, settings: RowSettings = DEFAULT_ROWS, wording: Cards = "train"
+) -> list[Row]:
+    """Rows to measure on, the same for the same seed: every depth of the split, pools of every size."""
+    rng = random.Random(f"{split} rows {seed}")
+    return [
+        make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, wording=wording)
+        for task in generate(split, n, seed=seed)
+    ]
+
+
+class Sifted(msgspec.Struct, frozen=True):
+    """Which groups teach something."""
+
+    keep: tuple[int, ...]
+    dropped: tuple[int, ...]
+    refill: int
+    """How many groups to draw so that about as many as wanted are kept."""
+
+
+def sift(rewards_PG: Sequence[Sequence[float | None]], *, wanted: int, least_spread: float = 1e-6) -> Sifted:  # noqa: N803
+    """Set aside the groups whose rollouts all scored the same, and say how many new ones would make up for them.
+
+    A group is judged by those of its rollouts that have a reward; with fewer than two it has nothing to compare.
+    """
+    keep = tuple(p for p, rewards_G in enumerate(rewards_PG) if _spread(rewards_G) > least_spread)
+    dropped = tuple(p for p in range(len(rewards_PG)) if p not in set(keep))
+    missing = max(0, wanted - len(keep))
+    # Of the new groups some will be dropped too; at most four are drawn for each one missing.
+    kept_share = max(0.25, len(keep) / len(rewards_PG)) if rewards_PG else 1.0
+    return Sifted(keep, dropped, math.ceil(missing / kept_share))
+
+
+def _spread(rewards_G: Sequence[float | None]) -> float:  # noqa: N803
+    given = [reward for reward in rewards_G if reward is not None]
+    return max(given) - min(given) if len(given) >= 2 else 0.0
+
+
+def _remember(estimate: Estimate | None, share_right: float, memory: float) -> Estimate:
+    old = estimate or Estimate()
+    return Estimate(old.right * memory + share_right, old.seen * memory + 1.0)
+
+
+def _weighted_sample(rng: random.Random, tasks: Sequence[Task], weights: Sequence[float], n: int) -> list[Task]:
+    """`n` different tasks, the heavier the likelier: each gets a random key that its weight pulls up."""
+    keys = [math.log(1.0 - rng.random()) / weight for weight in weights]
+    order = sorted(range(len(tasks)), key=keys.__getitem__, reverse=True)
+    return [tasks[i] for i in order[:n]]

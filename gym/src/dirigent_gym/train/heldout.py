@@ -1,0 +1,67 @@
+"""No test text occurs in any training text: looked at wherever a run takes texts up, and not in the tests alone.
+
+The gym's split keeps the two apart by its rules (`dirigent_gym/questions/split.py`). This is the proof by text, against every
+question that is reported on: the test, its second seed, the skill never met, second rounds, those written by hand and
+those of reasoning-gym. Lessons are looked at when they are drawn and when kept ones are taken up, rows of RL when they
+are drawn. An evaluation has no training texts at hand, so there is nothing to look at there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
+
+from dirigent_gym.evals.test_sets import probe_tasks
+from dirigent_gym.questions.split import assert_disjoint, generate
+
+SEED = 1
+"""Of every set that is reported, but for the second rounds."""
+TEST: tuple[int, ...] = (1000, 400)
+"""How many questions of the test are asked: by `gym/benchmarks/claims.py`, by `make results`. The fewer are no part of the
+more."""
+PROBES: dict[str, tuple[int, ...]] = {
+    "second-seed": (300, 400, 100),
+    "novel": (300, 400, 100),
+    "handwritten": (1000,),
+    "plain": (1000,),
+    "reasoning": (1000,),
+}
+"""The same for the sets beside it, last by `gym/benchmarks/must.py`; of the other two that is all there are."""
+ROUNDS, ROUNDS_SEED = 2400, 10_001
+"""Test questions among which `gym/benchmarks/claims.py` finds those that get a second round."""
+
+
+class HeldOut:
+    """Test texts, to hold training texts against: hundreds of thousands of them in a second or two.
+
+    A test text that occurs somewhere brings its inner words along, whole and in order. So each is looked at only in
+    texts that have two of its inner words in a row, those two that fewest other test texts have. One of three words or
+    fewer is looked for everywhere.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        pairs = {text: list(pairwise(text.casefold().split()[1:-1])) for text in texts}
+        known = Counter(pair for of_text in pairs.values() for pair in set(of_text))
+        self._short = [text for text, of_text in pairs.items() if not of_text]
+        self._by_pair: dict[tuple[str, str], list[str]] = {}
+        for text, of_text in pairs.items():
+            if of_text:
+                self._by_pair.setdefault(min(of_text, key=known.__getitem__), []).append(text)
+
+    def check(self, training_texts: Iterable[str]) -> None:
+        """Raise if any of the test texts occurs, whole, in any of these."""
+        for text in training_texts:
+            found = self._by_pair.keys() & set(pairwise(text.casefold().split()))
+            if found or self._short:
+                assert_disjoint([text], [*self._short, *(one for pair in found for one in self._by_pair[pair])])
+
+
+@cache
+def held_out() -> HeldOut:
+    """The questions that are reported on. Drawn once a process, which takes a few seconds."""
+    tasks = [task for n in TEST for task in generate("test", n, seed=SEED)]
+    tasks += generate("test", ROUNDS, seed=ROUNDS_SEED)
+    tasks += [task for name, sizes in PROBES.items() for n in sizes for task in probe_tasks(name, limit=n, seed=SEED)]
+    return HeldOut(task.question for task in tasks)

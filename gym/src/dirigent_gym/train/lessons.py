@@ -1,0 +1,135 @@
+"""The warm start's lessons: conversations, and the plan that each should get. Drawn from a recipe, or kept in a folder.
+
+Drawing tens of thousands of them takes a processor minutes in which a GPU would wait, so a run's folder may hold them
+ready (`dirigent train RECIPE --draw-lessons`). Kept lessons count only where they are what the recipe would draw now: a
+digest of its settings, of the generator's files and of some prompts and plans says so. Either way no test text may
+occur in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+import dirigent_gym.questions
+from dirigent.errors import ConfigError
+from dirigent.limits import Limits
+from dirigent.messages import conversation
+from dirigent.plan.plan import Dialect, format_plan
+from dirigent.plan.prompt import next_round_messages, trained_planner_messages
+from dirigent_gym.questions.warmstart import Lesson, gym_decompositions, right_plans, warm_start
+from dirigent_gym.train.checkpoint import write_durably
+from dirigent_gym.train.dataset import SECRET
+from dirigent_gym.train.heldout import held_out
+from dirigent_gym.train.recipe import Recipe
+from dirigent_gym.train.rows import skill_lesson, skill_row, skill_tasks
+from dirigent_gym.train.sft import Pair
+
+FILE = "lessons.xz"
+GENERATOR = Path(dirigent_gym.questions.__file__).parent
+SHOWN = 50
+"""Lessons that stand for how all are put: second rounds are among so many."""
+
+LESSONS: dict[str, Callable[..., list[Lesson]]] = {
+    "warm_start": warm_start,
+    "gym_decompositions": gym_decompositions,
+    "right_plans": right_plans,
+}
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Lessons on the disk."""
+
+    drawn_from: str
+    """Digest of everything that they depend on."""
+    pairs: tuple[Pair, ...]
+
+
+def keep_lessons(recipe: Recipe, out: Path) -> Path:
+    """Draw the recipe's lessons into the run's folder."""
+    kept = Kept(_digest(recipe), tuple(draw_lessons(recipe, seed=recipe.seed)))
+    out.mkdir(parents=True, exist_ok=True)
+    write_durably(out / FILE, lzma.compress(msgspec.msgpack.encode(kept), preset=1))
+    return out / FILE
+
+
+def lessons_for(recipe: Recipe, out: Path) -> list[Pair]:
+    """The lessons that the run's folder keeps, or new ones where it keeps none."""
+    file = out / FILE
+    if not file.exists():
+        return draw_lessons(recipe, seed=recipe.seed)
+    try:
+        kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=Kept)
+    except (lzma.LZMAError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file} cannot be read as lessons: {error}; delete it to have them drawn anew") from None
+    if kept.drawn_from != _digest(recipe):
+        raise ConfigError(
+            f"the lessons in {file} are of another recipe, of another prompt or of another generator of questions; "
+            "delete the file to have them drawn anew"
+        )
+    return _without_test_texts(list(kept.pairs))
+
+
+def draw_lessons(recipe: Recipe, *, seed: int) -> list[Pair]:
+    """The lessons as conversations and the plans to imitate."""
+    return _without_test_texts(_drawn(recipe, seed=seed))
+
+
+def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
+    n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
+    dialect = recipe.tasks.dialect
+    if skills := recipe.tasks.skills:
+        rng = random.Random(f"skill lessons {seed}")
+        pairs = []
+        for task in skill_tasks("train", n, skills=skills, seed=seed):
+            row = skill_row(task, skills, max_steps=limits.max_steps)
+            plan = skill_lesson(task, rng, names=row.names)
+            pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect=dialect)))
+        return pairs
+    return [_pair(lesson, limits=limits, dialect=dialect) for lesson in _lessons(recipe, n, seed=seed)]
+
+
+def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
+    draw = LESSONS[recipe.warm_start.lessons]
+    # The language of plans alone is taught by questions that nobody in the gym can answer, in words of their own.
+    return draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
+
+
+def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
+    names = [card.name for card in lesson.cards]
+    messages = trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits)
+    if lesson.earlier is not None:
+        plan, answer = lesson.earlier
+        draft = format_plan(plan, names, dialect=dialect)
+        messages = (*messages, *next_round_messages(draft, answer, dialect=dialect, secret=SECRET))
+    return Pair(messages, format_plan(lesson.plan, names, dialect=dialect))
+
+
+def _without_test_texts(pairs: list[Pair]) -> list[Pair]:
+    """The same, or an error that names the test text that is in them."""
+    held_out().check(text for pair in pairs for text in _texts(pair))
+    return pairs
+
+
+def _texts(pair: Pair) -> Iterator[str]:
+    """All that is asked and answered; what the system says are cards, which every question shares."""
+    yield from (message.text for message in pair.messages if message.role != "system")
+    yield pair.completion
+
+
+def _digest(recipe: Recipe) -> str:
+    """Of the settings that lessons are drawn by, of the files that draw them, and of how prompts and plans are put."""
+    start = recipe.warm_start
+    settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.rows.everyday, recipe.tasks)
+    limits = Limits(max_steps=recipe.rows.max_steps)
+    shown = [_pair(lesson, limits=limits, dialect=recipe.tasks.dialect) for lesson in warm_start(SHOWN, seed=0)]
+    digest = hashlib.sha256(msgspec.json.encode((settings, shown)))
+    for path in sorted(GENERATOR.rglob("*")):
+        if path.suffix in (".py", ".toml", ".jsonl"):
+            digest.update(str(path.relative_to(GENERATOR)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,262 @@
+"""Build: workers from their settings, each with the standard wrappers around it.
+
+Knows every kind of worker and nothing of profiles or planners. A worker that cannot be used yet (no key, no
+extra, no file) is built all the same, as one that says why; what the workers share (connections, local
+models) is held here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from dirigent.config.file import Loaded
+from dirigent.config.presets import preset, vendor
+from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig
+from dirigent.errors import ConfigError, WorkerError
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.paths import home
+from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.request_defaults import Defaults
+from dirigent.workers.secret import Secret
+from dirigent.workers.wire import Wire
+from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo
+from dirigent.workers.wrappers import wrap
+
+if TYPE_CHECKING:
+    from dirigent.workers.local import LocalModel
+
+
+class Builder:
+    """Workers from their settings; holds what they share."""
+
+    def __init__(self, loaded: Loaded, client: HttpClient) -> None:
+        self.problems: dict[str, str] = {}
+        self._loaded = loaded
+        self._client = client
+        self._models: dict[tuple[str, str], LocalModel] = {}
+
+    async def close(self) -> None:
+        for model in self._models.values():
+            await model.close()
+
+    def build(self, worker: WorkerConfig) -> Worker:
+        info = card(worker)
+        try:
+            bare = self._bare(worker, info)
+        except ConfigError as error:
+            self.problems[worker.name] = str(error)
+            return Unusable(info, str(error))
+        wrapped = wrap(
+            bare,
+            retries=worker.retries,
+            breaker_rest_s=worker.breaker_rest_s,
+            requests_per_minute=worker.requests_per_minute,
+            concurrency=worker.concurrency,
+            cache=_reply_folder(worker) if worker.cache else None,
+        )
+        return with_defaults(wrapped, worker)
+
+    def _bare(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        match worker.kind:
+            case "scripted":
+                from dirigent.workers.scripted import Scripted
+
+                return Scripted(*worker.replies, **_card_fields(info))
+            case "recorded":
+                from dirigent.workers.recorded import Recorded
+
+                return Recorded(self._path(worker.path), **_card_fields(info))
+            case "local":
+                return local_worker(worker, self._model(worker))
+            case _:
+                return self._http(worker, info)
+
+    def _http(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        return HttpWorker(
+            info,
+            _wire(worker),
+            self._client,
+            base_url=worker.base_url,
+            key=self._key(worker),
+            timeout=worker.timeout,
+        )
+
+    def _model(self, worker: WorkerConfig) -> LocalModel:
+        """One process a weights file, with the adapters of all its workers; a merged adapter has its own."""
+        from dirigent.workers.local import MERGED_SLOTS, LocalModel
+        from dirigent.workers.weights import KNOWN
+
+        merged = worker.adapter if worker.merged else ""
+        key = (worker.weights, merged)
+        if key not in self._models:
+            weights = worker.weights if worker.weights in KNOWN else self._path(worker.weights)
+            if merged:
+                self._models[key] = LocalModel(weights, merged=self._adapter(merged), slots=MERGED_SLOTS)
+            else:
+                beside = [w for w in self._loaded.config.worker if w.weights == worker.weights and not w.merged]
+                names = dict.fromkeys(w.adapter for w in beside if w.adapter)
+                self._models[key] = LocalModel(weights, adapters={name: self._adapter(name) for name in names})
+        return self._models[key]
+
+    def _adapter(self, adapter: str) -> Path:
+        return adapter_file(adapter, folder=self._loaded.folder)
+
+    def _key(self, worker: WorkerConfig) -> Secret | None:
+        if not worker.api_key_env:
+            return None
+        value = os.environ.get(worker.api_key_env, "").strip()
+        if not value:
+            raise ConfigError(
+                f'worker "{worker.name}" has no key: set {worker.api_key_env}, '
+                f"or remove the worker from {self._loaded.place(worker)}"
+            )
+        try:
+            return Secret(value)
+        except ConfigError as error:
+            raise ConfigError(f'worker "{worker.name}" cannot use {worker.api_key_env}: {error}') from None
+
+    def _path(self, path: str) -> Path:
+        """Relative to the config file's folder."""
+        return self._loaded.folder / Path(path).expanduser()
+
+
+SHAPING = ("kind", "base_url", "extra", "weights", "adapter", "merged", "path", "replies")
+"""Settings that a request does not show and an answer depends on."""
+
+
+def _reply_folder(worker: WorkerConfig) -> Path:
+    """Where its replies are kept; another one once it is set otherwise."""
+    settings = msgspec.json.encode([getattr(worker, name) for name in SHAPING], order="deterministic")
+    return home() / "replies" / worker.name / hashlib.sha256(settings).hexdigest()[:16]
+
+
+class Unusable:
+    """A worker that cannot be asked yet, and says why."""
+
+    def __init__(self, info: WorkerInfo, problem: str) -> None:
+        self.info = info
+        self._problem = problem
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        raise WorkerError(self._problem, worker=self.info.name, fault="auth")
+
+
+def adapter_file(adapter: str, *, folder: Path) -> Path:
+    """One that ships with the package, by its name; else a path, relative to the config file's folder."""
+    from dirigent_gym.weights import packaged
+
+    return packaged().get(adapter) or folder / Path(adapter).expanduser()
+
+
+def card(worker: WorkerConfig) -> WorkerInfo:
+    """What planners, reports and traces know of a configured worker."""
+    return WorkerInfo(
+        name=worker.name,
+        about=worker.about,
+        kind=str(worker.kind),
+        model=worker.model,
+        price=_price(worker),
+        region=worker.region,
+        context_tokens=worker.context_tokens,
+        output_tokens=worker.max_output_tokens,
+        skills=worker.skills,
+        abilities=_abilities(worker),
+        subtask_only=worker.subtask_only,
+    )
+
+
+def local_worker(worker: WorkerConfig, model: LocalModel) -> Worker:
+    """A worker of kind `local` on a model that is open, its adapter among the model's or merged into it."""
+    from dirigent.workers.local import TIMEOUTS, Local
+
+    local = Local(
+        model,
+        name=worker.name,
+        adapter=None if worker.merged else worker.adapter or None,
+        about=worker.about,
+        skills=worker.skills,
+        subtask_only=worker.subtask_only,
+        timeout=TIMEOUTS if worker.timeout == Timeouts() else worker.timeout,
+        extra=worker.extra,
+    )
+    info = card(worker)
+    local.info = msgspec.structs.replace(
+        local.info, price=info.price, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
+    )
+    return local
+
+
+def with_defaults(built: Worker, worker: WorkerConfig) -> Worker:
+    """What its settings add to requests that leave it open."""
+    return Defaults(
+        built,
+        system=worker.system,
+        temperature=worker.temperature,
+        effort=worker.effort,
+        max_output_tokens=worker.max_output_tokens,
+        sampling=worker.sampling is not False,
+    )
+
+
+VENDORS_OWN_WIRE = {"anthropic": "anthropic", "gemini": "google"}
+"""Wires that one vendor speaks: behind another address it is still that vendor's model, through a gateway. The openai
+wire is everybody's, and a model there says nothing of what its server charges."""
+
+
+def _price(worker: WorkerConfig) -> Price | None:
+    """The stated price, else the vendor's. A model on a server of one's own has none until it is stated."""
+    if worker.price is not None:
+        return worker.price
+    if worker.kind in ("local", "scripted"):
+        return Price()
+    served_by = vendor(str(worker.kind), worker.base_url)
+    provider = served_by.prices if served_by else VENDORS_OWN_WIRE.get(str(worker.kind))
+    if provider is None:
+        return None
+    from dirigent.workers.prices import price_of
+
+    return price_of(worker.model, provider=provider)
+
+
+def _abilities(worker: WorkerConfig) -> frozenset[Ability]:
+    """What the kind, the vendor and the preset promise, as the worker's own settings correct it."""
+    found: set[Ability] = set()
+    if worker.kind in WIRES:
+        served_by = vendor(worker.kind, worker.base_url)
+        found.update(served_by.abilities if served_by else WIRE_ABILITIES[worker.kind])
+    elif worker.kind == "local":
+        from dirigent.workers.local import ABILITIES
+
+        found.update(ABILITIES)
+    if worker.preset:
+        found.update(preset(worker.preset)[0].abilities)
+    corrections = msgspec.structs.asdict(worker.abilities)
+    for ability in get_args(Ability):
+        if corrections[ability] is not None:
+            (found.add if corrections[ability] else found.discard)(ability)
+    return frozenset(found)
+
+
+def _card_fields(info: WorkerInfo) -> dict[str, Any]:
+    return msgspec.structs.asdict(info)
+
+
+def _wire(worker: WorkerConfig) -> Wire:
+    match worker.kind:
+        case "anthropic":
+            from dirigent.workers.anthropic import AnthropicWire
+
+            return AnthropicWire(extra=worker.extra)
+        case "gemini":
+            from dirigent.workers.gemini import GeminiWire
+
+            return GeminiWire(extra=worker.extra)
+        case _:
+            from dirigent.workers.openai import OpenAIWire
+
+            return OpenAIWire(extra=worker.extra)

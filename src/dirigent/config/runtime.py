@@ -1,0 +1,189 @@
+"""Runtime: a configuration brought to life. Pool, conductors and the store, opened and closed together.
+
+`open_runtime` builds every worker but calls none: a missing key or extra is kept as that worker's problem,
+so that `pool list` still works, and is raised when a conductor is asked for that would use the worker.
+Nothing is started before it is needed: connections, the local model's process and the database open on
+first use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dirigent.conduct import Conductor
+from dirigent.config.build import Builder
+from dirigent.config.discovery import discover, toml_of
+from dirigent.config.file import (
+    KNOWN_PLANNERS,
+    Config,
+    Loaded,
+    Profile,
+    choose_profile,
+    config_path,
+    load_config,
+    parse_config,
+)
+from dirigent.errors import ConfigError
+from dirigent.paths import home
+from dirigent.plan.plan import Dialect, Plan
+from dirigent.plan.planner import LanguagePlanner, Planner
+from dirigent.planners import make_planner
+from dirigent.planners.fixed import Fixed, Single
+from dirigent.toml import nearest
+from dirigent.workers.http import HttpClient
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import WorkerInfo
+
+if TYPE_CHECKING:
+    from dirigent.store import Store
+
+STORE_FILE = "dirigent.db"
+NO_WORKER = "the configuration has no worker: add a [[worker]], or `dirigent init --force` writes what it finds"
+
+
+async def load(option: Path | None = None) -> Loaded:
+    """The configuration: the file that is named or here, else one made from what this machine offers."""
+    path = config_path(option)
+    if path is not None:
+        return load_config(path)
+    return parse_config(toml_of(await discover()))
+
+
+@asynccontextmanager
+async def open_runtime(loaded: Loaded) -> AsyncIterator[Runtime]:
+    """Build the workers; close on the way out whatever was opened by then."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(HttpClient())
+        builder = Builder(loaded, client)
+        stack.push_async_callback(builder.close)
+        workers = [builder.build(worker) for worker in loaded.config.worker]
+        yield Runtime(loaded, Pool(workers), builder.problems)
+
+
+def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
+    """The store that the configuration names, else a SQLite file under DIRIGENT_HOME."""
+    from dirigent.store import Store
+
+    url = config.store.url
+    if variable := config.store.url_env:
+        url = os.environ.get(variable, "")
+        if not url:
+            raise ConfigError(f"[store] has no address: set {variable}, or remove url_env")
+    return Store.open(url or home() / STORE_FILE)
+
+
+class Runtime:
+    """The pool of a configuration, and the conductors its profiles describe."""
+
+    def __init__(self, loaded: Loaded, pool: Pool, problems: Mapping[str, str]) -> None:
+        self.loaded = loaded
+        self.config = loaded.config
+        self.pool = pool
+        self.problems = problems
+        """Worker -> why it cannot be used yet, with the fix."""
+
+    @property
+    def problem(self) -> str:
+        """All that keeps workers from being used, each thing once, however many it keeps; empty where nothing does."""
+        return "; ".join(dict.fromkeys(self.problems.values()))
+
+    def conductor(
+        self,
+        profile: str = "",
+        *,
+        changes: Mapping[str, Any] | None = None,
+        plan: Plan | None = None,
+        called: str = "",
+    ) -> Conductor:
+        """A profile's conductor. `changes` replace settings of the profile, `plan` its planner; its traces say that
+        they are of the profile, or of what it is `called`."""
+        name, settings = choose_profile(self.config, profile)
+        if changes:
+            settings = _changed(settings, changes, names=self.pool.names)
+        pool = self._usable_pool(settings)
+        if plan is not None:
+            for step in plan.steps:
+                pool.require(step.worker)
+        falls_back = plan is None and settings.fallback == "single"
+        return Conductor(
+            Fixed(plan) if plan is not None else _planner(settings, pool, everybody=self.pool),
+            pool,
+            limits=settings.limits(),
+            fallback=Single("" if settings.planner == "conductor" else settings.planner_worker) if falls_back else None,
+            repairs=settings.repairs,
+            reassign=settings.reassign,
+            profile=called or name,
+        )
+
+    def _usable_pool(self, settings: Profile) -> Pool:
+        pool = self.pool.subset(settings.workers) if settings.workers else self.pool
+        if not pool:
+            raise ConfigError(NO_WORKER)
+        planner_names: tuple[str, ...] = ()
+        if settings.planner == "conductor":  # it plans, and is given no step
+            if not settings.planner_worker:
+                raise ConfigError('planner "conductor" needs planner_worker (--worker): who has the trained adapter')
+            planner_names = (self.pool.require(settings.planner_worker),)
+            pool = pool.without(planner_names)
+        elif settings.planner_worker and self.pool.require(settings.planner_worker) not in pool:
+            raise ConfigError(
+                f'planner_worker "{settings.planner_worker}" is not among the workers that plans may use; '
+                "add it to the profile's workers"
+            )
+        for name in (*pool.names, *planner_names):
+            if name in self.problems:
+                raise ConfigError(self.problems[name])
+        return pool
+
+
+def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str, ...]) -> Profile:
+    planner = changes.get("planner", settings.planner)
+    if planner not in KNOWN_PLANNERS:
+        raise ConfigError(f'no planner is called "{planner}"{nearest(planner, KNOWN_PLANNERS)}')
+    values = msgspec.structs.asdict(settings)
+    if settings.planner == "conductor" and planner != "conductor":  # the trained worker does nothing but plan
+        workers = tuple(name for name in settings.workers or names if name != settings.planner_worker)
+        values |= {"planner_worker": "", "workers": workers}
+    try:
+        return Profile(**(values | dict(changes)))  # built anew, since `replace` would skip its checks
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _planner(settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
+    if settings.planner == "conductor":
+        return LanguagePlanner(
+            everybody[settings.planner_worker],
+            # Ours reads bare cards and writes lines. One trained on the prompt of another dialect is asked by that.
+            dialect=settings.dialect or "lines",
+            trained=settings.dialect in (None, "lines"),
+            few_shots=settings.few_shots,
+            show_names=settings.show_names,
+            temperature=settings.temperature,
+            max_output_tokens=settings.planner_output_tokens,
+            name="conductor",
+        )
+    if settings.planner != "language":
+        return make_planner(settings.planner, pool=pool, worker=settings.planner_worker)
+    worker = pool[settings.planner_worker or pool.names[0]]
+    return LanguagePlanner(
+        worker,
+        dialect=settings.dialect or _dialect(worker.info),
+        few_shots=settings.few_shots,
+        show_names=settings.show_names,
+        temperature=settings.temperature,
+        max_output_tokens=settings.planner_output_tokens,
+    )
+
+
+def _dialect(info: WorkerInfo) -> Dialect:
+    """The dialect that the worker can be held to while it writes."""
+    if "grammar" in info.abilities:
+        return "lines"
+    return "json" if "schema" in info.abilities else "lists"

@@ -1,0 +1,237 @@
+"""One `[[worker]]` of `dirigent.toml`: what it may say, what fills the rest, and what is refused.
+
+What a worker leaves open is filled from its preset, else by its kind and by the vendor at its address. A key that
+means nothing to its kind is refused; one that the kind cannot do without is asked for. Knows one worker at a time:
+that names are unique and point at something is `config.py`'s part; what is built of the settings is `build.py`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dirigent.config.presets import Provider, preset, vendor
+from dirigent.errors import ConfigError
+from dirigent.messages import Effort
+from dirigent.workers.http import Timeouts
+from dirigent.workers.pool import NAME
+from dirigent.workers.worker import Ability, Price
+
+DEFAULT_WEIGHTS = "smollm2-135m"
+WIRES = ("openai", "anthropic", "gemini")
+WIRE_ABILITIES: Mapping[str, tuple[Ability, ...]] = {
+    "openai": ("tools", "schema", "json_mode", "seed", "stop"),
+    "anthropic": ("images", "tools", "schema", "stop", "effort"),
+    "gemini": ("images", "tools", "schema", "json_mode", "seed", "stop", "effort"),
+}
+"""What an endpoint is taken to honour where no provider is known; `abilities = {…}` corrects it."""
+
+Kind = Literal["openai", "anthropic", "gemini", "local", "recorded", "scripted"]
+
+KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
+    "base_url": WIRES,
+    "api_key_env": WIRES,
+    "extra": (*WIRES, "local"),
+    "weights": ("local",),
+    "adapter": ("local",),
+    "merged": ("local",),
+    "path": ("recorded",),
+    "replies": ("scripted",),
+}
+"""Keys that mean something to some kinds only; elsewhere they are a mistake worth saying."""
+
+REFUSES_SAMPLING = re.compile(r"(?:openai/)?(?:o\d|gpt-[5-9])")
+"""OpenAI's reasoning models answer a temperature with an error."""
+
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Corrections to what a worker is taken to honour: `abilities = { images = false }`."""
+
+    images: bool | None = None
+    """Reads images."""
+    tools: bool | None = None
+    """Calls tools."""
+    schema: bool | None = None
+    """Holds its reply to a JSON schema."""
+    json_mode: bool | None = None
+    """Holds its reply to some JSON object."""
+    grammar: bool | None = None
+    """Decodes under a GBNF grammar (llama.cpp servers)."""
+    effort: bool | None = None
+    """Takes a reasoning effort."""
+    seed: bool | None = None
+    """Samples the same again under the same seed."""
+    stop: bool | None = None
+    """Ends at stop words."""
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One `[[worker]]`: a model, where it is, and what to give it."""
+
+    REFUSED_KEYS: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("api_key", "key", "token"),
+        'keys do not belong in a file; put it in the environment and name the variable: api_key_env = "…"',
+    )
+
+    WHOLE_TABLES: ClassVar[Mapping[str, tuple[str, ...]]] = {"price": ("input", "output")}
+    """Tables that say all of these keys or are left out: a rate that is not stated would be taken for free."""
+
+    name: str = ""
+    """What plans, traces and reports call it. Default: the preset's name."""
+    kind: Kind | None = None
+    """Which wire format or local backend it speaks."""
+    preset: str = ""
+    """Fill what is not said here from a known model: `dirigent pool presets` lists them."""
+    model: str = ""
+    """The model's id at its endpoint; for `recorded`: whose answers to replay."""
+    base_url: str = ""
+    """What the vendor's own SDK takes: openai `…/v1`, anthropic and gemini the bare host."""
+    api_key_env: str = ""
+    """The environment variable with the key. Default: the vendor's own, at the vendor's address only."""
+    about: str = ""
+    """What it is good at, in a line; planners read this."""
+    region: str = ""
+    """Where it is served from: us, eu, cn…"""
+    price: Price | None = None
+    """USD per million tokens. Default: genai-prices, for the vendors' own addresses."""
+    context_tokens: int | None = None
+    """Most tokens it can read."""
+    max_output_tokens: int | None = None
+    """Most tokens it may write in one reply."""
+    timeout: Timeouts = Timeouts()
+    """Seconds a call may take, by phase."""
+    retries: int = 2
+    """Further tries after a failure that may pass."""
+    breaker_rest_s: float = 30.0
+    """Seconds it is left alone when half of its calls fail, before one of them may try it again."""
+    requests_per_minute: int | None = None
+    """Calls started per minute; more wait."""
+    concurrency: int | None = None
+    """Calls at once; more wait."""
+    cache: bool = False
+    """Keep replies to deterministic requests under DIRIGENT_HOME and give them again to the same key."""
+    effort: Effort | None = None
+    """Reasoning effort, where a request sets none."""
+    temperature: float | None = None
+    """Sampling temperature, where a request sets none."""
+    sampling: bool | None = None
+    """false: leave temperature and top_p out, for models that refuse them. Default: by the model."""
+    system: str = ""
+    """A system line put before every conversation."""
+    extra: dict[str, Any] = {}
+    """Further fields of the request body, as the endpoint (or llama.cpp) spells them."""
+    abilities: Abilities = Abilities()
+    """Corrections to what it is taken to honour."""
+    subtask_only: bool = False
+    """Show it its subtask and what it may read, never the user's question."""
+    skills: tuple[str, ...] = ()
+    """Labels for reports."""
+    weights: str = ""
+    """`local`: a known name or the path of a GGUF file. Default: smollm2-135m."""
+    adapter: str = ""
+    """`local`: a LoRA adapter in GGUF on those weights: the name of one that ships, or a path."""
+    merged: bool = False
+    """`local`: add the adapter into a copy of the weights: quicker, for a process and a file of its own."""
+    path: str = ""
+    """`recorded`: a JSONL file (.gz too) of recorded answers."""
+    replies: tuple[str, ...] = ()
+    """`scripted`: what it says, in turn; the last repeats."""
+
+    def __post_init__(self) -> None:
+        for name in ("context_tokens", "max_output_tokens", "concurrency", "requests_per_minute"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value:g}")
+        if not 0 <= self.retries <= 2:
+            raise ValueError(f"retries must be 0 to 2, not {self.retries}")
+        if not 0 < self.breaker_rest_s <= 3600:
+            raise ValueError(f"breaker_rest_s must be above 0 and at most an hour, not {self.breaker_rest_s:g}")
+        if self.temperature is not None and not 0 <= self.temperature <= 2:
+            raise ValueError(f"temperature must be 0 to 2, not {self.temperature:g}")
+        if self.merged and not self.adapter:
+            raise ValueError("merged = true needs an adapter to add to the weights")
+
+
+def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
+    """The worker with everything its preset, its vendor and its kind say, and checked."""
+    label = f'[[worker]] "{worker.name or worker.preset}"' if worker.name or worker.preset else "[[worker]]"
+    try:
+        worker = _from_preset(worker)
+        if not worker.name:
+            raise ConfigError(f'{label} has no "name"')
+        if not NAME.match(worker.name):
+            raise ConfigError(
+                f'"{worker.name}" is not a usable worker name: letters, digits and . _ / : @ + - only, '
+                "at most 100, with at least one letter"
+            )
+        if worker.kind is None:
+            raise ConfigError(f'{label} has no "kind": openai, anthropic, gemini, local, recorded or scripted')
+        _check_keys(worker, label=label)
+        if worker.kind == "local" and not worker.weights:
+            return msgspec.structs.replace(worker, weights=DEFAULT_WEIGHTS)
+        return _at_vendor(worker, label=label) if worker.kind in WIRES else worker
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({where})") from None
+
+
+def _from_preset(worker: WorkerConfig) -> WorkerConfig:
+    if not worker.preset:
+        return worker
+    known, provider = preset(worker.preset)
+    given: dict[str, Any] = {
+        "name": worker.preset,
+        "kind": provider.kind,
+        "model": known.model,
+        "base_url": provider.base_url,
+        "about": known.about,
+        "region": provider.region,
+        "context_tokens": known.context_tokens,
+        "max_output_tokens": known.max_output_tokens,
+        "extra": known.extra,
+        "sampling": known.sampling,
+    }
+    blank = {key: value for key, value in given.items() if getattr(worker, key) in ("", None, {})}
+    return msgspec.structs.replace(worker, **blank)
+
+
+def _check_keys(worker: WorkerConfig, *, label: str) -> None:
+    """Keys that belong to another kind, and keys that this kind cannot do without."""
+    defaults = WorkerConfig()
+    for key, kinds in KEYS_OF_KINDS.items():
+        if getattr(worker, key) != getattr(defaults, key) and worker.kind not in kinds:
+            raise ConfigError(f'"{key}" in {label} is for kind {" | ".join(kinds)}, not "{worker.kind}"')
+    needed = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}.get(str(worker.kind), ("model",))
+    for key in needed:
+        if not getattr(worker, key):
+            raise ConfigError(f'{label} has no "{key}", which kind "{worker.kind}" needs')
+    if worker.api_key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", worker.api_key_env):
+        raise ConfigError(f'"api_key_env" in {label} must be the name of an environment variable')
+
+
+def _at_vendor(worker: WorkerConfig, *, label: str) -> WorkerConfig:
+    """Fill the address and the key's variable. A vendor's key is never offered to another address."""
+    served_by = vendor(str(worker.kind), worker.base_url)
+    base_url = (worker.base_url or (served_by.base_url if served_by else "")).rstrip("/")
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a bracket that is not closed, or a port that is none
+        usable = False
+    if not usable:
+        raise ConfigError(f'"base_url" in {label} must be an http(s) address, not "{base_url}"')
+    if parts.username or parts.password or parts.query:
+        raise ConfigError(f'"base_url" in {label} must hold no user, password or query; use api_key_env')
+    variable = worker.api_key_env or (_usual_variable(served_by) if served_by else "")
+    region = worker.region or (served_by.region if served_by else "")
+    sampling = not REFUSES_SAMPLING.match(worker.model) if worker.sampling is None else worker.sampling
+    return msgspec.structs.replace(worker, base_url=base_url, api_key_env=variable, region=region, sampling=sampling)
+
+
+def _usual_variable(provider: Provider) -> str:
+    """The first of the provider's variables that is set, else the usual one."""
+    return next((name for name in provider.api_key_env if os.environ.get(name)), provider.api_key_env[0])

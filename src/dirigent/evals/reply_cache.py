@@ -1,0 +1,202 @@
+"""Drafts that planners share: what a model writes greedily is written once in an evaluation, for all who ask the same.
+
+`conductor` and `conductor:2` put the same first prompt to the same weights. Each on its own would take twice the time,
+and not even agree: where several requests are computed together, a near-tie may fall the other way, so two rounds would
+differ from one by luck. A specialist that is asked the same subtask with the same results by several planners is the
+same case. Only what is decoded at temperature 0 is shared. A worker that is sampled is asked every time: its attempts
+are meant to differ.
+
+Whoever is given a reply again is charged for it as if it had asked: tokens, cost and the seconds that were measured.
+`took_s` is what a run then took, as `outcome.py` counts it. Served runs know none of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.limits import Quote
+from dirigent.messages import Attempt, Delta, Observe, Reply, Request, ignore
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
+from dirigent.workers.metering import metered
+from dirigent.workers.worker import Worker, WorkerInfo
+
+log = logging.getLogger(__name__)
+
+ENDING = ".shared.jsonl"
+"""Of the file beside an evaluation's outcomes."""
+
+SHARED = "greedy drafts and replies"
+"""What a report's recipe says is shared."""
+
+NOT_ASKED = frozenset({"deadline", "ledger", "seed"})
+"""No part of what is asked: at temperature 0 a seed settles nothing."""
+
+MARK = re.compile(rb"<(/?)[0-9a-f]{8}( step \d+)?>")
+"""Around data in a prompt, drawn anew for every run: two runs that ask the same differ in nothing else."""
+
+
+class Replies:
+    """What was written in this evaluation, by what was asked; in memory, and in a file where one is kept."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Reply] = {}
+        self._path: Path | None = None
+        self.busy: dict[str, asyncio.Event] = {}
+        """What is being written just now; set when it is there, or came to nothing."""
+
+    @contextmanager
+    def kept_beside(self, outcomes: Path, *, resume: bool) -> Iterator[None]:
+        """Keep what is written in a file beside the outcomes; `resume` begins with what it holds. Only for whoever
+        holds the record of these outcomes, so that nobody else writes there. Losing the file costs time, no answer."""
+        path = outcomes.with_suffix(ENDING)
+        try:
+            if not resume:
+                path.unlink(missing_ok=True)
+            self._by_key |= _read(path)
+        except OSError as error:
+            raise ConfigError(f"shared drafts cannot be kept in {path}: {error}; --out names another place") from None
+        self._path = path
+        try:
+            yield
+        finally:
+            self._path = None
+
+    def get(self, key: str) -> Reply | None:
+        return self._by_key.get(key)
+
+    def add(self, key: str, reply: Reply) -> None:
+        self._by_key[key] = reply
+        if self._path is None:
+            return
+        try:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(_Line(key, reply)) + b"\n")
+        except OSError as error:
+            log.warning("shared drafts are no longer kept in %s: %s", self._path, error)
+            self._path = None
+
+
+class Shared:
+    """A worker whose greedy replies are given again to whoever asks the same of the same weights.
+
+    The meter stands inside, so that a reply keeps the attempt that it was measured by. `weights` names exactly the
+    files that answer, and `extra` is what the worker adds to every request unseen, so that a later evaluation with
+    others is not given these replies.
+    """
+
+    def __init__(
+        self, worker: Worker, replies: Replies, *, weights: str, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        self.worker = metered(worker)
+        self._replies = replies
+        self._weights = weights
+        self._extra = dict(extra or {})
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        if request.temperature != 0:
+            return await self.worker.ask(request, observe=observe)
+        key = self._key(request)
+        while (written := self._replies.busy.get(key)) is not None:
+            await written.wait()
+        if (reply := self._replies.get(key)) is not None:
+            return await self._given_again(reply, request, observe)
+        written = self._replies.busy[key] = asyncio.Event()
+        try:
+            reply = await self.worker.ask(request, observe=observe)
+            if _is_whole(reply, request):
+                self._replies.add(key, reply)
+            return reply
+        finally:
+            # Where nothing came of it, that was its own affair, and the next one asks.
+            del self._replies.busy[key]
+            written.set()
+
+    def _key(self, request: Request) -> str:
+        asked = {name: getattr(request, name) for name in request.__struct_fields__ if name not in NOT_ASKED}
+        text = msgspec.json.encode([self._weights, self._extra, self.info.name, asked], order="deterministic")
+        return hashlib.blake2b(MARK.sub(rb"<\1mark\2>", text), digest_size=16).hexdigest()
+
+    async def _given_again(self, reply: Reply, request: Request, observe: Observe) -> Reply:
+        if request.ledger is not None:
+            quote = Quote(self.info.name, reply.cost_usd, 0.0, max_output_tokens=reply.usage.output_tokens)
+            hold = await request.ledger.reserve(quote)
+            request.ledger.settle(hold, cost_usd=reply.cost_usd, output_tokens=reply.usage.output_tokens)
+        if reply.text:
+            observe(Delta(reply.text))
+        return reply
+
+
+def took_s(trace: Trace) -> float:
+    """The seconds of a run as if it had made every call itself: where a reply was given again, those measured then."""
+    return trace.seconds + sum(_saved_s(round) for round in trace.rounds)
+
+
+def weights_digest(file: Path) -> str:
+    """A name for exactly this file, which may be larger than memory and is read again only once it has changed."""
+    stat = file.stat()
+    return _digest(file.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest(file: Path, size_bytes: int, mtime_ns: int) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+class _Line(msgspec.Struct, frozen=True):
+    key: str
+    reply: Reply
+
+
+def _read(path: Path) -> dict[str, Reply]:
+    """The replies of an earlier run. A line that was cut off is dropped, and its question asked again."""
+    if not path.exists():
+        return {}
+    with path.open("r+b") as file:
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        file.truncate(len(whole))
+    found: dict[str, Reply] = {}
+    for number, text in enumerate(whole.splitlines(), start=1):
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+        except msgspec.DecodeError as error:
+            log.warning("line %d of %s is no shared reply, so it is asked again: %s", number, path, error)
+        else:
+            found[line.key] = line.reply
+    return found
+
+
+def _is_whole(reply: Reply, request: Request) -> bool:
+    """Whether it wrote all that the request allowed: one cut short for want of money is nobody else's answer."""
+    most = request.max_output_tokens
+    return reply.finish != "length" or (most is not None and reply.usage.output_tokens >= most)
+
+
+def _saved_s(round: Round) -> float:
+    """What sharing saved in a round: drafts one after the other, steps along their critical path."""
+    drafts_s = sum(_at_least_s(draft, draft.attempts) - (draft.ended_s - draft.started_s) for draft in round.drafts)
+    measured = [
+        msgspec.structs.replace(step, ended_s=step.started_s + _at_least_s(step, step.attempts)) for step in round.steps
+    ]
+    return drafts_s + critical_path_s(measured) - critical_path_s(round.steps)
+
+
+def _at_least_s(record: DraftRecord | StepRecord, attempts: Sequence[Attempt]) -> float:
+    """What it took; an attempt that lasted longer was made by somebody else, earlier."""
+    return max([record.ended_s - record.started_s, *(attempt.seconds for attempt in attempts)])

@@ -1,0 +1,49 @@
+"""What a plan will cost, before anyone is paid: a low and a high figure, and its critical path in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.limits import Limits
+from dirigent.messages import Message, conversation, estimate_tokens
+from dirigent.plan.plan import Plan, critical_path
+from dirigent.plan.prompt import step_messages
+from dirigent.workers.worker import Worker
+
+LOW_OUTPUT_TOKENS = 150
+"""A short reply; the low figure takes every step to be one."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    low_usd: float
+    """If every reply is short."""
+    high_usd: float
+    """If every reply is as long as the limits allow; planning, retries and further rounds aside."""
+    critical_path: int
+    """Steps that must follow one another."""
+
+
+def estimate(
+    plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, limits: Limits = Limits()
+) -> Estimate:
+    """Price the plan by the tokens of its prompts and the lengths its replies may have."""
+    low = _cost(plan, workers, question, reply_tokens=min(LOW_OUTPUT_TOKENS, limits.max_output_tokens))
+    high = _cost(plan, workers, question, reply_tokens=limits.max_output_tokens)
+    return Estimate(low, high, critical_path(plan))
+
+
+def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
+    messages = conversation(question)
+    total = 0.0
+    for index, step in enumerate(plan.steps):
+        info = workers[step.worker].info
+        if info.price is None:
+            raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')
+        prompt = step_messages(messages, plan, index, {}, secret="", subtask_only=info.subtask_only)
+        input_tokens = sum(estimate_tokens(m.text) for m in prompt) + reply_tokens * len(step.access)
+        output_tokens = min(reply_tokens, info.output_tokens or reply_tokens)
+        total += (input_tokens * info.price.input + output_tokens * info.price.output) / 1e6
+    return total

@@ -1,0 +1,368 @@
+"""Carry out a plan: every step starts as soon as the steps it reads are done.
+
+Knows nothing of where plans come from or how answers are graded. Retrying belongs to `workers/wrappers.py`;
+here a step whose worker failed for good goes once to a substitute, if the caller allows it. A step that fails
+takes the steps that read it with it; the run ends at once when the last step can no longer be reached, and
+goes on when only a side branch is lost. Deadline, cost cap and cancellation act inside steps: whatever is
+being asked is abandoned, and its connection closed. What exactly a step's worker is asked is in `asking.py`.
+
+A step whose worker asks for one of the caller's tools *waits*, and so do the steps that read it; the others go
+on. The same plan is carried on later from the records it left (`prior`): steps that had ended are not asked
+again, and a step that waited sees its own tool traffic after its messages, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dirigent.errors import DeadlineError, DirigentError, LimitError, StoreError, WorkerError
+from dirigent.limits import Ledger, Limits
+from dirigent.messages import (
+    Attempt,
+    Delta,
+    Event,
+    Message,
+    Observe,
+    Reply,
+    Request,
+    conversation,
+    ignore,
+)
+from dirigent.plan.plan import Plan
+from dirigent.run.resume import is_final
+from dirigent.run.step_request import Terms, step_deadline, step_request, substitute_for, why_late
+from dirigent.run.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
+from dirigent.workers.metering import attempts_of, metered
+from dirigent.workers.worker import Worker
+
+Journal = Callable[[StepRecord], Awaitable[None]]
+"""Writes down that a step has ended; the steps that read it start when it returns."""
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """What became of a plan: a record a step, and the error that kept the last step from its reply."""
+
+    steps: tuple[StepRecord, ...]
+    error: DirigentError | None = None
+
+    @property
+    def reply(self) -> Reply | None:
+        """The last step's reply: the answer."""
+        return self.steps[-1].reply if self.steps else None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the answer needs results of the caller's tools."""
+        return self.error is None and any(step.status == "waiting" for step in self.steps)
+
+
+async def execute(
+    plan: Plan,
+    workers: Mapping[str, Worker],
+    question: str | tuple[Message, ...],
+    *,
+    limits: Limits = Limits(),
+    options: Request | None = None,
+    secret: str = "",
+    reassign: bool = False,
+    ledger: Ledger | None = None,
+    started: float | None = None,
+    round_number: int = 0,
+    observe: Observe = ignore,
+    stream: bool = False,
+    prior: Sequence[StepRecord] = (),
+    journal: Journal | None = None,
+) -> Execution:
+    """Run the plan's steps over `workers`.
+
+    `options` carries the caller's sampling settings, tools and schema. `started` is when the run began on the
+    monotonic clock: its deadline and the records count from there. With `stream` the observer also gets every
+    piece of text as it is written, which costs workers more than a whole reply does. `prior` are the records of
+    an earlier execution of the same plan, which this one goes on from.
+    """
+    terms = Terms(
+        plan=plan,
+        workers=workers,
+        question=conversation(question),
+        limits=limits,
+        options=options or Request(()),
+        secret=secret,
+        ledger=ledger,
+        started=time.monotonic() if started is None else started,
+    )
+    kept = {record.index: record for record in prior}
+    steps = _Steps(
+        terms, reassign=reassign, round_number=round_number, observe=observe, stream=stream, prior=kept, journal=journal
+    )
+    return await steps.run()
+
+
+@dataclass
+class _Steps:
+    """The state of one execution: which steps are done, and with what."""
+
+    terms: Terms
+    reassign: bool
+    round_number: int
+    observe: Observe
+    stream: bool
+    prior: Mapping[int, StepRecord]
+    journal: Journal | None
+    records: dict[int, StepRecord] = field(default_factory=dict)
+    replies: dict[int, str] = field(default_factory=dict)
+    tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    error: DirigentError | None = None
+    bug: str = ""
+    """What no step may raise, and one did: it ends the run."""
+
+    @property
+    def plan(self) -> Plan:
+        return self.terms.plan
+
+    async def run(self) -> Execution:
+        done = [asyncio.Event() for _ in self.plan.steps]
+        self._take_up(done)
+        todo = [i for i in range(len(self.plan.steps)) if i not in self.records]
+        try:
+            if self.error is None:
+                await (self._alone(todo[0], done) if len(todo) == 1 else self._side_by_side(todo, done))
+        finally:
+            self._end_the_rest()
+        return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
+
+    async def _alone(self, index: int, done: list[asyncio.Event]) -> None:
+        """A step with nobody to run beside needs no task of its own, which would cost three turns of the event loop."""
+        try:
+            await self._carry_out(index, done)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # else it was its worker that gave up, and the run was not cancelled
+
+    async def _side_by_side(self, todo: Sequence[int], done: list[asyncio.Event]) -> None:
+        """Carry out every step as a task of its own; all of them have ended when this does, however it does.
+
+        A bug in one ends the others: nobody will read what they still write.
+        """
+        self.tasks = {i: asyncio.ensure_future(self._carry_out(i, done)) for i in todo}
+        tasks = self.tasks.values()
+        try:
+            if tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                raise bug
+
+    def _take_up(self, done: list[asyncio.Event]) -> None:
+        """What an earlier execution settled: steps that ended, and steps whose tools nobody has answered yet."""
+        needed = _needed_for_last(self.plan)
+        for index, record in self.prior.items():
+            if is_final(record) or record.asks_for_tools:
+                self.records[index] = record
+                done[index].set()
+            if record.status == "done" and record.reply is not None:
+                self.replies[index] = record.reply.text
+            elif record.status == "failed" and index in needed:
+                self.error = self.error or WorkerError(record.error)
+
+    async def _carry_out(self, index: int, done: list[asyncio.Event]) -> None:
+        try:
+            for j in self.plan.steps[index].access:
+                await done[j].wait()
+            statuses = {j: self.records[j].status for j in self.plan.steps[index].access}
+            lost = [j for j, status in statuses.items() if status not in ("done", "waiting")]
+            if lost:
+                error = f"step {lost[0]}, which it reads, gave no result"
+                self._end(self._record(index), "skipped", error=error)
+            elif "waiting" in statuses.values():
+                self.records[index] = msgspec.structs.replace(self._record(index), status="waiting")
+                return
+            else:
+                await self._ask(self._record(index))
+            if self.journal is not None:
+                await self.journal(self.records[index])
+        except StoreError as error:  # what cannot be written down must not be built upon
+            self._stop(error)
+        except Exception as bug:
+            self.bug = self.bug or f"step {index} ended with {type(bug).__name__}: {bug}"
+            raise
+        finally:
+            done[index].set()
+
+    async def _ask(self, record: StepRecord) -> None:
+        """Ask the step's worker and, once, its substitute."""
+        attempts = record.attempts
+        tried = [name for name in (record.planned_worker, record.worker) if name]
+        record = msgspec.structs.replace(record, started_s=record.started_s or self._now_s())
+        deadline = step_deadline(self.terms)
+        while True:
+            name = tried[-1]
+            worker = metered(self.terms.workers[name])
+            request = step_request(self.terms, record, worker.info, replies=self.replies, deadline=deadline)
+            base = request.messages[: len(request.messages) - len(record.tool_traffic)]
+            record = msgspec.structs.replace(record, worker=name, messages=base)
+            try:
+                reply = await self._timed(worker, request, record.index)
+                self._check_tool_rounds(record, reply)
+                if request.may_call:
+                    _check_whole_calls(record, reply)
+            except asyncio.CancelledError as cancelled:
+                attempts += attempts_of(cancelled)
+                self._end(record, "cancelled", attempts=attempts, error=self._why_cancelled())
+                raise
+            except (WorkerError, LimitError) as error:
+                attempts += error.attempts
+                if to := self._substitute(error, tried, record.index, request):
+                    self.observe(StepReassigned(self.round_number, record.index, name, to, str(error)))
+                    record = msgspec.structs.replace(
+                        record, planned_worker=record.planned_worker or name, attempts=attempts
+                    )
+                    tried.append(to)
+                    continue
+                self._end(record, "failed", attempts=attempts, error=str(error))
+                self._fail(record.index, error)
+                return
+            except Exception as error:  # the store's, or a bug: no substitute would help
+                said = f"{type(error).__name__}: {error}"
+                self._end(record, "failed", attempts=attempts + attempts_of(error), error=said)
+                raise
+            attempts += reply.attempts
+            self._answered(record, request, attempts, reply)
+            return
+
+    def _answered(self, record: StepRecord, request: Request, attempts: tuple[Attempt, ...], reply: Reply) -> None:
+        if not (request.may_call and reply.tool_calls):
+            self.replies[record.index] = reply.text
+            self._end(record, "done", attempts=attempts, reply=reply)
+        elif record.index in _needed_for_last(self.plan):
+            self._end(record, "waiting", attempts=attempts, reply=reply)
+        else:
+            error = "it asked for a tool, and the answer does not need it"
+            self._end(record, "skipped", attempts=attempts, reply=reply, error=error)
+
+    def _check_tool_rounds(self, record: StepRecord, reply: Reply) -> None:
+        most = self.terms.limits.max_tool_rounds
+        if reply.tool_calls and record.tool_rounds >= most:
+            error = LimitError(
+                f"step {record.index} ({record.worker}) asked for tools more than {most} times; raise max_tool_rounds"
+            )
+            error.attempts = reply.attempts
+            raise error
+
+    async def _timed(self, worker: Worker, request: Request, index: int) -> Reply:
+        """One ask, held to the step's deadline."""
+        assert request.deadline is not None
+        self.observe(StepStarted(self.round_number, index, worker.info.name))
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, request.deadline - began)) as scope:
+                return await worker.ask(request, observe=self._deltas(index))
+        except TimeoutError as timeout:
+            if not scope.expired():
+                raise  # the worker's own: the deadline has not passed
+            error = DeadlineError(why_late(self.terms, index, worker.info.name, deadline=request.deadline))
+            error.attempts = attempts_of(timeout) or attempts_of(timeout.__cause__)
+            raise error from timeout
+
+    def _deltas(self, index: int) -> Observe:
+        if not self.stream:
+            return ignore
+
+        def pass_on(event: Event) -> None:
+            if isinstance(event, Delta):
+                self.observe(StepDelta(self.round_number, index, event.text))
+
+        return pass_on
+
+    def _substitute(self, error: DirigentError, tried: list[str], index: int, request: Request) -> str | None:
+        if not self.reassign or len(tried) > 1 or not isinstance(error, WorkerError):
+            return None
+        return substitute_for(self.terms, index, request, tried=tried)
+
+    def _end(
+        self,
+        record: StepRecord,
+        status: StepStatus,
+        *,
+        attempts: tuple[Attempt, ...] | None = None,
+        reply: Reply | None = None,
+        error: str = "",
+    ) -> None:
+        """The step is over. Without `attempts` it was not asked now, and has those of before."""
+        now = self._now_s()
+        ended = msgspec.structs.replace(
+            record,
+            status=status,
+            reply=reply,
+            attempts=record.attempts if attempts is None else attempts,
+            error=error,
+            started_s=record.started_s or now,
+            ended_s=now,
+        )
+        self.records[record.index] = ended
+        self.observe(StepEnded(self.round_number, ended))
+
+    def _end_the_rest(self) -> None:
+        """Steps that were never started when the run ended, and steps that wait for nothing any more."""
+        for index in range(len(self.plan.steps)):
+            record = self.records.get(index)
+            if record is None:
+                self._end(self._record(index), "cancelled", error=self._why_cancelled())
+            elif record.status == "waiting" and self.error is not None:
+                self.records[index] = msgspec.structs.replace(record, status="cancelled", error=self._why_cancelled())
+
+    def _record(self, index: int) -> StepRecord:
+        """The step's record before it is asked: new, or what is left of an earlier execution that broke off."""
+        if (before := self.prior.get(index)) is not None:
+            return msgspec.structs.replace(before, status="cancelled", reply=None, error="")
+        step = self.plan.steps[index]
+        return StepRecord(index, step.worker, step.subtask, step.access)
+
+    def _why_cancelled(self) -> str:
+        why = self.bug or self.error
+        return f"the run had ended: {why}" if why else "the run was cancelled"
+
+    def _fail(self, index: int, error: DirigentError) -> None:
+        """A step failed for good. If the last step needs it, nothing else is worth paying for."""
+        if index in _needed_for_last(self.plan):
+            self._stop(error)
+
+    def _stop(self, error: DirigentError) -> None:
+        self.error = self.error or error
+        for index, task in self.tasks.items():
+            if index not in self.records:
+                task.cancel()
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self.terms.started
+
+
+def _check_whole_calls(record: StepRecord, reply: Reply) -> None:
+    """Refuse a tool call that was cut off for its length: nobody could carry it out."""
+    for call in reply.tool_calls if reply.finish == "length" else ():
+        try:
+            msgspec.json.decode(call.arguments or "{}", type=dict[str, object])
+        except (msgspec.MsgspecError, RecursionError):
+            said = f"step {record.index} ({record.worker}) was cut within a tool call; raise max_output_tokens"
+            raise WorkerError(said, said=said, worker=record.worker, attempts=reply.attempts) from None
+
+
+def _needed_for_last(plan: Plan) -> set[int]:
+    """The last step and everything it reads, directly or through others."""
+    needed: set[int] = set()
+    waiting = [len(plan.steps) - 1]
+    while waiting:
+        index = waiting.pop()
+        if index not in needed:
+            needed.add(index)
+            waiting.extend(plan.steps[index].access)
+    return needed

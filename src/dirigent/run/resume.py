@@ -1,0 +1,209 @@
+"""A run that has not ended: what it goes on from, and the tool calls it waits for.
+
+When a step's worker asks for one of the caller's tools, the run ends as *waiting*, and its observers get a
+`Paused` event with the `RunState`. Whoever has the tools' results puts them in and lets the run go on:
+
+    state = with_results(state, {call.id: Message("tool", "rain") for call in state.trace.tool_calls})
+    trace = await conductor.run(state.trace.question, resume=state, options=options)
+
+The plan stands as it was written; steps that are done are neither asked nor paid again; time and money spent
+count on. Calls leave under ids of our own that name run and step: two steps may have been given the same id by
+their providers, and a caller who sends only the id back is understood. Pure functions; where states are kept
+is not known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from dirigent.errors import ConfigError
+from dirigent.limits import Budget, Ledger
+from dirigent.messages import Attempt, Event, Message, ToolCall
+from dirigent.plan.plan import Plan
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, attempts_since, total_usage
+
+REFERENCE = re.compile(r"call_([0-9a-zA-Z]{1,32})_([0-9]{1,2})_[0-9a-f]{12}")
+"""A tool call's id as callers see it: the run, the step, and a digest of what the provider called it."""
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """A run as far as it got. Kept apart from traces, since it holds a secret."""
+
+    trace: Trace
+    secret: str
+    """What the marks around data are made with: a step that goes on must see the marks it saw before."""
+
+
+class Paused(Event, frozen=True):
+    """The run waits for the caller's tools; its `RunEnded` follows."""
+
+    state: RunState
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A tool call that a step waits for."""
+
+    id: str
+    """As the caller sees it."""
+    step: int
+    call: ToolCall
+    """As the worker wrote it."""
+
+    @property
+    def shown(self) -> ToolCall:
+        return msgspec.structs.replace(self.call, id=self.id)
+
+
+def pending_calls(run_id: str, rounds: Iterable[Round]) -> tuple[PendingCall, ...]:
+    """Every call that a run's steps wait for."""
+    found: list[PendingCall] = []
+    for number, round in enumerate(rounds):
+        for step in round.steps:
+            if step.asks_for_tools and step.reply is not None:
+                ids = _references(run_id, number, step)
+                calls = zip(ids, step.reply.tool_calls, strict=True)
+                found.extend(PendingCall(id, step.index, call) for id, call in calls)
+    return tuple(found)
+
+
+def run_of_reference(id: str) -> str | None:
+    """The run that a tool call's id refers to; None where it is no id of ours."""
+    match = REFERENCE.fullmatch(id)
+    return match[1] if match else None
+
+
+def with_results(state: RunState, results: Mapping[str, Message]) -> RunState:
+    """The state with its tools' results put in, by the ids that callers see. Every pending call needs one."""
+    trace = state.trace
+    missing = [call.id for call in pending_calls(trace.id, trace.rounds) if call.id not in results]
+    if missing:
+        raise ConfigError(f"results are missing for the tool calls {', '.join(missing)}; send them all at once")
+    rounds = []
+    for number, round in enumerate(trace.rounds):
+        steps = tuple(_answered(trace.id, number, step, results) for step in round.steps)
+        rounds.append(msgspec.structs.replace(round, steps=steps))
+    return msgspec.structs.replace(
+        state, trace=msgspec.structs.replace(trace, rounds=tuple(rounds), tool_calls=(), answer="")
+    )
+
+
+def taken_back(state: RunState, tried: Trace) -> RunState:
+    """The state as it was before a try to go on that came to nothing, with what that try used put on its bill."""
+    *before, last = state.trace.rounds
+    spent = attempts_since(tried, state.trace)
+    steps = list(last.steps)
+    for place, step in enumerate(steps):
+        own = tuple(a for a in spent if a in _attempts_of_step(tried, len(before), step.index))
+        steps[place] = msgspec.structs.replace(step, attempts=(*step.attempts, *own))
+        spent = tuple(a for a in spent if a not in own)
+    if spent:  # a later round's, which is given up with its plan
+        steps[-1] = msgspec.structs.replace(steps[-1], attempts=(*steps[-1].attempts, *spent))
+    rounds = (*before, msgspec.structs.replace(last, steps=tuple(steps)))
+    return msgspec.structs.replace(
+        state, trace=msgspec.structs.replace(state.trace, rounds=rounds, seconds=tried.seconds)
+    )
+
+
+def with_lost_calls(state: RunState, lost: Sequence[Attempt]) -> RunState:
+    """The state with calls on its bill that its process made and did not live to record.
+
+    Each goes to an unfinished step of its worker, else to the first unfinished one; while there was no plan, to a
+    draft that came to nothing.
+    """
+    trace = state.trace
+    if not lost:
+        return state
+    round = trace.rounds[-1] if trace.rounds else Round(())
+    if round.plan is None:
+        draft = DraftRecord(trace.planner, "", "lists", attempts=tuple(lost), error=lost[0].error)
+        round = msgspec.structs.replace(round, drafts=(*round.drafts, draft))
+    else:
+        steps = {step.index: step for step in round.steps}
+        for attempt in lost:
+            step = _whose(attempt, round.plan, steps)
+            steps[step.index] = msgspec.structs.replace(step, attempts=(*step.attempts, attempt))
+        round = msgspec.structs.replace(round, steps=tuple(steps[i] for i in sorted(steps)))
+    rounds = (*trace.rounds[:-1], round)
+    return msgspec.structs.replace(state, trace=msgspec.structs.replace(trace, rounds=rounds))
+
+
+def unfinished_workers(trace: Trace) -> set[str]:
+    """Who is still to be asked by the plan of a run that has not ended."""
+    if not trace.rounds or trace.rounds[-1].plan is None:
+        return set()
+    round = trace.rounds[-1]
+    assert round.plan is not None
+    known = {step.index: step for step in round.steps}
+    workers = set()
+    for index, planned in enumerate(round.plan.steps):
+        step = known.get(index)
+        if step is None:
+            workers.add(planned.worker)
+        elif not is_final(step):
+            workers.add(step.worker)
+    return workers
+
+
+def budget_left(trace: Trace, *, parent: Ledger | None) -> Budget:
+    """The run's budget, less what it has used already."""
+    limits = trace.limits
+    budget = Budget(max_cost_usd=limits.max_cost_usd, max_output_tokens=limits.max_run_output_tokens, parent=parent)
+    if trace.rounds:
+        budget.spent_usd = trace.cost_usd
+        budget.spent_tokens = total_usage(trace.attempts).output_tokens
+    return budget
+
+
+def standing_answer(rounds: Sequence[Round]) -> str:
+    """What the newest round that is over has answered."""
+    for round in reversed(rounds):
+        over = round.plan is not None and 0 < len(round.steps) == len(round.plan.steps)
+        if over and round.steps[-1].status == "done" and round.steps[-1].reply is not None:
+            return round.steps[-1].reply.text
+    return ""
+
+
+def is_final(step: StepRecord) -> bool:
+    """Whether the step has come to its end, and is not asked again when its run goes on."""
+    return step.status in ("done", "failed", "skipped")
+
+
+def _references(run_id: str, number: int, step: StepRecord) -> list[str]:
+    assert step.reply is not None
+    ids = []
+    for position, call in enumerate(step.reply.tool_calls):
+        named = f"{run_id}/{number}/{step.index}/{step.tool_rounds}/{position}/{call.id}"
+        digest = hashlib.blake2b(named.encode(errors="replace"), digest_size=6).hexdigest()
+        ids.append(f"call_{run_id}_{step.index}_{digest}")
+    return ids
+
+
+def _answered(run_id: str, number: int, step: StepRecord, results: Mapping[str, Message]) -> StepRecord:
+    if not step.asks_for_tools or step.reply is None:
+        return step
+    asked = Message("assistant", step.reply.text, tool_calls=step.reply.tool_calls)
+    answers = tuple(
+        msgspec.structs.replace(results[id], role="tool", tool_call_id=call.id, name=call.name, tool_calls=())
+        for id, call in zip(_references(run_id, number, step), step.reply.tool_calls, strict=True)
+    )
+    return msgspec.structs.replace(step, reply=None, tool_traffic=(*step.tool_traffic, asked, *answers))
+
+
+def _attempts_of_step(trace: Trace, number: int, index: int) -> tuple[Attempt, ...]:
+    if number >= len(trace.rounds):
+        return ()
+    return next((step.attempts for step in trace.rounds[number].steps if step.index == index), ())
+
+
+def _whose(attempt: Attempt, plan: Plan, steps: Mapping[int, StepRecord]) -> StepRecord:
+    open_steps = [
+        steps.get(index) or StepRecord(index, step.worker, step.subtask, step.access, status="cancelled")
+        for index, step in enumerate(plan.steps)
+        if index not in steps or not is_final(steps[index])
+    ]
+    own = [step for step in open_steps if step.worker == attempt.worker]
+    return (own or open_steps or list(steps.values()))[0]

@@ -1,0 +1,133 @@
+"""Asking: what one step's worker is asked, by when, for how much, and who else could be asked it.
+
+The caller's settings are narrowed to the step: its messages hold what the plan lets it read, tools go to who can call
+them, the answer's shape is the last step's alone, and deadline and budget are the tighter of the step's and the run's.
+Pure but for the clock. When a step is asked, and what becomes of its reply, is `execution.py`'s part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dirigent.limits import Budget, Ledger, Limits
+from dirigent.messages import Message, Request
+from dirigent.plan.plan import Plan
+from dirigent.plan.prompt import step_messages
+from dirigent.run.trace import StepRecord
+from dirigent.workers.pool import substitute
+from dirigent.workers.worker import Ability, Worker, WorkerInfo
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every step of one execution."""
+
+    plan: Plan
+    workers: Mapping[str, Worker]
+    question: tuple[Message, ...]
+    limits: Limits
+    options: Request
+    """The caller's sampling settings, tools and schema."""
+    secret: str
+    """What the marks around data are made with."""
+    ledger: Ledger | None
+    started: float
+    """When the run began, on the monotonic clock."""
+
+    def is_last(self, index: int) -> bool:
+        return index == len(self.plan.steps) - 1
+
+
+def step_request(
+    terms: Terms, record: StepRecord, info: WorkerInfo, *, replies: Mapping[int, str], deadline: float
+) -> Request:
+    """The caller's settings, narrowed to this step: schema, grammar and stops are the last step's alone."""
+    index, options = record.index, terms.options
+    last = terms.is_last(index)
+    caps = [terms.limits.max_output_tokens, info.output_tokens, options.max_output_tokens if last else None]
+    messages = step_messages(
+        terms.question, terms.plan, index, replies, secret=terms.secret, subtask_only=info.subtask_only
+    )
+    return Request(
+        messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
+        tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
+        tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
+        schema=options.schema if last else None,
+        json_mode=options.json_mode and last,
+        grammar=options.grammar if last else "",
+        stop=options.stop if last else (),
+        max_output_tokens=min(cap for cap in caps if cap is not None),
+        temperature=options.temperature,
+        top_p=options.top_p,
+        # Steps that ask the same thing twice must be free to differ: each has its own seed.
+        seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
+        effort=options.effort if "effort" in info.abilities else None,
+        deadline=deadline,
+        ledger=_step_ledger(terms, record),
+        tenant=options.tenant,
+    )
+
+
+def step_deadline(terms: Terms) -> float:
+    """When a step that starts now must have ended, on the monotonic clock."""
+    run_deadline = terms.started + terms.limits.deadline_s
+    if terms.options.deadline is not None:
+        run_deadline = min(run_deadline, terms.options.deadline)
+    if terms.limits.step_deadline_s is None:
+        return run_deadline
+    return min(run_deadline, time.monotonic() + terms.limits.step_deadline_s)
+
+
+def why_late(terms: Terms, index: int, worker: str, *, deadline: float) -> str:
+    """Which deadline a step has just missed, in words."""
+    limits = terms.limits
+    if deadline == terms.started + limits.deadline_s:
+        return f"the deadline of {limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
+    if deadline == terms.options.deadline:
+        return f"the caller's deadline passed while step {index} ({worker}) was being asked"
+    return f"step {index} ({worker}) took longer than step_deadline_s = {limits.step_deadline_s:g}"
+
+
+def substitute_for(terms: Terms, index: int, request: Request, *, tried: Sequence[str]) -> str | None:
+    """Who else can be asked what this step asks; None where nobody can."""
+    needs = _needs(request)
+    if not terms.is_last(index) and not any(message.tool_calls for message in request.messages):
+        needs.discard("tools")  # it may call tools, but need not
+    return substitute(terms.workers, tried=tried, needs=needs, priced=terms.limits.max_cost_usd is not None)
+
+
+def _gets_tools(terms: Terms, index: int, info: WorkerInfo) -> bool:
+    """Workers that can call tools may. The last one is also asked where nobody else can or one must be called:
+    it then says that it cannot, and a substitute that can takes over."""
+    if "tools" in info.abilities or not terms.is_last(index):
+        return "tools" in info.abilities
+    if terms.options.tool_choice not in ("auto", "none"):
+        return True
+    return not any("tools" in terms.workers[step.worker].info.abilities for step in terms.plan.steps)
+
+
+def _step_ledger(terms: Terms, record: StepRecord) -> Ledger | None:
+    cap = terms.limits.max_step_cost_usd
+    if cap is None:
+        return terms.ledger
+    budget = Budget(max_cost_usd=cap, parent=terms.ledger, what=f"step {record.index}")
+    budget.spent_usd = record.cost_usd
+    return budget
+
+
+def _needs(request: Request) -> set[Ability]:
+    """What a substitute must be able to do."""
+    needs: set[Ability] = set()
+    if any(message.images for message in request.messages):
+        needs.add("images")
+    if request.tools:
+        needs.add("tools")
+    if request.schema is not None:
+        needs.add("schema")
+    if request.json_mode:
+        needs.add("json_mode")
+    if request.grammar:
+        needs.add("grammar")
+    return needs

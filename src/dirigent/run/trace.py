@@ -1,0 +1,288 @@
+"""Trace: the one record of a run that serving, evaluation, training and the console all read.
+
+It holds everything needed to understand, bill and replay the run: the pool as it was, every draft, every plan,
+and for each step its messages, reply, attempts, tokens, cost, seconds and error. It holds no secret.
+Times are seconds since the run began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from dirigent.errors import WorkerError
+from dirigent.limits import Limits
+from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
+from dirigent.plan.plan import Dialect, Plan
+from dirigent.workers.worker import WorkerInfo
+
+StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
+"""`skipped`: something it reads failed. `cancelled`: the run ended while it waited or worked. `waiting`: it asked
+for a tool (its reply holds the calls), or it reads a step that did and was not started."""
+
+RunStatus = Literal["done", "failed", "cancelled", "waiting"]
+"""`waiting`: the caller's tools come next; the run goes on with their results (`resume.py`)."""
+
+
+class StepRecord(msgspec.Struct, frozen=True):
+    """What became of one step."""
+
+    index: int
+    worker: str
+    """Who did it in the end."""
+    subtask: str
+    access: tuple[int, ...] = ()
+    status: StepStatus = "done"
+    messages: tuple[Message, ...] = ()
+    reply: Reply | None = None
+    attempts: tuple[Attempt, ...] = ()
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    error: str = ""
+    planned_worker: str = ""
+    """Whom the plan named, where the step was re-assigned."""
+    tool_traffic: tuple[Message, ...] = ()
+    """Its own tool calls and their results, in the order they went: what it was shown after `messages`."""
+
+    @property
+    def tool_rounds(self) -> int:
+        """How often it asked for tools and was given their results."""
+        return sum(message.role == "assistant" for message in self.tool_traffic)
+
+    @property
+    def asks_for_tools(self) -> bool:
+        """Whether it waits for the results of its own tool calls."""
+        return self.status == "waiting" and self.reply is not None
+
+    @property
+    def usage(self) -> Usage:
+        return total_usage(self.attempts)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum([attempt.cost_usd for attempt in self.attempts])
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.started_s
+
+
+class DraftRecord(msgspec.Struct, frozen=True):
+    """One text a planner wrote, and why it was refused if it was."""
+
+    planner: str
+    text: str
+    dialect: Dialect
+    messages: tuple[Message, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    error: str = ""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One plan and its execution. An empty plan accepts the answer of the round before."""
+
+    drafts: tuple[DraftRecord, ...]
+    plan: Plan | None = None
+    steps: tuple[StepRecord, ...] = ()
+    fallback: bool = False
+    """The plan is the profile's fixed one, because the planner gave none that was valid."""
+
+    @property
+    def accepted(self) -> bool:
+        return self.plan is not None and not self.plan.steps
+
+
+class RunUsage(msgspec.Struct, frozen=True):
+    """Tokens and calls of the whole run; the orchestration part is what the answering step did not use."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    orchestration_input_tokens: int = 0
+    orchestration_output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    calls: int = 0
+    cache_write_input_tokens: int = 0
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One run, whole."""
+
+    id: str
+    created_at: str
+    """UTC, ISO 8601."""
+    question: tuple[Message, ...]
+    pool: tuple[WorkerInfo, ...]
+    limits: Limits
+    planner: str
+    profile: str = ""
+    """The profile it ran under; in a server also a dated one, `worker/NAME` or `planner/NAME`."""
+    rounds: tuple[Round, ...] = ()
+    status: RunStatus = "done"
+    answer: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What a waiting run waits for: the calls of all its waiting steps, under ids of our own (`resume.py`)."""
+    error: str = ""
+    error_kind: str = ""
+    """Class of the error: PlanError, WorkerError, DeadlineError, CostError."""
+    error_said: str = ""
+    """What whoever asked was told of a `WorkerError`, whose own text may quote a provider."""
+    error_fault: str = ""
+    """How the worker failed, where one did: `errors.Fault`."""
+    seconds: float = 0.0
+    version: str = ""
+    notes: tuple[str, ...] = ()
+    """What else bore on the run: an operator's rule that went before the conductor."""
+
+    @property
+    def error_for_caller(self) -> str:
+        """The error as whoever asked may read it: in our own words where a provider may have had a part in it."""
+        if self.error_kind != WorkerError.__name__:
+            return self.error
+        return self.error_said or WorkerError("").for_caller
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan whose last step gave the answer."""
+        return self._answering([r for r in self.rounds if r.plan is not None and r.plan.steps]).plan
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The steps of the round that gave the answer; of a run that gave none, the last that were carried out."""
+        return self._answering([r for r in self.rounds if r.steps]).steps
+
+    def _answering(self, rounds: Sequence[Round]) -> Round:
+        """Of these rounds the last; but where a later one came to nothing, the one whose answer stands."""
+        answered = [r for r in rounds if r.steps and r.steps[-1].status == "done"] if self.status == "done" else ()
+        return (answered or rounds or (Round(()),))[-1]
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every call of the run, planner's and workers', in the order they were recorded."""
+        found: list[Attempt] = []
+        for r in self.rounds:
+            for draft in r.drafts:
+                found.extend(draft.attempts)
+            for step in r.steps:
+                found.extend(step.attempts)
+        return tuple(found)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum([attempt.cost_usd for attempt in self.attempts])
+
+    @property
+    def notional_usd(self) -> float:
+        """The part of the cost that nobody bills: a price of a model on this machine is there to be weighed."""
+        local = {info.name for info in self.pool if info.kind == "local"}
+        return sum(attempt.cost_usd for attempt in self.attempts if attempt.worker in local)
+
+    @property
+    def usage(self) -> RunUsage:
+        attempts, steps = self.attempts, self.steps
+        total = total_usage(attempts)
+        answering = steps[-1].usage if steps else Usage()
+        return RunUsage(
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
+            orchestration_input_tokens=total.input_tokens - answering.input_tokens,
+            orchestration_output_tokens=total.output_tokens - answering.output_tokens,
+            cached_input_tokens=total.cached_input_tokens,
+            reasoning_tokens=total.reasoning_tokens,
+            calls=len(attempts),
+            cache_write_input_tokens=total.cache_write_input_tokens,
+        )
+
+
+def total_usage(attempts: Sequence[Attempt]) -> Usage:
+    if len(attempts) == 1:  # as nearly always
+        return attempts[0].usage
+    return sum((attempt.usage for attempt in attempts), Usage())
+
+
+def attempts_since(trace: Trace, before: Trace | None) -> tuple[Attempt, ...]:
+    """The calls of a run that an earlier state of it did not have yet."""
+    if before is None:
+        return trace.attempts
+    left = list(before.attempts)
+    since: list[Attempt] = []
+    for attempt in trace.attempts:
+        if attempt in left:
+            left.remove(attempt)
+        else:
+            since.append(attempt)
+    return tuple(since)
+
+
+def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
+    """The usage of a run since an earlier state of it."""
+    now = trace.usage
+    if before is None:
+        return now
+    then = before.usage
+    used = RunUsage(*(getattr(now, name) - getattr(then, name) for name in RunUsage.__struct_fields__))
+    return msgspec.structs.replace(  # another step may be the answering one now
+        used,
+        orchestration_input_tokens=max(0, min(used.orchestration_input_tokens, used.input_tokens)),
+        orchestration_output_tokens=max(0, min(used.orchestration_output_tokens, used.output_tokens)),
+    )
+
+
+def critical_path_s(steps: Sequence[StepRecord]) -> float:
+    """Seconds of the longest chain of steps that read one another: what the run could not have gone below."""
+    ends: dict[int, float] = {}
+    for step in steps:  # a cancelled run may lack some of the steps that others read
+        ends[step.index] = step.seconds + max((ends.get(j, 0.0) for j in step.access), default=0.0)
+    return max(ends.values(), default=0.0)
+
+
+class Drafted(Event, frozen=True):
+    """A planner has written a draft (valid if its error is empty)."""
+
+    round: int
+    draft: DraftRecord
+
+
+class Planned(Event, frozen=True):
+    """A round has its plan; its steps start now."""
+
+    round: int
+    plan: Plan
+    fallback: bool = False
+
+
+class StepStarted(Event, frozen=True):
+    round: int
+    index: int
+    worker: str
+
+
+class StepDelta(Event, frozen=True):
+    """A piece of a step's reply."""
+
+    round: int
+    index: int
+    text: str
+
+
+class StepReassigned(Event, frozen=True):
+    round: int
+    index: int
+    worker: str
+    to: str
+    error: str
+
+
+class StepEnded(Event, frozen=True):
+    round: int
+    step: StepRecord
+
+
+class RunEnded(Event, frozen=True):
+    """The last event of every run, also of one that was cancelled or met a bug."""
+
+    trace: Trace

@@ -1,0 +1,10 @@
+"""Run programs that models wrote, on a machine one would like to keep. Read `launch.py` for the walls.
+
+`open_sandbox()` attacks itself first and refuses to open where an attack gets through.
+"""
+
+from dirigent.sandbox.box import Sandbox, Verdict, open_sandbox, open_untested
+from dirigent.sandbox.launch import Ran, SandboxError
+from dirigent.sandbox.profile import Profile
+
+__all__ = ["Profile", "Ran", "Sandbox", "SandboxError", "Verdict", "open_sandbox", "open_untested"]

@@ -1,0 +1,43 @@
+"""Attack the sandbox before anything is graded in it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from dirigent.sandbox.attacks import Attack, attacks_on
+from dirigent.sandbox.launch import Ran
+from dirigent.sandbox.profile import Profile
+from dirigent.together import all_done
+
+
+class Runner(Protocol):
+    slots: int
+
+    @property
+    def landlock_abi(self) -> int: ...
+
+    async def run(self, source: str, *, stdin: bytes = b"", profile: Profile | None = None) -> Ran: ...
+
+
+async def attack_all(sandbox: Runner) -> list[str]:
+    """The names of the attacks that got through: none, or nothing may be graded."""
+    attacks = attacks_on(sandbox.landlock_abi)
+    held = await all_done(withstands(sandbox, attack) for attack in attacks)
+    return [attack.name for attack, stood in zip(attacks, held, strict=True) if not stood]
+
+
+async def withstands(sandbox: Runner, attack: Attack) -> bool:
+    """Whether one attack was contained.
+
+    An attack that ends says which: "held" or "through". One that exhausts something may instead be ended from outside,
+    or die of its limits without a word. Silence of any other attack is not trusted: perhaps it never ran.
+    """
+    ran = await sandbox.run(attack.source, profile=msgspec.structs.replace(Profile(), **attack.limits))
+    said = ran.stdout.decode(errors="replace").split()
+    if "through" in said:
+        return False
+    if attack.exhausts:
+        return "began" in said or ran.ended != "exited"
+    return said[-1:] == ["held"]

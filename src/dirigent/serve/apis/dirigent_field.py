@@ -1,0 +1,108 @@
+"""The field `dirigent` of a request as headers, for clients that cannot add a field to the body.
+
+    X-Dirigent-Max-Cost-USD: 0.05      max_cost_usd
+    X-Dirigent-Deadline-S: 20          deadline_s
+    X-Dirigent-Max-Steps: 3            max_steps
+    X-Dirigent-Max-Rounds: 1           max_rounds
+    X-Dirigent-Pool-Allow: a, b        pool.allow   (likewise -Deny)
+    X-Dirigent-Pool-Pin: a             pool.pin
+    X-Dirigent-Region: eu              region
+    X-Dirigent-Dry-Run: true           dry_run
+    X-Dirigent-Trace: true             trace
+
+Where the body says the same field, the body wins. A value that cannot be read is a 400 that names the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+
+from dirigent.serve.apis.chat.wire import ChatRequest, Extension, PoolChoice
+from dirigent.serve.http.errors import Problem
+from dirigent.toml import nearest
+
+PREFIX = "x-dirigent-"
+RAW_PREFIX = PREFIX.encode()
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def with_headers(chat: ChatRequest, scope: Mapping[str, Any]) -> ChatRequest:
+    """The request, its field `dirigent` filled up from the headers of its ASGI scope."""
+    for name, _ in scope["headers"]:
+        if name.startswith(RAW_PREFIX):
+            break
+    else:  # as nearly always
+        return chat
+    extension = merged(chat.dirigent, Headers(raw=list(scope["headers"])))
+    return chat if extension is chat.dirigent else msgspec.structs.replace(chat, dirigent=extension)
+
+
+def merged(extension: Extension | None, headers: Mapping[str, str]) -> Extension | None:
+    """The body's extension and the headers' together; the very same object where no header says anything."""
+    said = {low: value for name, value in headers.items() if (low := name.lower()).startswith(PREFIX)}
+    if not said:
+        return extension
+    found: dict[str, Any] = {}
+    pool: dict[str, Any] = {}
+    for header, value in said.items():
+        name = header.removeprefix(PREFIX)
+        if name not in FIELDS:
+            hint = nearest(_shown(header), [_shown(PREFIX + known) for known in FIELDS])
+            raise Problem(400, f"no header is called {_shown(header)[:80]!r}{hint}", param=_shown(header)[:80])
+        field, read = FIELDS[name]
+        (pool if name.startswith("pool-") else found)[field] = _value(header, value, field, read)
+    body = extension or Extension()
+    if pool:
+        found["pool"] = _under(body.pool or PoolChoice(), pool)
+        body = msgspec.structs.replace(body, pool=None)
+    return _under(body, found)
+
+
+def _value(header: str, text: str, field: str, read: Callable[[str], Any]) -> Any:
+    """Held to the same type, and so to the same bounds, as the field of the body."""
+    kind = PoolChoice if header.startswith(PREFIX + "pool-") else Extension
+    try:
+        return getattr(msgspec.convert({field: read(text.strip())}, kind), field)
+    except (ValueError, msgspec.ValidationError) as error:
+        said = str(error).partition(" - at ")[0]
+        raise Problem(400, f"{_shown(header)}: {text[:60]!r} cannot be read: {said}", param=_shown(header)) from None
+
+
+def _under(body: S, found: dict[str, Any]) -> S:
+    """The struct with these values where it has none of its own."""
+    return msgspec.structs.replace(body, **{name: v for name, v in found.items() if getattr(body, name) is None})
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _yes_or_no(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise ValueError("say true or false")
+    return known[text.lower()]
+
+
+def _shown(header: str) -> str:
+    """As the documentation writes it."""
+    return "-".join(part.upper() if part in ("usd",) else part.capitalize() for part in header.split("-"))
+
+
+FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "max-cost-usd": ("max_cost_usd", float),
+    "deadline-s": ("deadline_s", float),
+    "max-steps": ("max_steps", int),
+    "max-rounds": ("max_rounds", int),
+    "pool-allow": ("allow", _names),
+    "pool-deny": ("deny", _names),
+    "pool-pin": ("pin", str),
+    "region": ("region", str),
+    "dry-run": ("dry_run", _yes_or_no),
+    "trace": ("trace", _yes_or_no),
+}

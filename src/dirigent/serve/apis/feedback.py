@@ -1,0 +1,70 @@
+"""`POST /v1/feedback`: what a caller thought of an answer. Bound to a run of the caller's own key, once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from dirigent.serve.apis.chat.wire import Strict
+from dirigent.serve.http.body import CLIENT_GONE, read_body
+from dirigent.serve.http.errors import Problem
+from dirigent.serve.http.json_body import decoded
+from dirigent.serve.service import Service
+from dirigent.store.feedback import Verdict, add_feedback
+from dirigent.store.keys import Caller
+
+THUMBS = {"up": 1.0, "down": 0.0}
+COMPLETION = "chatcmpl-"
+
+
+class FeedbackRequest(Strict, frozen=True):
+    """The body of `POST /v1/feedback`: a score or a thumb."""
+
+    trace_id: Annotated[str, Meta(min_length=1, max_length=80)]
+    """Of the run, as the reply's header and its field `dirigent` tell it; a completion's id will do as well."""
+    score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """0: useless, 1: as good as can be."""
+    thumb: Literal["up", "down"] | None = None
+    comment: Annotated[str, Meta(max_length=4000)] = ""
+
+
+class FeedbackKept(msgspec.Struct, frozen=True):
+    trace_id: str
+    score: float
+    object: Literal["dirigent.feedback"] = "dirigent.feedback"
+
+
+async def feedback(request: Request) -> Response:
+    """Say what an answer was worth; once for each run of one's own."""
+    service: Service = request.app.state.service
+    caller: Caller = request.scope["caller"]
+    try:
+        said = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _DECODER)
+    except ClientDisconnect:
+        return CLIENT_GONE
+    verdict = Verdict(said.trace_id.removeprefix(COMPLETION), caller.key_id, _score(said), said.comment)
+    match await add_feedback(service.store, verdict):
+        case "unknown":
+            # Another key's run does not exist.
+            raise Problem(
+                404, f"no run of yours has the id {said.trace_id!r}", code="trace_not_found", param="trace_id"
+            )
+        case "again":
+            raise Problem(
+                409, f"there is feedback on {said.trace_id!r} already", code="feedback_given", param="trace_id"
+            )
+    kept = FeedbackKept(verdict.run_id, verdict.score)
+    return Response(msgspec.json.encode(kept), media_type="application/json")
+
+
+_DECODER = msgspec.json.Decoder(FeedbackRequest)
+
+
+def _score(said: FeedbackRequest) -> float:
+    if (said.score is None) == (said.thumb is None):
+        raise Problem(400, "give a score from 0 to 1, or a thumb up or down: one of the two", param="score")
+    return said.score if said.score is not None else THUMBS[str(said.thumb)]

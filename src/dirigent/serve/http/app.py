@@ -1,0 +1,292 @@
+"""The table of routes, and the application made from it.
+
+The table is the one list of what there is: routing, `/openapi.json` and the test that walks every route all
+read it. Every error leaves in OpenAI's shape; a bug is a 500 that tells the caller nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dirigent.errors import DirigentError, StoreError
+from dirigent.run.trace import Trace
+from dirigent.serve.apis.anthropic.errors import MessagesErrors
+from dirigent.serve.apis.anthropic.route import count_tokens, create_message
+from dirigent.serve.apis.anthropic.wire import CountRequest, MessageObject, MessagesRequest, TokenCount
+from dirigent.serve.apis.chat.route import chat
+from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest, ModelCard, ModelList
+from dirigent.serve.apis.feedback import FeedbackKept, FeedbackRequest, feedback
+from dirigent.serve.apis.responses.background import KIND, on_finished
+from dirigent.serve.apis.responses.route import (
+    cancel_response,
+    create_response,
+    delete_kept_response,
+    get_response,
+    list_input_items,
+)
+from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
+from dirigent.serve.apis.usage import UsageReport, usage
+from dirigent.serve.http.auth import App, Gate, Receive, Scope, Send
+from dirigent.serve.http.errors import Problem, mistake, problem_of
+from dirigent.serve.http.idempotency import idempotent
+from dirigent.serve.http.loop_guard import Hops
+from dirigent.serve.http.metrics import breaker_state
+from dirigent.serve.http.openapi import Endpoint, openapi
+from dirigent.serve.service import Service
+from dirigent.store.keys import Caller
+from dirigent.store.owners import run_keys
+from dirigent.store.traces import TraceRow
+from dirigent.version import __version__
+
+MAX_LISTED = 200
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: str
+    version: str = __version__
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    ready: bool
+    workers: dict[str, str]
+    """Each worker's breaker: closed (in use), open (resting after failures), half-open (being tried)."""
+
+
+class TraceList(msgspec.Struct, frozen=True):
+    data: list[TraceRow]
+    object: str = "list"
+
+
+def build_app(service: Service) -> App:
+    """The whole server as an ASGI application."""
+    starlette = Starlette(
+        routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
+        exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
+    )
+    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
+    starlette.state.service = service
+    service.on_finished[KIND] = on_finished
+    return MessagesErrors(Gate(Hops(_Direct(starlette)), service))
+
+
+class _Direct:
+    """Takes requests whose method and path stand in the table straight to their handler.
+
+    Starlette's layers would take several times as long as the handler's own part; errors end as they do there. Paths
+    with parts to be filled in, and all that is nowhere in the table, go through Starlette.
+    """
+
+    def __init__(self, starlette: Starlette) -> None:
+        self._starlette = starlette
+        # Starlette takes the first route that fits, so a pattern before a plain path could hide it: none does.
+        self._routes = {(e.method, e.path): Route(e.path, e.handler) for e in ENDPOINTS if "{" not in e.path}
+        self._handlers = {(e.method, e.path): e.handler for e in ENDPOINTS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = (scope.get("method", ""), scope.get("path", ""))
+        route = self._routes.get(where)
+        if route is None:
+            await self._starlette(scope, receive, send)
+            return
+        scope["app"], scope["route"] = self._starlette, route
+        request = Request(scope, receive, send)
+        try:
+            response = await self._handlers[where](request)
+        except Problem as problem:
+            response = await _problem(request, problem)
+        except HTTPException as error:
+            response = await _http_problem(request, error)
+        except DirigentError as error:
+            response = await _expected(request, error)
+        except Exception as error:
+            await (await _bug(request, error))(scope, receive, send)
+            raise  # for uvicorn's log
+        await response(scope, receive, send)
+
+
+async def healthz(request: Request) -> Response:
+    """The process lives."""
+    return _json(Health("ok"))
+
+
+async def readyz(request: Request) -> Response:
+    """Requests can be served: the store answers, and some worker is not resting."""
+    service = _service(request)
+    states = {name: breaker_state(worker) for name, worker in service.runtime.pool.items()}
+    try:
+        async with asyncio.timeout(5):
+            await service.store.list(limit=1)
+        ready = any(state != "open" for state in states.values())
+    except (StoreError, TimeoutError):
+        ready = False
+    # Who works here is for those who may come in.
+    shown = states if request.scope["caller"] is not None else {}
+    return _json(Readiness(ready, shown), status=200 if ready else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Counters for Prometheus."""
+    _require_admin(request)
+    return Response(_service(request).metrics.page(), media_type="text/plain; version=0.0.4")
+
+
+async def models(request: Request) -> Response:
+    """Every model the caller may ask."""
+    return _json(ModelList(_service(request).models.cards(_caller(request))))
+
+
+async def model(request: Request) -> Response:
+    """One model."""
+    id = request.path_params["id"]
+    card = _service(request).models.card(id, _caller(request))
+    if card is None:
+        raise _service(request).models.missing(id, _caller(request))
+    return _json(card)
+
+
+async def traces(request: Request) -> Response:
+    """The newest runs; `limit`, `status`, `profile`, `since` and `search` narrow the list."""
+    _require_admin(request)
+    query = dict(request.query_params)
+    unknown = query.keys() - {"limit", "status", "profile", "since", "search"}
+    if unknown:
+        raise Problem(400, f"unknown parameter {min(unknown)[:60]!r}", param=min(unknown)[:60])
+    rows = await _service(request).store.list(
+        limit=_number(query.get("limit", "20")),
+        status=_one_of(query.get("status"), ("done", "failed", "cancelled", "waiting")),
+        profile=query.get("profile"),
+        since=_moment(query.get("since")),
+        search=query.get("search", ""),
+    )
+    return _json(TraceList(rows))
+
+
+async def trace(request: Request) -> Response:
+    """One run, whole. Another key's run does not exist."""
+    service, caller, id = _service(request), _caller(request), request.path_params["id"]
+    missing = Problem(404, f"no trace has the id {id[:80]!r}", code="trace_not_found")
+    if caller.role != "admin" and caller.key_id not in await run_keys(service.store, id):
+        raise missing
+    try:
+        found = await service.store.get(id)
+    except StoreError:
+        raise missing from None
+    if found.id != id and caller.role != "admin":
+        raise missing
+    return _json(found)
+
+
+async def describe(request: Request) -> Response:
+    """This description."""
+    return Response(_DESCRIPTION(), media_type="application/json")
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("POST", "/v1/chat/completions", idempotent(chat), takes=ChatRequest, gives=ChatCompletion),
+    Endpoint("POST", "/v1/feedback", feedback, takes=FeedbackRequest, gives=FeedbackKept),
+    Endpoint("GET", "/v1/usage", usage, gives=UsageReport),
+    Endpoint("POST", "/v1/responses", idempotent(create_response), takes=ResponseRequest, gives=ResponseObject),
+    Endpoint("GET", "/v1/responses/{id}", get_response, gives=ResponseObject),
+    Endpoint("DELETE", "/v1/responses/{id}", delete_kept_response, gives=DeletedResponse),
+    Endpoint("POST", "/v1/responses/{id}/cancel", cancel_response, gives=ResponseObject),
+    Endpoint("GET", "/v1/responses/{id}/input_items", list_input_items, gives=ItemList),
+    Endpoint("POST", "/v1/messages", idempotent(create_message), takes=MessagesRequest, gives=MessageObject),
+    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, takes=CountRequest, gives=TokenCount),
+    Endpoint("GET", "/v1/models", models, gives=ModelList),
+    Endpoint("GET", "/v1/models/{id:path}", model, gives=ModelCard),
+    Endpoint("GET", "/v1/traces", traces, gives=TraceList),
+    Endpoint("GET", "/v1/traces/{id}", trace, gives=Trace),
+    Endpoint("GET", "/healthz", healthz, gives=Health, open=True),
+    Endpoint("GET", "/readyz", readyz, gives=Readiness, open=True),
+    Endpoint("GET", "/metrics", metrics),
+    Endpoint("GET", "/openapi.json", describe),
+)
+
+
+def _described() -> Callable[[], bytes]:
+    made: list[bytes] = []
+
+    def description() -> bytes:
+        if not made:
+            made.append(msgspec.json.encode(openapi(ENDPOINTS)))
+        return made[0]
+
+    return description
+
+
+_DESCRIPTION = _described()
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+def _require_admin(request: Request) -> None:
+    if _caller(request).role != "admin":
+        raise Problem(403, "this needs a key with the role admin", code="role")
+
+
+def _json(value: Any, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_LISTED:
+        raise Problem(400, f"limit must be 1 to {MAX_LISTED}, not {text[:20]!r}", param="limit")
+    return int(text[:9])
+
+
+def _one_of(text: str | None, known: tuple[str, ...]) -> Any:
+    if text is not None and text not in known:
+        raise Problem(400, f"status must be one of {', '.join(known)}, not {text[:20]!r}", param="status")
+    return text
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else _in_utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise Problem(
+            400, f"since must be a time such as 2026-01-31T12:00:00Z, not {text!r:.40}", param="since"
+        ) from None
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC) if moment.tzinfo is not None else moment
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return Response(error.body(), error.status, media_type="application/json", headers=error.headers)
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = {404: f"there is no {request.url.path[:80]!r} here", 405: f"{request.method} is not allowed here"}
+    problem = Problem(error.status_code, said.get(error.status_code, error.detail), headers=dict(error.headers or {}))
+    return await _problem(request, problem)
+
+
+async def _expected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DirigentError)
+    return await _problem(request, problem_of(error))
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    return await _problem(request, mistake())

@@ -1,0 +1,139 @@
+"""What a caller is told when something goes wrong: OpenAI's error shape, and one status a kind of error.
+
+Statuses are chosen by what a client should do next: its libraries try 408, 409, 429 and 5xx again, so an
+exhausted budget is 402 rather than 429, and a request that can never work is 4xx whoever refused it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from dirigent.errors import (
+    ConfigError,
+    CostError,
+    DeadlineError,
+    DirigentError,
+    LimitError,
+    PlanError,
+    StoreError,
+    WorkerError,
+)
+from dirigent.run.trace import Trace
+from dirigent.workers.secret import redact
+
+log = logging.getLogger(__name__)
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None = None
+    """The field of the request that is at fault."""
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every reply that is no success."""
+
+    error: ErrorDetail
+
+
+class Problem(Exception):
+    """A reply that is no success. Raised anywhere in `serve/`, written out in one place."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str = "",
+        param: str = "",
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+
+    def in_words(self, words: Mapping[str, str], place: Callable[[int, str], str]) -> Problem:
+        """The same of a route that speaks of chat's fields in other words; `place` names what a message was there."""
+        param = self.param
+        head, bracket, rest = param.partition("[")
+        if head == "messages" and bracket:
+            number, _, tail = rest.partition("]")
+            param = place(int(number), tail)
+        for chat_word, word in words.items():
+            param = param.replace(chat_word, word)
+        message = str(self).replace(self.param, param) if self.param else str(self)
+        return Problem(self.status, message, code=self.code, param=param, headers=self.headers)
+
+    def body(self) -> bytes:
+        """Redacted here, the last door before the caller."""
+        kind = TYPES.get(self.status, "server_error")
+        detail = ErrorDetail(redact(str(self)), kind, self.param or None, self.code or None)
+        return msgspec.json.encode(ErrorBody(detail))
+
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+}
+"""OpenAI's word for a status; everything else is a `server_error`."""
+
+STATUS_OF: Mapping[str, tuple[int, str]] = {
+    ConfigError.__name__: (400, "not_possible"),
+    PlanError.__name__: (502, "no_plan"),
+    WorkerError.__name__: (503, "worker_failed"),
+    DeadlineError.__name__: (504, "deadline"),
+    CostError.__name__: (402, "cost_cap"),
+    LimitError.__name__: (400, "limit"),
+    StoreError.__name__: (503, "store_failed"),
+}
+
+
+REFUSED = (400, "worker_refused")
+"""A worker that would refuse the same request again: trying once more helps nobody."""
+
+
+def mistake() -> Problem:
+    """A bug, as the caller sees it."""
+    return Problem(500, "the server made a mistake; its log says more", code="bug")
+
+
+def problem_of(error: DirigentError) -> Problem:
+    """An expected failure, as the caller sees it."""
+    return _problem(type(error).__name__, error.for_caller, {}, fault=getattr(error, "fault", ""))
+
+
+def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
+    """A run that failed, as the caller sees it. What a provider wrote stands in the trace, for its owner alone."""
+    said = trace.error_for_caller
+    if trace.error_kind == WorkerError.__name__:
+        said += f" (trace {trace.id})"
+    return _problem(trace.error_kind, said, headers, fault=trace.error_fault)
+
+
+def _problem(kind: str, message: str, headers: Mapping[str, str], *, fault: str) -> Problem:
+    status, code = REFUSED if fault == "request" else STATUS_OF.get(kind, (500, "failed"))
+    if kind == StoreError.__name__:  # names the database, which is the operator's business
+        log.error("%s", message)
+        message = "the store does not answer as it should; try again later (the server's log says more)"
+    return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)

@@ -1,0 +1,90 @@
+"""Faults: what it means that a call failed, as the `WorkerError` that says so.
+
+A call fails before its reply begins (aiohttp raised something) or with a reply whose status is not 200. Either way its
+fault decides what is done next: retried, given to another worker, or told to the operator with what to change. Knows
+nothing of what was asked, and opens nothing; a reply that begins well and goes wrong later is `http.py`'s part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import time
+from collections.abc import Mapping
+
+from dirigent.errors import RETRYABLE, Fault, WorkerError
+from dirigent.workers.dns_pinning import Rebound
+from dirigent.workers.exchange import Exchange
+from dirigent.workers.wire import quote, unreadable
+
+
+def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:
+    """Why no reply began."""
+    import aiohttp
+    from aiohttp.http import HttpProcessingError
+
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return WorkerError(f"no connection within {connect_s:g} s (connect_s) to {url}", fault="timeout")
+    if isinstance(error, HttpProcessingError):
+        return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
+    if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, aiohttp.ClientError | OSError):
+        return WorkerError(f"{url!r} cannot be called ({error}): check base_url", fault="request")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        where = f"{error.host}:{error.port}"
+        if isinstance(error.os_error, Rebound):
+            return WorkerError(str(error.os_error), fault="connect")
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return WorkerError(f"no host is called {error.host!r}: check base_url", fault="connect")
+        if isinstance(error.os_error, ConnectionRefusedError):
+            return WorkerError(f"refused at {where}: is the server up?", fault="connect")
+        return WorkerError(f"cannot connect to {where}: {quote(str(error.os_error))}", fault="connect")
+    return WorkerError(f"{url} hung up before it replied: {quote(repr(error))}", fault="connect")
+
+
+def refused(response: Exchange, *, explained: str) -> WorkerError:
+    """What a status other than 200 means; `explained` is what its body says."""
+    status, hint = response.status, ""
+    if 300 <= status < 400:
+        hint = " (redirects are not followed: set base_url to where it points)"
+    elif status in (401, 403):
+        hint = " (check the key)"
+    elif status == 404:
+        hint = " (check base_url and model)"
+    fault = fault_of(status)
+    if fault in RETRYABLE and _is_final(response):
+        fault = "failed"
+    return WorkerError(
+        f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {explained}" if explained else ""),
+        fault=fault,
+        status=status,
+        retry_after_s=retry_after_s(response.headers, now_s=time.time()),
+    )
+
+
+def _is_final(response: Exchange) -> bool:
+    """Whether the provider says that trying again is of no use, in the header that OpenAI's clients heed as well."""
+    return response.headers.get("x-should-retry", "").strip().lower() == "false"
+
+
+def fault_of(status: int) -> Fault:
+    """The kind of failure that an HTTP status other than 200 stands for."""
+    if status in (401, 403):
+        return "auth"
+    if status == 429:
+        return "rate_limited"
+    if status in (408, 409) or status >= 500:
+        return "overloaded"
+    return "request" if status >= 300 else "reply"
+
+
+def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
+    """How long to wait, as the provider says: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
+        value = headers.get(name, "")
+        with contextlib.suppress(ValueError):
+            seconds = float(value) * unit_s
+            if 0 <= seconds < float("inf"):
+                return seconds
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # as of a year or a zone beyond all numbers
+        return max(0.0, email.utils.parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - now_s)
+    return None

@@ -1,0 +1,238 @@
+"""Metered: every call is entered in the ledger before it is made, and becomes an `Attempt` after it.
+
+This is the one place where money is counted. It knows prices and ledgers, and nothing of retries: it stands
+inside them, so that each try is a call of its own on the bill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from dirigent.errors import WorkerError
+from dirigent.limits import Hold, Quote
+from dirigent.messages import (
+    Attempt,
+    Delta,
+    Event,
+    Observe,
+    Reply,
+    Request,
+    Usage,
+    estimate_tokens,
+    ignore,
+    well_formed,
+)
+from dirigent.workers.worker import Worker, WorkerInfo, layers
+
+log = logging.getLogger(__name__)
+
+IMAGE_TOKENS = 1_500
+
+MESSAGE_TOKENS = 16
+"""Roles, separators and the template around one message or tool."""
+
+
+MOST_TOKENS = 100_000_000
+"""Of one call: ten times what the longest context holds. More is no count (and beyond 2**63 no store could keep it)."""
+
+ROUNDING_USD = 1e-9
+"""Ledgers count in billionths; less than one is no overrun."""
+
+
+class Metered:
+    """Enters every call in the request's ledger and gives it an `Attempt`, whatever becomes of it.
+
+    A call that was cancelled, or broke off after its first words, is charged for its input and for what it
+    had written, by estimate: the provider bills that too. So is a reply that came whole and cannot be used, by what
+    its provider counted. One that comes to more than was set aside for it is charged in full and marked. A worker
+    without a price costs 0 here; that a run with a cost cap refuses it is the conductor's matter.
+    """
+
+    keeps_book = True
+
+    def __init__(self, worker: Worker, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.worker = worker
+        self._clock = clock
+        if worker.info.price is None:
+            log.debug("no price is known for worker %s: its calls count as $0", worker.info.name)
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        request = _narrowed(request, self.info.output_tokens)
+        ledger, hold = request.ledger, None
+        if ledger is not None:
+            hold = await ledger.reserve(self._quote(request))
+            request = _narrowed(request, hold.max_output_tokens)
+        watched = Watched(observe)
+        started = self._clock()
+        attempt = Attempt(self.info.name, 0.0)
+        try:
+            reply = await self.worker.ask(request, observe=watched.observe)
+            self._require_sound(request, reply)
+            attempt = self._attempt(_counted(request, reply), started, cost_usd=reply.cost_usd)
+        except WorkerError as error:
+            if error.usage is not None and _unsound(error.usage):
+                error.usage = None
+            used = error.usage or (_estimated(request, watched) if watched.chars else Usage())
+            attempt = self._attempt(used, started, error=str(error))
+            attempt = _marked(attempt, hold) if error.usage else attempt  # an estimate proves no overrun
+            error.worker = error.worker or self.info.name
+            error.attempts = (attempt,)
+            raise
+        except BaseException as error:
+            attempt = self._attempt(_estimated(request, watched), started, error=_described(error))
+            note_attempts(error, (attempt,))
+            raise
+        finally:
+            if ledger is not None and hold is not None:
+                ledger.settle(hold, cost_usd=attempt.cost_usd, output_tokens=attempt.usage.output_tokens)
+        attempt = _marked(attempt, hold)
+        return msgspec.structs.replace(
+            reply,
+            text=well_formed(reply.text),
+            usage=attempt.usage,
+            cost_usd=attempt.cost_usd,
+            attempts=(attempt,),
+            seconds=attempt.seconds,
+        )
+
+    def _quote(self, request: Request) -> Quote:
+        price = self.info.price
+        return Quote(
+            worker=self.info.name,
+            input_usd=price.most_of_input(most_input_tokens(request)) if price else 0.0,
+            output_token_usd=price.output / 1e6 if price else 0.0,
+            max_output_tokens=request.max_output_tokens,
+            priced=price is not None,
+        )
+
+    def _require_sound(self, request: Request, reply: Reply) -> None:
+        """Refuse a reply whose figures would be money back, or no figures. It came whole, so it is on the bill."""
+        wrong = _unsound(reply.usage)
+        if not wrong and not (isinstance(reply.cost_usd, int | float) and 0 <= reply.cost_usd < math.inf):
+            wrong = f"cost_usd is {reply.cost_usd!r}"
+        if wrong:
+            error = WorkerError(f"{self.info.name}: the reply cannot be entered in the books: {wrong}", fault="reply")
+            error.usage = _counted(request, msgspec.structs.replace(reply, usage=Usage()))
+            raise error
+
+    def _attempt(self, usage: Usage, started: float, *, cost_usd: float = 0.0, error: str = "") -> Attempt:
+        """The call on record. A cost that the provider itself states goes before one computed from prices."""
+        if not cost_usd and self.info.price is not None:
+            cost_usd = self.info.price.of(usage)
+        return Attempt(self.info.name, self._clock() - started, usage=usage, cost_usd=cost_usd, error=error)
+
+
+def _marked(attempt: Attempt, hold: Hold | None) -> Attempt:
+    """Marked if it came to more than was set aside. It is charged in full all the same: that is what is owed."""
+    if hold is None:
+        return attempt
+    granted = hold.max_output_tokens
+    too_long = granted is not None and attempt.usage.output_tokens > granted
+    overran = too_long or attempt.cost_usd > hold.cost_usd + ROUNDING_USD
+    return msgspec.structs.replace(attempt, overran=True) if overran else attempt
+
+
+def metered(worker: Worker) -> Worker:
+    """The worker, metered: as it is, if one of its layers already keeps the book."""
+    for layer in layers(worker):
+        if getattr(layer, "keeps_book", False):
+            return worker
+    return Metered(worker)
+
+
+def most_input_tokens(request: Request) -> int:
+    """More tokens than the input can reasonably have: half its bytes, and flat sums for what is not text.
+
+    English has about four bytes to a token and other scripts seldom fewer than two, so a reservation holds.
+    """
+    count = 0
+    for message in request.messages:
+        text = message.name + message.text + "".join(call.name + call.arguments for call in message.tool_calls)
+        count += MESSAGE_TOKENS + _half_bytes(text) + IMAGE_TOKENS * len(message.images)
+    for tool in request.tools:
+        count += MESSAGE_TOKENS + len(msgspec.json.encode(tool)) // 2
+    if request.schema is not None:
+        count += MESSAGE_TOKENS + len(msgspec.json.encode(request.schema)) // 2
+    return count
+
+
+def _half_bytes(text: str) -> int:
+    return (len(text.encode(errors="replace")) + 1) // 2
+
+
+def _narrowed(request: Request, max_output_tokens: int | None) -> Request:
+    """The request, writing no more than this."""
+    asked = request.max_output_tokens
+    if max_output_tokens is None or (asked is not None and asked <= max_output_tokens):
+        return request
+    return msgspec.structs.replace(request, max_output_tokens=max_output_tokens)
+
+
+class Watched:
+    """An observer that notes how much text went by. Nobody watching stays nobody watching."""
+
+    def __init__(self, observe: Observe) -> None:
+        self.chars = 0
+        self._observe = observe
+        self.observe: Observe = ignore if observe is ignore else self._pass_on
+
+    def _pass_on(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self.chars += len(event.text)
+        self._observe(event)
+
+
+def note_attempts(error: BaseException, attempts: tuple[Attempt, ...]) -> None:
+    """Write on an error what was tried. A cancellation has no field for it, but its calls are billed too."""
+    error.__dict__["attempts"] = attempts
+
+
+def attempts_of(error: BaseException | None) -> tuple[Attempt, ...]:
+    """What was tried before this error, as far as it tells."""
+    attempts: tuple[Attempt, ...] = getattr(error, "attempts", ())
+    return attempts
+
+
+def _counted(request: Request, reply: Reply) -> Usage:
+    """The provider's count; an estimate where it gave none, since a call without tokens would look free."""
+    if reply.usage != Usage():
+        return reply.usage
+    called = "".join(call.name + call.arguments for call in reply.tool_calls)
+    return Usage(input_tokens(request), estimate_tokens(reply.text + called))
+
+
+def _unsound(usage: Usage) -> str:
+    """Which of its counts is none; empty where all are."""
+    for name in usage.__struct_fields__:
+        count = getattr(usage, name)
+        if not (isinstance(count, int) and 0 <= count <= MOST_TOKENS):
+            return f"{name} is {count!r}"
+    return ""
+
+
+def _estimated(request: Request, watched: Watched) -> Usage:
+    """What a call that broke off has used: its input, and as much output as was seen."""
+    return Usage(input_tokens(request), -(-watched.chars // 4))
+
+
+def input_tokens(request: Request) -> int:
+    """Tokens of a request's input where nobody has counted, at the usual four characters a token."""
+    texts = [message.text for message in request.messages]
+    texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
+    texts += [tool.name + tool.description + str(tool.parameters) for tool in request.tools]
+    images = sum(len(message.images) for message in request.messages)
+    return sum(map(estimate_tokens, texts)) + images * IMAGE_TOKENS
+
+
+def _described(error: BaseException) -> str:
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"

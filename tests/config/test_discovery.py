@@ -1,0 +1,116 @@
+"""What `dirigent init` finds, and the file it makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from dirigent.config.discovery import MODELS_PER_SERVER, PROBE_S, Found, Server, discover, toml_of
+from dirigent.config.file import parse_config
+from dirigent.config.presets import presets
+
+NO_KEYS: dict[str, str] = {}
+FILE = Path("dirigent.toml")
+
+
+@asynccontextmanager
+async def serving(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
+    """A real server on a free port of this machine."""
+    app = web.Application()
+    app.router.add_get("/v1/models", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def listing(*ids: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [{"id": i} for i in ids]})
+
+    return handle
+
+
+async def test_a_key_in_the_environment_is_found_by_its_providers_variable() -> None:
+    found = await discover(environment={"GOOGLE_API_KEY": "x", "OPENAI_API_KEY": " "}, ports={})
+    assert found.keys == {"google": "GOOGLE_API_KEY"}
+
+
+async def test_a_server_on_its_port_is_found_with_its_chat_models() -> None:
+    async with serving(listing("llama3.2:3b", "nomic-embed-text")) as port:
+        found = await discover(environment=NO_KEYS, ports={"ollama": port})
+    assert found.servers == (Server("ollama", f"http://127.0.0.1:{port}/v1", ("llama3.2:3b",)),)
+
+
+async def test_another_dirigent_is_no_server_of_models() -> None:
+    async def ours(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [{"id": "dirigent-mini", "owned_by": "dirigent"}]})
+
+    async with serving(ours) as port:
+        assert not (await discover(environment=NO_KEYS, ports={"vllm": port})).anything
+
+
+async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_servers() -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>hello</html>", content_type="text/html")
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits this long")
+
+    async with serving(page) as page_port, serving(hang) as hanging_port, serving(listing()) as closed_port:
+        pass_ports = {"vllm": page_port, "llama.cpp": hanging_port}
+        began = time.monotonic()
+        found = await discover(environment=NO_KEYS, ports=pass_ports)
+        assert time.monotonic() - began < PROBE_S + 1
+    assert not found.anything
+    assert not (await discover(environment=NO_KEYS, ports={"vllm": closed_port})).anything
+
+
+async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
+    async with serving(listing(*(f"m{i}" for i in range(40)))) as port:
+        found = await discover(environment=NO_KEYS, ports={"lm-studio": port})
+    assert len(found.servers[0].models) == MODELS_PER_SERVER
+
+
+def test_nothing_found_gives_the_local_pool() -> None:
+    config = parse_config(toml_of(Found()), path=FILE).config
+    assert {worker.kind for worker in config.worker} == {"local"}
+    assert {"ultra", "mini"} <= set(config.profile)
+
+
+def test_every_provider_found_gives_its_starters() -> None:
+    everything = Found(keys={name: provider.api_key_env[0] for name, provider in presets().provider.items()})
+    config = parse_config(toml_of(everything), path=FILE).config
+    wanted = [starter for provider in presets().provider.values() for starter in provider.starters]
+    assert [worker.name for worker in config.worker] == wanted
+
+
+def test_the_variable_that_was_found_is_the_one_written() -> None:
+    text = toml_of(Found(keys={"google": "GOOGLE_API_KEY"}))
+    assert {worker.api_key_env for worker in parse_config(text, path=FILE).config.worker} == {"GOOGLE_API_KEY"}
+
+
+def test_models_with_odd_names_become_workers_with_usable_ones() -> None:
+    odd = ("/models/My Model.Q4.gguf", "a b", "a b", '" \\ 文', "42")
+    text = toml_of(Found(servers=(Server("llama.cpp", "http://127.0.0.1:8080/v1", odd),)))
+    config = parse_config(text, path=FILE).config
+    assert [worker.model for worker in config.worker] == list(odd)
+    assert [worker.name for worker in config.worker][:3] == ["My-Model.Q4", "a-b", "a-b+"]
+
+
+def test_a_server_of_ones_own_is_free_and_gets_no_vendors_key() -> None:
+    text = toml_of(Found(servers=(Server("vllm", "http://127.0.0.1:8000/v1", ("gpt-5",)),)))
+    worker = parse_config(text, path=FILE).config.worker[0]
+    assert worker.api_key_env == ""
+    assert worker.price is not None
+    assert worker.price.output == 0

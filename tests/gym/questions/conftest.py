@@ -1,0 +1,13 @@
+"""Questions of the training split, made once for all tests that hold others against them."""
+
+from __future__ import annotations
+
+import pytest
+from dirigent_gym.questions import generate
+
+from dirigent.tasks import Task
+
+
+@pytest.fixture(scope="session")
+def train() -> list[Task]:
+    return generate("train", 2_000, seed=1)

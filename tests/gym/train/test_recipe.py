@@ -1,0 +1,343 @@
+"""Recipes: every one that ships is parsed, and faults name the key and the way out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from dirigent_gym.train.batching import Batching, batching
+from dirigent_gym.train.recipe import (
+    DirectRecipe,
+    GrpoSettings,
+    Recipe,
+    SpecialistsRecipe,
+    WorkerSettings,
+    load_conductor,
+    load_recipe,
+    parse_recipe,
+)
+from dirigent_gym.train.rows import dev_rows
+from dirigent_gym.train.scorer import open_scorer
+from dirigent_gym.weights import read_cards
+
+from dirigent.config.file import load_config
+from dirigent.errors import ConfigError
+
+FOLDER = Path(__file__).parents[3] / "recipes"
+RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_that_ships_is_read_and_carries_its_files_name(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    if isinstance(recipe, Recipe):
+        assert batching(recipe.grpo, processes=1).rows == recipe.grpo.prompts * recipe.grpo.rollouts
+
+
+NAMED = re.compile(r"[\w./-]+\.(?:toml|yaml|jsonl?|py|md)\b")
+BROUGHT = {
+    "paper-train.jsonl",
+    "paper-dev.jsonl",
+    "own-train.jsonl",
+    "own-dev.jsonl",
+    "dirigent.toml",
+    "../dirigent.toml",
+}
+"""What whoever runs a recipe brings along."""
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.*")), ids=lambda path: path.name)
+def test_files_that_a_recipe_or_its_comment_names_are_there(path: Path) -> None:
+    """From the root of the repository, as commands are typed, or from beside the recipe. Reports are written."""
+    named = set(NAMED.findall(path.read_text(encoding="utf-8"))) - BROUGHT
+    missing = [name for name in named if not ((FOLDER.parent / name).exists() or (path.parent / name).exists())]
+    assert [name for name in missing if not name.startswith("reports/")] == []
+
+
+def test_the_papers_launch_is_one_that_accelerate_reads() -> None:
+    """DeepSpeed ZeRO-3 in bf16 on two GPUs; batches and accumulation are left to the recipe, which DeepSpeed asks."""
+    accelerate = pytest.importorskip("accelerate.commands.launch", reason="needs the train extra")
+    command = re.search(r"^#   accelerate launch (.*)$", (FOLDER / "paper-7b.toml").read_text(encoding="utf-8"), re.M)
+    assert command is not None
+    typed = command[1].replace("recipes/", f"{FOLDER}/").split()
+    args, *_ = accelerate._validate_launch_command(accelerate.launch_command_parser().parse_args(typed))
+    assert (args.use_deepspeed, args.zero_stage, args.mixed_precision, args.num_processes) == (True, 3, "bf16", 2)
+    assert args.gradient_accumulation_steps is None
+    assert (args.module, args.training_script) == (True, "dirigent_gym.train.run")
+    assert load_conductor(Path(args.training_script_args[0])).grpo.prompts % args.num_processes == 0
+
+
+def test_the_three_recipes_are_there() -> None:
+    assert {path.stem for path in RECIPES} >= {"tiny-cpu", "gym-gpu", "paper-7b"}
+
+
+def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
+    recipe = load_conductor(FOLDER / "gym-gpu.toml")
+    grpo = recipe.grpo
+    assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 4e-4, 0.04)
+    assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("with_cost", 1.0, 16)
+    assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
+    assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)
+    assert recipe.warm_start.lessons == "gym_decompositions"
+
+
+def test_gym_language_differs_from_what_ships_in_its_start_and_in_what_was_found_since() -> None:
+    ours, theirs = load_conductor(FOLDER / "gym-language.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    assert ours.warm_start.lessons == "warm_start"
+    different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)}
+    assert different == {"name", "about", "warm_start", "grpo", "rows"}
+
+
+def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> None:
+    ours, theirs = load_conductor(FOLDER / "gym-everyday.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    assert ours.rows.everyday > 0
+    same = msgspec.structs.replace(ours, name=theirs.name, about=theirs.about, rows=theirs.rows)
+    assert same == theirs
+    assert msgspec.structs.replace(ours.rows, everyday=0.0) == theirs.rows
+
+
+def test_paper_7b_has_the_papers_settings() -> None:
+    recipe = load_conductor(FOLDER / "paper-7b.toml")
+    grpo = recipe.grpo
+    assert recipe.base.model == "Qwen/Qwen2.5-7B-Instruct"
+    assert (grpo.steps, grpo.prompts, grpo.rollouts, grpo.max_completion_tokens) == (200, 4, 64, 1024)
+    assert (grpo.learning_rate, grpo.schedule, grpo.warmup, grpo.epsilon) == (1e-6, "cosine", 0.03, 0.2)
+    assert (grpo.loss, grpo.scale, grpo.beta, recipe.policy.rank) == ("bnpo", "group", 0.0, 0)
+    assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.5, 1.0)
+
+
+FREE = "price = { input = 0, output = 0 }\n"
+
+
+def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path: Path) -> None:
+    recipe = load_conductor(FOLDER / "own-tasks.toml")
+    said = [
+        line.removeprefix("#   ") for line in (FOLDER / "own-tasks.toml").read_text().splitlines() if "#   " in line
+    ]
+    (task,) = (line for line in said if line.startswith("{"))
+    pool = "\n".join(line for line in said if not line.startswith(("{", "dirigent ")))
+    for name in (recipe.tasks.file, recipe.tasks.dev_file):
+        (tmp_path / name).write_text(task + "\n")
+    (tmp_path / "dirigent.toml").write_text(
+        f'[[worker]]\nname = "one"\nkind = "scripted"\nreplies = ["7"]\n{FREE}{pool}\n'
+    )
+    tasks = msgspec.structs.replace(
+        recipe.tasks, file=str(tmp_path / recipe.tasks.file), dev_file=str(tmp_path / recipe.tasks.dev_file)
+    )
+    workers = msgspec.structs.replace(recipe.workers, config=str(tmp_path / recipe.workers.config))
+    with open_scorer(msgspec.structs.replace(recipe, tasks=tasks, workers=workers)) as scorer:
+        assert scorer.spending is not None
+        assert scorer.spending.cap_usd == 10.0
+        rows = dev_rows(msgspec.structs.replace(recipe, tasks=tasks), scorer.pool, n=1)
+        (found,) = scorer.score(rows, ["Say it. | one 0 | -"])
+    assert found.correct
+    profile = load_config(tmp_path / "dirigent.toml").config.profile[recipe.workers.profile]
+    assert profile.max_steps == recipe.rows.max_steps, "so that it is asked as it was trained"
+
+
+def test_the_defaults_are_a_recipe() -> None:
+    assert parse_recipe('name = "mine"') == Recipe("mine")
+
+
+def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
+    with pytest.raises(ConfigError, match=r'unknown key "rolouts" in \[grpo\]; did you mean "rollouts"\? .*line 3'):
+        parse_recipe('name = "x"\n[grpo]\nrolouts = 8\n', file="x.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[base]\nweights = "a.gguf"\nmodel = "b"', "exactly one of"),
+        ("[grpo]\nrollouts = 1", "rollouts must be 2 or more, not 1"),
+        ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints must be 2 or more"),
+        ("[grpo]\nsteps = -1", "steps must be 0 or more, not -1"),
+        ("[grpo]\nrefills = -1", "refills must be 0 or more"),
+        ("[grpo]\noversample = 0.5", "oversample must be 1 or more"),
+        ("[grpo]\ntemperature = 0.0", "temperature must be above 0, not 0"),
+        ("[warm_start]\nn = 0", "must be 1 or more, not 0 and 128"),
+        ("[warm_start]\nbatch = 0", "must be 1 or more, not 40000 and 0"),
+        ("[eval]\nevery_steps = 0", "must be 1 or more, not 0 and 256"),
+        ("[eval]\nn = 0", "must be 1 or more, not 20 and 0"),
+        ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
+        ('[workers]\nkind = "exact"\nmisled = 1.5', "a share from 0 to 1, not 1.5"),
+        ("[workers]\nmisled = 0.3", 'it wants kind "exact"'),
+        ('[workers]\nprofile = "ultra"', '"profile" chooses among the workers of "config"'),
+        ("[workers]\nmax_cost_usd = 1.0", '"max_cost_usd" is for the workers of "config"'),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = -1.0', "must be 0 or more and finite, not -1"),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = nan', "must be 0 or more and finite, not nan"),
+        ('[tasks]\nfile = "a.jsonl"', "belong together"),
+        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),
+        ('[tasks]\nskills = ["roman"]\n[rows]\neveryday = 0.3', "everyday words are for questions of the whole gym"),
+        ("[rows]\neveryday = -0.1", "everyday is a share, from 0 to 1, not -0.1"),
+        ("[policy]\nrank = 0", "trains the base itself"),
+        ('[warm_start]\nadapter = "conductor"', "a start of its own"),
+        ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "a tiny base knows nothing"),
+        ("[reward]\nwrong = 2.0", "rewards must rise"),
+        ('[reward]\ncontrol = "shufled"', "shuffled"),
+        ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "rft draws from its start"),
+        ("[rows]\nsmall_pool = [4, 2]", "fewest workers and the most, from 1 on, not 4 and 2"),
+        ("[rows]\nlarge_pool = [0, 2]", "not 0 and 2"),
+        ("[rows]\nfirst_stage = 3", "first_stage is 0 to 2, not 3"),
+        ("[rows]\nmax_steps = 40", "max_steps must be 1 to 32, not 40"),
+        ("[grpo]\nlearning_rate = 0.0", "learning_rate must be above 0, not 0"),
+        ("[grpo]\nupdates = 0", "updates must be 1 or more, not 0"),
+        ("[grpo]\nprompts = 64\nupdates = 3", "updates must divide prompts, so that groups stay whole: 64 / 3"),
+        ("[second_round]\nshare = 1.0", "from 0 up to 1, not 1"),
+        ("[second_round]\nshare = 0.5\nevery_steps = 0", "every_steps must be 1 or more"),
+        ('[second_round]\nshare = 0.5\n[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"', "rows are the gym's"),
+        ('[tasks]\nprompt = "prompted"', '"prompted" wants a "file"'),
+        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\ndialect = "json"', "asks for lines, not json"),
+        ('kind = "specialist"', 'did you mean "specialists"'),
+        ('kind = "specialists"\n[specialist.date]\nrank = 8', 'no specialist "date"; did you mean "dates"'),
+        ('kind = "specialists"\nprocesses = 0', "processes must be 1 or more"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_recipe(f'name = "x"\n{text}\n')
+
+
+def test_a_recipe_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read: No such file"):
+        load_recipe(tmp_path / "nowhere.toml")
+
+
+def test_groups_never_straddle_processes() -> None:
+    settings = GrpoSettings(prompts=6, rollouts=16, minibatch_rows=16)
+    assert batching(settings, processes=2) == Batching(rows=48, minibatch=16, accumulation=3)
+    with pytest.raises(ConfigError, match="6 prompts do not divide over 4 processes"):
+        batching(settings, processes=4)
+    with pytest.raises(ConfigError, match="48 rows a process do not divide into minibatches of 36"):
+        batching(GrpoSettings(prompts=3, rollouts=16, minibatch_rows=36), processes=1)
+
+
+def test_groups_never_straddle_updates() -> None:
+    settings = GrpoSettings(prompts=8, rollouts=16, updates=2, minibatch_rows=1024)
+    assert batching(settings, processes=1) == Batching(rows=128, minibatch=64, accumulation=1)
+    assert batching(settings, processes=2) == Batching(rows=64, minibatch=32, accumulation=1)
+    smaller = msgspec.structs.replace(settings, minibatch_rows=16)
+    assert batching(smaller, processes=1) == Batching(rows=128, minibatch=16, accumulation=4)
+    with pytest.raises(ConfigError, match=r"1 prompts a process do not divide into 2 updates; .* a multiple of 16"):
+        batching(settings, processes=8)
+    with pytest.raises(ConfigError, match="64 rows a process and update do not divide into minibatches of 48"):
+        batching(msgspec.structs.replace(settings, minibatch_rows=48), processes=1)
+
+
+def test_a_specialist_has_the_common_settings_but_for_what_the_recipe_changes() -> None:
+    recipe = load_recipe(FOLDER / "specialists.toml")
+    assert isinstance(recipe, SpecialistsRecipe)
+    dates = recipe.fit_of("dates")
+    assert (dates.rank, dates.rounds, dates.batch) == (8, 5, recipe.fit.batch)
+    assert recipe.fit_of("facts") == recipe.fit
+
+
+def test_only_a_conductors_recipe_is_one() -> None:
+    with pytest.raises(ConfigError, match='kind "specialists"; one of kind "conductor" is wanted'):
+        load_conductor(FOLDER / "specialists.toml")
+
+
+def test_a_kind_that_is_no_text_and_a_text_that_is_no_toml_are_told_apart() -> None:
+    with pytest.raises(ConfigError, match="kind is 3"):
+        parse_recipe('name = "x"\nkind = 3')
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        parse_recipe("name = ")
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("control-rft", {"algorithm", "grpo", "warm_start"}),
+        ("control-online-rft", {"algorithm", "warm_start"}),
+        ("control-format", {"grpo", "reward", "warm_start"}),
+        ("control-shuffled", {"grpo", "reward", "warm_start"}),
+        ("control-right-plans", {"grpo", "warm_start"}),
+    ],
+)
+def test_a_control_differs_from_gym_gpu_in_what_it_controls_for_and_nothing_else(name: str, changed: set[str]) -> None:
+    ours, theirs = load_conductor(FOLDER / f"{name}.toml"), load_conductor(FOLDER / "gym-gpu.toml")
+    different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)} - {
+        "name",
+        "about",
+    }
+    assert different == changed
+    if "grpo" in changed:
+        own = {"steps": theirs.grpo.steps} if ours.algorithm == "grpo" else {"beta": theirs.grpo.beta}
+        assert msgspec.structs.replace(ours.grpo, **own) == theirs.grpo
+    if name == "control-right-plans":
+        lessons = theirs.warm_start.lessons
+        assert msgspec.structs.replace(ours.warm_start, lessons=lessons) == theirs.warm_start
+    else:
+        assert (ours.warm_start.lessons, ours.warm_start.adapter) == ("none", "warm-start")
+
+
+def test_the_start_that_controls_begin_at_is_that_of_the_conductor_that_ships() -> None:
+    cards = read_cards()
+    assert cards["warm-start"].recipe == cards["conductor"].recipe
+    assert cards["warm-start"].commit == cards["conductor"].commit
+
+
+def test_the_direct_control_has_an_adapter_of_the_conductors_size() -> None:
+    direct = load_recipe(FOLDER / "control-direct.toml")
+    assert isinstance(direct, DirectRecipe)
+    assert direct.policy == load_conductor(FOLDER / "gym-gpu.toml").policy
+
+
+POOL = """
+[[worker]]
+name = "one"
+kind = "scripted"
+replies = ["1"]
+[[worker]]
+name = "two"
+kind = "scripted"
+replies = ["2"]
+[profile.conductor]
+planner = "language"
+planner_worker = "two"
+"""
+
+TO_BE_TRAINED = """
+[[worker]]
+name = "one"
+kind = "scripted"
+replies = ["1"]
+[[worker]]
+name = "mine"
+kind = "local"
+adapter = "runs/mine/conductor.gguf"
+[profile.team]
+planner = "conductor"
+planner_worker = "mine"
+"""
+
+
+def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(TO_BE_TRAINED)
+    settings = WorkerSettings("config", config=str(file), profile="team")
+    with open_scorer(Recipe("mine", workers=settings)) as scorer:
+        assert [info.name for info in scorer.pool] == ["one"]
+    everybody = WorkerSettings("config", config=str(file))
+    with (
+        pytest.raises(ConfigError, match=r"there is no file .*conductor\.gguf"),
+        open_scorer(Recipe("mine", workers=everybody)),
+    ):
+        pass
+
+
+def test_a_policy_is_not_offered_the_worker_that_plans(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(POOL)
+    for profile, offered in (("", ["one", "two"]), ("conductor", ["one"])):
+        settings = WorkerSettings("config", config=str(file), profile=profile)
+        with open_scorer(Recipe("mine", workers=settings)) as scorer:
+            assert [info.name for info in scorer.pool] == offered
+    settings = WorkerSettings("config", config=str(file), profile="ultra")
+    with (
+        pytest.raises(ConfigError, match="has no profile 'ultra'; it has: conductor"),
+        open_scorer(Recipe("mine", workers=settings)),
+    ):
+        pass
