@@ -8,9 +8,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 OTHERS := .venv-integrations
+PRODUCT := .venv-product
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results torture torture-ci torture-sandbox
+.PHONY: all demo test test-product test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results torture torture-ci torture-sandbox
 
 all: check test
 
@@ -19,6 +20,9 @@ demo: $(VENV)/.demo  ## answer a few questions with the local model, then yours
 
 test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --max-worker-restart 2 $(PYTEST)
+
+test-product: $(PRODUCT)/.ready  ## the tests of the product in an environment without torch and without the gym; 6 minutes at most
+	@$(PRODUCT)/bin/python -m pytest -n 4 --dist loadfile --max-worker-restart 2 --ignore tests/gym --ignore tests/learn $(PYTEST)
 
 test-bare: $(VENV)/.dev  ## every test marked `system`, without the programs of `make system-deps`: it skips or passes; 3 minutes at most
 	@timeout 180 .ci/bare $(BIN)/python -m pytest -m system -q -n 2 --dist loadfile $(PYTEST)
@@ -46,7 +50,8 @@ site: $(OTHERS)/site/.ready  ## the documentation as web pages, in site/; a dead
 lock: $(VENV)/.dev  ## resolve every dependency anew into constraints.txt (torch: the release we test, CPU or CUDA)
 	@$(PIP) install --quiet uv
 	@echo 'torch==2.13.0' | $(BIN)/uv pip compile --quiet --upgrade --universal --all-extras --no-emit-index-url \
-		--no-header --no-annotate --constraint - pyproject.toml | grep -Ev '^(nvidia-|triton|cuda-)' > constraints.txt
+		--no-header --no-annotate --constraint - --no-emit-package dirigent --no-emit-package dirigent-gym \
+		pyproject.toml gym/pyproject.toml | grep -Ev '^(nvidia-|triton|cuda-)' > constraints.txt
 
 system-deps:  ## Debian packages that some tests want (root)
 	apt-get update -qq
@@ -115,7 +120,7 @@ torture-sandbox: $(VENV)/.dev  ## every attack 100 times; with DATA=FOLDER, all 
 	@$(BIN)/python benchmarks/torture_sandbox.py $(if $(DATA),--data $(DATA))
 
 clean:
-	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PRODUCT) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@echo "▸ environment      creating $(VENV)"
@@ -123,12 +128,20 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
 		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	@start=$$(date +%s); $(INSTALL) --editable '.[local,serve,eval]' && touch $@ && \
+# Every environment depends on both projects: a change of either installs anew, in one call of pip.
+PROJECTS := pyproject.toml gym/pyproject.toml constraints.txt
+
+$(VENV)/.demo: $(PROJECTS) | $(BIN)/python
+	@start=$$(date +%s); $(INSTALL) --editable '.[local,serve,eval]' --editable ./gym && touch $@ && \
 		echo "▸ environment      $(VENV) ready ($$(( $$(date +%s) - start )) s)"
 
-$(VENV)/.reasoning: pyproject.toml constraints.txt | $(BIN)/python
-	@$(INSTALL) --editable '.[reasoning]' && touch $@
+$(VENV)/.reasoning: $(PROJECTS) | $(BIN)/python
+	@$(INSTALL) --editable . --editable './gym[reasoning]' && touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	@$(INSTALL) --editable '.[local,serve,eval,train,postgres,dev]' && touch $@
+$(VENV)/.dev: $(PROJECTS) | $(BIN)/python
+	@$(INSTALL) --editable '.[local,serve,eval,learn,postgres,dev]' --editable './gym[train]' && touch $@
+
+$(PRODUCT)/.ready: $(PROJECTS)
+	@echo "▸ environment      creating $(PRODUCT) (the product alone: no torch, no gym)"
+	@$(PYTHON) -m venv $(PRODUCT) > /dev/null && echo '*' > $(PRODUCT)/.gitignore && $(PRODUCT)/bin/python -m pip install \
+		--disable-pip-version-check --quiet --constraint constraints.txt --editable '.[local,serve,eval,postgres,dev]' && touch $@

@@ -44,16 +44,16 @@ from benchmarks.claims_table import (
     thinned,
     with_controls,
 )
+
+from dirigent.errors import ConfigError, DirigentError
+from dirigent.evals.git_info import source_commit
+from dirigent.evals.stats import wilson
+from dirigent.workers.adapters import packaged
 from dirigent_gym.train.claim import Claim, missed
 from dirigent_gym.train.claims import PLACED, START_SAMPLED, Evidence, Run, Scores, claims, file_claims, scores
 from dirigent_gym.train.controls import Share, share
 from dirigent_gym.train.dataset import Row, held_rows
 from dirigent_gym.train.recipe import Recipe, load_recipe
-from dirigent_gym.weights import packaged
-
-from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.stats import wilson
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = (
@@ -98,6 +98,7 @@ def _asked(args: argparse.Namespace) -> Table:
 def measured(args: argparse.Namespace) -> Table:
     """The table of one trained conductor."""
     from benchmarks.claims_evidence import Sizes, gather, open_bench
+
     from dirigent_gym.train.run import quieten
 
     began = time.monotonic()
@@ -241,6 +242,7 @@ def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
 def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
     """The lines of the sets in other words than the generator's, asked on this machine."""
     from benchmarks.claims_evidence import Sizes, open_bench, other_sets
+
     from dirigent_gym.train.run import quieten
 
     quieten()

@@ -20,6 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.sizing import in_lots, sizes_for
+from dirigent.evals.stats import mean
+from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.planners.examples import SampleCost
+from dirigent.tasks.task import Task, grade, tidy
+from dirigent.workers.worker import Worker
 from dirigent_gym.evals.ceiling import Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
 from dirigent_gym.evals.test_sets import probe_roster, probe_tasks
 from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
@@ -50,14 +58,6 @@ from dirigent_gym.train.scorer import Scorer, open_scorer
 from dirigent_gym.train.secondround import CHECKABLE
 from dirigent_gym.train.stacked import Stacked, stack
 from dirigent_gym.train.workers import ExactWorkers, load_workers
-
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.sizing import in_lots, sizes_for
-from dirigent.evals.stats import mean
-from dirigent.plan.plan import Plan, Step, format_plan
-from dirigent.planners.examples import SampleCost
-from dirigent.tasks.task import Task, grade, tidy
-from dirigent.workers.worker import Worker
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"
 PLAN_CONTROLS = ("right-plans", "rejection", "online-rejection", "format-only", "shuffled")

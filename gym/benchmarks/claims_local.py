@@ -15,6 +15,12 @@ from pathlib import Path
 
 import msgspec
 from benchmarks import plan_latency
+
+from dirigent.limits import Limits
+from dirigent.messages import Request
+from dirigent.plan.grammar import plan_grammar
+from dirigent.workers.local import Local, LocalModel
+from dirigent.workers.worker import Worker
 from dirigent_gym.evals.workers import specialist_worker
 from dirigent_gym.pool import CONDUCTOR, PLAN_TOKENS
 from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER
@@ -25,12 +31,6 @@ from dirigent_gym.train.export import default_base, export_adapter, read_base
 from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.reward import ScoreSettings, score
 from dirigent_gym.train.workers import ExactWorkers
-
-from dirigent.limits import Limits
-from dirigent.messages import Request
-from dirigent.plan.grammar import plan_grammar
-from dirigent.workers.local import Local, LocalModel
-from dirigent.workers.worker import Worker
 
 
 class LocalRun(msgspec.Struct, frozen=True):

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from dirigent_gym.questions.probe import probe_accuracy
-from dirigent_gym.questions.split import generate
-from dirigent_gym.train.claim import Claim, as_table, over_seeds
-from dirigent_gym.train.claims import Evidence, Run, claims
 
 from dirigent.errors import ConfigError
 from dirigent.evals.stats import wilson
 from dirigent.tasks.task import Task
+from dirigent_gym.questions.probe import probe_accuracy
+from dirigent_gym.questions.split import generate
+from dirigent_gym.train.claim import Claim, as_table, over_seeds
+from dirigent_gym.train.claims import Evidence, Run, claims
 
 DRAWN = (
     "kind", "step", "valid", "accuracy", "accuracy_given_valid", "decomposition", "routing_given_decomposition",

@@ -27,12 +27,6 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.must import about_of, named, told
-from dirigent_gym.evals.evaluation import RIGHT, evaluate_gym
-from dirigent_gym.evals.pools import Gym, GymSettings, WorkerFor, roster_of
-from dirigent_gym.evals.workers import gym_workers
-from dirigent_gym.questions.reasoning import FAMILIES
-from dirigent_gym.train.controls import Share, share
-from dirigent_gym.weights import FOLDER, packaged
 
 from dirigent.errors import DirigentError
 from dirigent.evals.evaluate import PlannerFor
@@ -40,6 +34,13 @@ from dirigent.evals.git_info import source_commit
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record
 from dirigent.tasks.task import Task
+from dirigent.workers.adapters import packaged
+from dirigent_gym.evals.evaluation import RIGHT, evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings, WorkerFor, roster_of
+from dirigent_gym.evals.workers import gym_workers
+from dirigent_gym.questions.reasoning import FAMILIES
+from dirigent_gym.train.controls import Share, share
+from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 CONDUCTOR = "conductor"

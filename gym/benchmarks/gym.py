@@ -3,8 +3,8 @@
     python gym/benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep FILE]
     python gym/benchmarks/gym.py --page                the pages again, from the figures that are there
 
-Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join by
-themselves once their weights are in the package, first in the table; `--language` adds the same base untrained, which
+Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
+if their weights are in the package, first in the table; `--language` adds the same base untrained, which
 is slow on a CPU. What the cards of the weights say that figures may claim stands under the table.
 
 Once another conductor ships, `conductor-language` stands behind it: the earlier one, which started from the language of
@@ -28,9 +28,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from dirigent_gym.evals.carried_over import beside, read_report, unlike
-from dirigent_gym.evals.workers import adapters_digest
-from dirigent_gym.weights import FOLDER, packaged
 
 import dirigent
 from dirigent.cli.evaluating import carried_out
@@ -39,6 +36,10 @@ from dirigent.evals.git_info import source_commit
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
+from dirigent.workers.adapters import packaged
+from dirigent_gym.evals.carried_over import beside, read_report, unlike
+from dirigent_gym.evals.workers import adapters_digest
+from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(dirigent.__file__).parent

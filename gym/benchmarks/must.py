@@ -34,17 +34,6 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gym import source_digest
-from dirigent_gym.evals.evaluation import evaluate_gym
-from dirigent_gym.evals.pools import Carded, Gym, GymSettings, WorkerFor
-from dirigent_gym.evals.workers import adapters_digest, gym_workers
-from dirigent_gym.questions.pools import renamed
-from dirigent_gym.questions.specialists import ROSTER
-from dirigent_gym.train.claim import Claim, as_table, missed
-from dirigent_gym.train.claims import OTHER_SETS, Evidence, Run, Scores, claims
-from dirigent_gym.train.controls import Followed, Share, followed, plan_shares, share, swapped_rows
-from dirigent_gym.train.dataset import Row
-from dirigent_gym.train.reward import Scored
-from dirigent_gym.weights import FOLDER, packaged
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.evaluate import Entry, Evaluated, PlannerFor, PoolFor, evaluate
@@ -55,7 +44,19 @@ from dirigent.evals.reply_cache import Replies
 from dirigent.evals.stats import mean
 from dirigent.messages import Event
 from dirigent.tasks.task import Task
+from dirigent.workers.adapters import packaged
 from dirigent.workers.pool import Pool
+from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.pools import Carded, Gym, GymSettings, WorkerFor
+from dirigent_gym.evals.workers import adapters_digest, gym_workers
+from dirigent_gym.questions.pools import renamed
+from dirigent_gym.questions.specialists import ROSTER
+from dirigent_gym.train.claim import Claim, as_table, missed
+from dirigent_gym.train.claims import OTHER_SETS, Evidence, Run, Scores, claims
+from dirigent_gym.train.controls import Followed, Share, followed, plan_shares, share, swapped_rows
+from dirigent_gym.train.dataset import Row
+from dirigent_gym.train.reward import Scored
+from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 CONDUCTOR, TWO_ROUNDS, WARM_START = "conductor", "conductor:2", "warm-start"

@@ -57,12 +57,6 @@ from benchmarks.parity_page import (
     read,
     write,
 )
-from dirigent_gym.questions import ROSTER, cards_for, draw_pool, examples, generate
-from dirigent_gym.questions.judging import messages_of
-from dirigent_gym.train.base import encode, load_base, prompt_texts
-from dirigent_gym.train.export import default_base, export_adapter, export_base, read_base
-from dirigent_gym.train.sft import SftSettings, with_adapter
-from dirigent_gym.weights import FOLDER, packaged
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.git_info import source_commit
@@ -70,9 +64,16 @@ from dirigent.limits import Limits
 from dirigent.messages import Message
 from dirigent.plan.prompt import trained_planner_messages
 from dirigent.workers import local, local_server
+from dirigent.workers.adapters import packaged
 from dirigent.workers.local import LocalModel
 from dirigent.workers.local_server import ServerSettings
 from dirigent.workers.secret import Secret
+from dirigent_gym.questions import ROSTER, cards_for, draw_pool, examples, generate
+from dirigent_gym.questions.judging import messages_of
+from dirigent_gym.train.base import encode, load_base, prompt_texts
+from dirigent_gym.train.export import default_base, export_adapter, export_base, read_base
+from dirigent_gym.train.sft import SftSettings, with_adapter
+from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "results" / "parity.json"

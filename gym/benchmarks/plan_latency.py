@@ -28,10 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from dirigent_gym.pool import CONDUCTOR, PLAN_TOKENS
-from dirigent_gym.questions import ROSTER, generate, plan_for
-from dirigent_gym.questions.specialists import Specialist
-from dirigent_gym.weights import packaged
 
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
@@ -40,9 +36,13 @@ from dirigent.plan.grammar import plan_grammar
 from dirigent.plan.plan import format_plan
 from dirigent.plan.prompt import trained_planner_messages
 from dirigent.tasks.task import Task
+from dirigent.workers.adapters import packaged
 from dirigent.workers.local import MERGED_SLOTS, Local, LocalModel
 from dirigent.workers.local_server import writing_threads
 from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.pool import CONDUCTOR, PLAN_TOKENS
+from dirigent_gym.questions import ROSTER, generate, plan_for
+from dirigent_gym.questions.specialists import Specialist
 
 BASE = "smollm2-135m"
 LIMITS = Limits(max_steps=5)

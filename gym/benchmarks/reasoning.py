@@ -16,13 +16,12 @@ import json
 import sys
 from pathlib import Path
 
-from dirigent_gym.questions import RL_ROSTER, exact_pool, plan_for
-from dirigent_gym.questions.reasoning import Entry, draw_entries, library_score, read_sample, tasks_of, write_sample
-
 from dirigent.conduct import Conductor
 from dirigent.planners.fixed import Fixed
 from dirigent.run.trace import StepRecord
 from dirigent.tasks.task import Task, grade
+from dirigent_gym.questions import RL_ROSTER, exact_pool, plan_for
+from dirigent_gym.questions.reasoning import Entry, draw_entries, library_score, read_sample, tasks_of, write_sample
 
 
 def main() -> None:

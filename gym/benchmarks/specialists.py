@@ -50,6 +50,16 @@ from benchmarks.specialists_page import (
     out_of,
     read,
 )
+
+from dirigent.config.file import parse_config
+from dirigent.config.runtime import open_runtime
+from dirigent.errors import ConfigError, DirigentError
+from dirigent.evals.evaluate import noise_seed
+from dirigent.evals.git_info import source_commit
+from dirigent.messages import Message, Request
+from dirigent.tasks.task import Task
+from dirigent.workers.weights import known
+from dirigent.workers.worker import Worker
 from dirigent_gym.evals.workers import BASE_WEIGHTS, find_adapters
 from dirigent_gym.pool import CONDUCTOR, gym_toml
 from dirigent_gym.questions.examples import wording
@@ -69,16 +79,6 @@ from dirigent_gym.questions.judging import (
 from dirigent_gym.questions.skills import GYM_OPERATIONS, PUZZLE_SKILL
 from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.weights import FOLDER
-
-from dirigent.config.file import parse_config
-from dirigent.config.runtime import open_runtime
-from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.evaluate import noise_seed
-from dirigent.evals.git_info import source_commit
-from dirigent.messages import Message, Request
-from dirigent.tasks.task import Task
-from dirigent.workers.weights import known
-from dirigent.workers.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_A_TIME = 40

@@ -11,12 +11,12 @@ from itertools import combinations
 from pathlib import Path
 
 import msgspec
-from dirigent_gym.questions.judging import Matrix, is_own, markdown, percent
-from dirigent_gym.questions.skills import GYM_OPERATIONS, PUZZLE_SKILL
-from dirigent_gym.questions.specialists import find_specialist
 
 from dirigent.errors import ConfigError
 from dirigent.evals.stats import Difference, mean, paired_difference, wilson
+from dirigent_gym.questions.judging import Matrix, is_own, markdown, percent
+from dirigent_gym.questions.skills import GYM_OPERATIONS, PUZZLE_SKILL
+from dirigent_gym.questions.specialists import find_specialist
 
 GOAL = 0.98
 """What a specialist should reach on its own skill."""

@@ -1,8 +1,8 @@
 """How long a training step takes, and which part of it: generation, workers, update.
 
     python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml [--steps 12] [--cache graphs] [--start FOLDER] [--json]
-    python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml --workers exact adapters     over tables, then over adapters
-    python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml --stage 2 --oversample 1 --refills 0     large pools, one draw
+    python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml --workers exact adapters     tables, then adapters
+    python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml --stage 2 --oversample 1 --refills 0
     python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml --profile 30      what the last step consists of
 
 Runs the recipe's first steps in a temporary folder, from a shortened warm start or from the sealed one of an earlier
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from dirigent_gym.train import grpo, scorer
 from dirigent_gym.train.recipe import Recipe, load_conductor
 from dirigent_gym.train.run import train

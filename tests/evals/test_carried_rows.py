@@ -6,14 +6,14 @@ import hashlib
 import json
 
 import msgspec
-from dirigent_gym.evals.evaluation import evaluate_gym
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker
 
 from dirigent.evals.carried_rows import fitted_on
 from dirigent.evals.page import as_html
 from dirigent.evals.report import as_markdown
 from dirigent.tasks import Task
+from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
 
 TASKS = [Task("1", "How much is 1 + 1?", "2"), Task("2", "Wer bist du? ä", "ich")]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import typer
-from dirigent_gym.evals.evaluation import PLANNERS
 from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.evals import Figures, Report, recorded
 from dirigent.evals.recipe import EvalRecipe
+from dirigent_gym.evals.evaluation import PLANNERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from dirigent_gym.evals.evaluation import evaluate_gym
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker
 
 from dirigent.errors import WorkerError
 from dirigent.evals.live import evaluate_live
@@ -19,6 +16,9 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price
+from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
 
 PRICE = Price(input=1.0, output=1.0)
 

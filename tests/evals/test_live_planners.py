@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from dirigent_gym.weights import packaged
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.config.file import load_config, parse_config
@@ -28,6 +27,7 @@ from dirigent.evals.outcome import Outcome
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.workers.adapters import packaged
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.published_rows import published

@@ -7,10 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import gym as program
-from dirigent_gym.evals.carried_over import read_report
-from dirigent_gym.evals.evaluation import evaluate_gym
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker
 
 from dirigent.evals.live import evaluate_live
 from dirigent.evals.metrics import Figures, figures
@@ -21,6 +17,10 @@ from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent_gym.evals.carried_over import read_report
+from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
 from tests.evals.samples import PRICE, outcome
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "gym.json"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from benchmarks.paper_table import counts_of
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker
 
 from dirigent.errors import ConfigError
 from dirigent.evals.live import evaluate_live
@@ -22,6 +20,8 @@ from dirigent.tasks.benchmarks import BENCHMARKS
 from dirigent.tasks.hub import Addresses
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
 from tests.published_rows import published
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("eval-*.toml"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dirigent_gym.train.recipe import load_conductor
 
 from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
@@ -14,6 +13,7 @@ from dirigent.evals.planners import FIGURES, NAMES
 from dirigent.evals.recipe import EvalRecipe, changed, checked, load_recipe
 from dirigent.plan.prompt import prompted_planner_messages
 from dirigent.tasks.benchmarks import BENCHMARKS
+from dirigent_gym.train.recipe import load_conductor
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("eval-*.toml"))

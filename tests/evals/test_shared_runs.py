@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 import pytest_asyncio
-from dirigent_gym.evals.workers import gym_workers
-from dirigent_gym.questions import ROSTER
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
@@ -23,6 +21,8 @@ from dirigent.evals.reply_cache import SHARED, Replies
 from dirigent.messages import Message, Request
 from dirigent.workers.local import LocalModel
 from dirigent.workers.secret import Secret
+from dirigent_gym.evals.workers import gym_workers
+from dirigent_gym.questions import ROSTER
 from tests.stub_provider import StubCall, StubProvider
 
 

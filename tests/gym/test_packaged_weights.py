@@ -6,10 +6,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from dirigent_gym import weights
-from dirigent_gym.weights import faults, packaged, read_cards
 
 from dirigent.errors import ConfigError
+from dirigent.workers.adapters import faults, packaged, read_cards
+from dirigent_gym import weights
 
 
 def put(

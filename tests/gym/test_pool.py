@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dirigent_gym import weights
-from dirigent_gym.pool import advice, gym_toml, specialist_config
-from dirigent_gym.questions import ROSTER, Specialist, find_specialist
-from dirigent_gym.questions.oracle import ExactSpecialist
 from tests.workers.gguf_adapter import write_adapter
 
 from dirigent.config.build import card
@@ -17,6 +13,10 @@ from dirigent.config.file import Config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
 from dirigent.plan.prompt import cards
+from dirigent_gym import weights
+from dirigent_gym.pool import advice, gym_toml, specialist_config
+from dirigent_gym.questions import ROSTER, Specialist, find_specialist
+from dirigent_gym.questions.oracle import ExactSpecialist
 
 NAMES = tuple(specialist.name for specialist in ROSTER)
 

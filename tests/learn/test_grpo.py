@@ -1,3 +1,4 @@
+# ruff: noqa: N803
 """The training loop: its arithmetic against numbers worked by hand, and that it learns, resumes and drops faults."""
 
 from __future__ import annotations

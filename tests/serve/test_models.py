@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirigent_gym.weights import Card
 
 from dirigent.config.file import KNOWN_PLANNERS, parse_config
 from dirigent.config.runtime import open_runtime
@@ -19,6 +18,7 @@ from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy import catalogue
 from dirigent.serve.policy.models import Models
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
+from dirigent.workers.adapters import Card
 from tests.serve.conftest import CONFIG, Server, Start
 
 DATED = (

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from benchmarks import plan_latency
 from benchmarks.claims_local import plan_seconds
-from dirigent_gym.questions import ROSTER, generate, plan_for
-from dirigent_gym.weights import packaged
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Request, conversation
 from dirigent.plan.prompt import trained_planner_messages
+from dirigent.workers.adapters import packaged
 from dirigent.workers.kv_slots import SHARED_CHARS, Slots
 from dirigent.workers.local import prompt_text
 from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.questions import ROSTER, generate, plan_for
 
 CONDUCTOR, FACTS = 0, 1
 INFOS = [WorkerInfo(s.name, about=s.about, price=s.price) for s in ROSTER]

@@ -16,13 +16,18 @@ import msgspec
 
 from dirigent.config.file import Config, Loaded, parse_config
 from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
+from dirigent.workers.adapters import packaged
 from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, Specialist
-from dirigent_gym.weights import packaged
 
 CONDUCTOR = "conductor"
 REPLY_TOKENS = 24
 """No answer of the gym is longer; a specialist that rambles is cut."""
 PLAN_TOKENS = 256
+
+
+def toml_text() -> str:
+    """The pool of all installed adapters, for a machine without configuration."""
+    return gym_toml(packaged())
 
 
 def gym_toml(adapters: Collection[str]) -> str:

@@ -9,18 +9,57 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
-from dirigent_gym.cli import demo, train
+from typer.core import TyperGroup
 
 from dirigent.cli import ask, audit, keys, pool, serve, setup, traces
 from dirigent.cli import eval as evaluation
-from dirigent.cli.output import FAILED, say_error
+from dirigent.cli.output import FAILED, MISUSED, say_error
+
+
+class Commands(TyperGroup):
+    """The commands of Dirigent and those of installed plugins. A plugin is imported when its command is typed, or when
+    the help is printed; a broken one leaves the help without its line and a warning."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from dirigent import plugins
+
+        return [*super().list_commands(ctx), *plugins.entries("commands")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        from dirigent import plugins
+        from dirigent.errors import ConfigError
+
+        if cmd_name not in plugins.entries("commands") and ("commands", cmd_name) not in plugins.BROUGHT_BY:
+            return None
+        try:
+            brought = plugins.load("commands", cmd_name)
+        except ConfigError as error:
+            say_error(str(error))
+            if ctx.resilient_parsing or "--help" in sys.argv or "-h" in sys.argv:
+                return None
+            sys.exit(MISUSED)
+        return _command_of(brought, cmd_name)
+
+
+def _command_of(brought: object, name: str) -> Any:
+    """A plugin's entry as a command: a function with Typer's annotations, or a Typer of several."""
+    if isinstance(brought, typer.Typer):
+        return typer.main.get_command(brought)
+    single = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
+    single.command(name)(cast("Callable[..., Any]", brought))
+    return typer.main.get_command(single)
+
 
 app = typer.Typer(
     name="dirigent",
+    cls=Commands,
     help="One question, all your language models: a conductor plans who does what, and you see everything.",
     epilog='Try it, also without a key:  dirigent ask "How many letters has the capital of Norway?"',
     no_args_is_help=True,
@@ -38,9 +77,7 @@ app.add_typer(traces.app, name="traces")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.command("eval")(evaluation.evaluate)
-app.command()(train.train)
 app.command()(setup.doctor)
-app.command()(demo.demo)
 app.command()(setup.version)
 
 

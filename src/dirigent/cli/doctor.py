@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dirigent import plugins
 from dirigent.config.file import Loaded, config_path
 from dirigent.config.runtime import load, open_runtime, open_store
 from dirigent.config.worker_config import WorkerConfig
@@ -45,7 +46,7 @@ class Check(msgspec.Struct, frozen=True):
 
 async def examine(config: Path | None) -> list[Check]:
     """All findings, in the order one would mend them."""
-    checks = [_python(), _extras(), await _sandbox()]
+    checks = [_python(), _extras(), *_plugins(), await _sandbox()]
     try:
         loaded = await load(config)
     except DirigentError as error:
@@ -68,6 +69,22 @@ def _extras() -> Check:
     missing = [name for name in EXTRAS if name not in there]
     found = f"installed: {', '.join(there) or 'none'}"
     return Check("extras", True, found + (f"; not installed: {', '.join(missing)}" if missing else ""))
+
+
+def _plugins() -> list[Check]:
+    """One finding for each distribution that brings plugins; a plugin that cannot be loaded is named with its error."""
+    brought: dict[str, list[str]] = {}
+    broken = []
+    for group in plugins.GROUPS:
+        for name, entry in plugins.entries(group).items():
+            brought.setdefault(plugins.distribution(entry), []).append(f"{group}: {name}")
+            try:
+                plugins.load(group, name)
+            except DirigentError as error:
+                fix = f"reinstall or remove {plugins.distribution(entry)}"
+                broken.append(Check(f"plugin {name}", False, str(error), fix, needed=False))
+    found = [Check("plugins", True, f"{where} ({', '.join(names)})") for where, names in brought.items()]
+    return [*(found or [Check("plugins", True, "none installed")]), *broken]
 
 
 async def _sandbox() -> Check:

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from dirigent_gym.evals.evaluation import check_planners, evaluate_gym
-from dirigent_gym.evals.pools import Gym, GymSettings, roster_of
-from dirigent_gym.evals.workers import adapters_digest, gym_workers, trained_weights
-from dirigent_gym.weights import FOLDER
 
+from dirigent import plugins
 from dirigent.cli.output import say
 from dirigent.cli.progress import bringing, progress
 from dirigent.cli.running import bring_weights
@@ -28,7 +25,7 @@ from dirigent.evals.git_info import source_commit
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.questions import gather, grading
-from dirigent.evals.recipe import RECORDED, EvalRecipe
+from dirigent.evals.recipe import GYM, RECORDED, EvalRecipe
 from dirigent.evals.record import About, Record, digest
 from dirigent.evals.recorded import (
     RecordedSet,
@@ -39,12 +36,10 @@ from dirigent.evals.recorded import (
     of_benchmarks,
 )
 from dirigent.evals.recorded import expanded as expanded_recorded
-from dirigent.evals.reply_cache import SHARED, Replies
 from dirigent.evals.report import Report
 from dirigent.limits import Budget, Limits
 from dirigent.tasks.benchmarks import load_benchmark
 
-GYM_PLANNERS = ("best", "oracle", "ceiling")
 LIVE_PLANNERS = (
     "best", "cheapest", "random", "vote", "self-moa", "moa", "reflect", "knn", "escalate", "pipeline", "language",
     "oracle",
@@ -52,18 +47,19 @@ LIVE_PLANNERS = (
 """Where none is named: everybody who needs no weights of ours and no package beyond the base."""
 
 
-MANY = 5_000
-"""Questions of the gym that are not drawn at once: then it is said."""
-
-
 async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:
     """The report of a recipe. Outcomes go beside `file`; `source` is the recipe's own file, for the report to name."""
-    of_kind = {"gym": _gym, "recorded": _recorded, "live": _live}[recipe.kind]
-    report = await of_kind(_Making(recipe, file.with_suffix(".jsonl"), resume, traces))
+    making = Making(recipe, file.with_suffix(".jsonl"), resume, traces)
+    if recipe.kind == "gym":
+        report: Report = await plugins.load("tasks", GYM).carried_out(making)
+    elif recipe.kind == "recorded":
+        report = await _recorded(making)
+    else:
+        report = await _live(making)
     return msgspec.structs.replace(report, recipe={**report.recipe, **_settings(recipe, source)})
 
 
-class _Making(msgspec.Struct, frozen=True):
+class Making(msgspec.Struct, frozen=True):
     """What every kind of evaluation needs."""
 
     recipe: EvalRecipe
@@ -95,51 +91,7 @@ class _Making(msgspec.Struct, frozen=True):
                 }
 
 
-async def _gym(made: _Making) -> Report:
-    recipe = made.recipe
-    planners = list(recipe.planners or GYM_PLANNERS)
-    settings = GymSettings(
-        sets=recipe.gym_sets,
-        split=recipe.split,
-        limit=recipe.limit or 200,
-        seed=recipe.seed,
-        cards=recipe.cards,
-        calibration=recipe.calibration,
-    )
-    adapters = Path(recipe.adapters) if recipe.adapters else None
-    weights = trained_weights(planners, adapters or FOLDER)
-    shared = Replies()
-    async with gym_workers(recipe.workers, planners, roster_of(settings), adapters=adapters, replies=shared) as (
-        worker_for,
-        factories,
-    ):
-        check_planners(planners, factories)
-        if settings.limit >= MANY:
-            say(f"drawing {settings.limit:,} questions of each set, about a second for a thousand")
-        gym = Gym(settings, worker_for)
-        about = {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
-            "tasks": "gym",
-            "questions": digest(gym.tasks),
-            "workers": recipe.workers,
-            "adapters": adapters_digest(adapters or FOLDER),
-            **_bounds(recipe),
-        }
-        async with made.running(about, planners) as running:
-            with shared.kept_beside(made.outcomes, resume=made.resume):
-                report = await evaluate_gym(
-                    gym,
-                    planners,
-                    workers=recipe.workers,
-                    factories=factories,
-                    weights=weights,
-                    limits=limits_of(recipe),
-                    **running,
-                )
-    said = {"shared": SHARED} if factories or recipe.workers == "local" else {}
-    return msgspec.structs.replace(report, recipe={**report.recipe, **said})
-
-
-async def _recorded(made: _Making) -> Report:
+async def _recorded(made: Making) -> Report:
     recipe = made.recipe
     questions = _recorded_questions(recipe)
     planners = expanded_recorded(recipe.planners or default_planners(questions), questions)
@@ -155,7 +107,7 @@ async def _recorded(made: _Making) -> Report:
         return await evaluate_recorded(questions, planners, settings=settings, **running)
 
 
-async def _live(made: _Making) -> Report:
+async def _live(made: Making) -> Report:
     recipe = made.recipe
     planners = recipe.planners or LIVE_PLANNERS
     async with _opened(Path(recipe.pool), planners) as runtime:
@@ -178,7 +130,7 @@ async def _live(made: _Making) -> Report:
                 "seed": str(recipe.seed),
                 "pool": await asyncio.to_thread(workers_behind, runtime.loaded, pool),
                 "max_output_tokens": str(recipe.max_output_tokens),
-                **_bounds(recipe),
+                **bounds_of(recipe),
             }
             weights = await asyncio.to_thread(planners_behind, runtime.loaded, trained)
             async with made.running(about, names, weights=weights) as running:
@@ -204,7 +156,7 @@ UNSAID = {"max_steps": 5, "deadline_s": 900.0}
 """What a record that does not name them was begun with: they were not written down at first."""
 
 
-def _bounds(recipe: EvalRecipe) -> dict[str, str]:
+def bounds_of(recipe: EvalRecipe) -> dict[str, str]:
     """What a question may take, as a record names it."""
     return {name: str(value) for name, usual in UNSAID.items() if (value := getattr(recipe, name)) != usual}
 

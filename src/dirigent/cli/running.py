@@ -68,11 +68,14 @@ async def keep(trace: Trace, config: Config) -> None:
 
 
 def say_advice(trace: Trace, loaded: Loaded) -> None:
-    """Why the answer is only "unknown", and what to do, where that is all the packaged workers can say."""
-    from dirigent_gym.pool import advice
+    """Print the advice of the plugin that brought the pool, for an answer with which its workers give up."""
+    if not any(worker.adapter for worker in loaded.config.worker):
+        return  # no worker of a plugin: nothing of it is imported
+    from dirigent import plugins
 
-    if text := advice(trace.answer, loaded):
-        say(text)
+    for name in plugins.entries("pools"):
+        if text := plugins.load("pools", name).advice(trace.answer, loaded):
+            say(text)
 
 
 def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]:

@@ -148,7 +148,7 @@ class Unusable:
 
 def adapter_file(adapter: str, *, folder: Path) -> Path:
     """One that ships with the package, by its name; else a path, relative to the config file's folder."""
-    from dirigent_gym.weights import packaged
+    from dirigent.workers.adapters import packaged
 
     return packaged().get(adapter) or folder / Path(adapter).expanduser()
 

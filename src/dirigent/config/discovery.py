@@ -122,11 +122,13 @@ def toml_of(found: Found) -> str:
 
 
 def _local_text() -> str:
-    """The trained conductor and its specialists where they ship, else the plain model."""
-    from dirigent_gym.pool import gym_toml
-    from dirigent_gym.weights import packaged
+    """The pool that a plugin brings for a machine with nothing else; without one, the plain model."""
+    from dirigent import plugins
 
-    return gym_toml(packaged()) or f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
+    for name in plugins.entries("pools"):
+        if text := plugins.load("pools", name).toml_text():
+            return str(text)
+    return f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
 
 
 HEADER = """\

@@ -17,9 +17,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from dirigent_gym.evals.workers import trained_weights
-from dirigent_gym.pool import PLAN_TOKENS
-from dirigent_gym.weights import FOLDER, packaged
 
 from dirigent.config.build import adapter_file
 from dirigent.config.file import Config, Loaded, Profile
@@ -31,10 +28,13 @@ from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.origins import Weights
 from dirigent.evals.reply_cache import weights_digest
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.workers.adapters import packaged, read_cards
 from dirigent.workers.pool import Pool
 from dirigent.workers.weights import KNOWN
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"
+PLAN_TOKENS = 256
+"""The most tokens of a plan by a trained conductor."""
 
 SETTLING = ("temperature", "effort", "system", "extra", "subtask_only", "path", "replies")
 """What changes a worker's answers beside its model; where it is reached and how often it is tried do not."""
@@ -83,7 +83,19 @@ def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[
 def shipped_weights(config: Config, trained: Collection[str]) -> dict[str, Weights]:
     """What the cards say of those of these planners that are adapters of the package, for the report to name."""
     ours = [kind for kind in trained if _worker_of(kind, config).adapter == kind]
-    return trained_weights(ours, FOLDER)
+    return trained_weights(ours)
+
+
+def trained_weights(planners: Collection[str], folder: Path | None = None) -> dict[str, Weights]:
+    """The cards of the trained planners, from a folder or from all that are installed; planners without one are left
+    out."""
+    cards = read_cards(folder)
+    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    return {
+        kind: Weights(recipe=card.recipe, commit=card.commit, sha256=card.sha256, claims=card.claims)
+        for kind in kinds
+        if kind in TRAINED and (card := cards.get(kind)) is not None
+    }
 
 
 def planners_behind(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:

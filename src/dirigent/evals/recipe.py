@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from dirigent_gym.evals.pools import check_sets
-from dirigent_gym.questions.pools import Cards
 
-from dirigent import toml
+from dirigent import plugins, toml
 from dirigent.errors import ConfigError
 from dirigent.limits import HARD_MAX_STEPS
 from dirigent.tasks.benchmarks import BENCHMARKS
@@ -59,7 +57,7 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
     """Of one question."""
     split: Literal["test", "dev", "novel"] = "test"
     """Of the gym."""
-    cards: Cards = "train"
+    cards: Literal["train", "held_out"] = "train"
     workers: Literal["exact", "local"] = "exact"
     """The gym's specialists: by table, or as adapters on this machine."""
     adapters: str = ""
@@ -124,7 +122,7 @@ def checked(recipe: EvalRecipe) -> EvalRecipe:
     if recipe.kind == "gym":
         if recipe.pool:
             raise ConfigError(f"the gym brings its own workers; leave out  --pool {recipe.pool}, or name a benchmark")
-        check_sets(recipe.gym_sets)
+        plugins.load("tasks", GYM).check(recipe)
         return recipe
     for part, whole in PARTS.items():
         if part in recipe.tasks and whole in recipe.tasks:

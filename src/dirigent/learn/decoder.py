@@ -340,4 +340,5 @@ def _attend(
     from_prompt = from_prompt.view(prompts, key_heads, group, repeats, tokens, size).transpose(1, 2)
     from_own = of_own.reshape(rows, key_heads, repeats * tokens, -1) @ own_values_BKCD
     found = from_prompt + from_own.view(prompts, group, key_heads, repeats, tokens, size)
-    return found.reshape(rows, heads, tokens, size)
+    mixed: torch.Tensor = found.reshape(rows, heads, tokens, size)
+    return mixed

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -290,7 +289,7 @@ def _save(
         "settings": msgspec.to_builtins(settings),
     }
     torch.save(state, beside)
-    os.replace(beside, folder / "checkpoint.pt")
+    beside.replace(folder / "checkpoint.pt")
 
 
 def _restored(path: Path, policy: Adapter, optimiser: torch.optim.Optimizer, settings: GrpoSettings) -> _Progress:

@@ -1,9 +1,9 @@
 """Hops: how many servers of this kind a request has passed through, so that a loop ends by itself.
 
 A worker's address may lead back here: through a proxy, by another name, or by way of a second server that has this
-one in its pool. Nobody can see that from one end, so every call says how many servers it has behind it, and a server
-that would be one too many refuses (`serve/http/loop_guard.py`). The number is not signed: who claims more than is true is
-refused for it, and who claims less could as well have left it out.
+one in its pool. Neither end can see that, so every call carries the number of servers behind it, and the server that
+would be one too many refuses it (`serve/http/loop_guard.py`). The number is not signed: a caller that claims too many
+is refused for it, and a caller that claims too few could as well have sent none.
 """
 
 from __future__ import annotations

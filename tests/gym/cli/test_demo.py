@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from dirigent_gym.cli.demonstration import COURSE, TRAINED_COURSE, _converse
 from tests.cli.conftest import Run
 
 from dirigent import Conductor, Pool, Scripted
 from dirigent.config.discovery import LOCAL_POOL, LOCAL_PROFILES, Found, toml_of
 from dirigent.config.file import parse_config
 from dirigent.planners.fixed import Single
+from dirigent_gym.cli.demonstration import COURSE, TRAINED_COURSE, _converse
 
 
 def test_the_demo_answers_through_a_plan_and_keeps_the_trace(

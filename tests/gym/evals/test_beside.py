@@ -10,10 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 from benchmarks import gym as program
-from dirigent_gym.evals.carried_over import beside, read_report, unlike
-from dirigent_gym.evals.evaluation import evaluate_gym
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker, trained_weights
 from tests.evals.samples import outcome
 from tests.gym.test_packaged_weights import put
 
@@ -24,6 +20,10 @@ from dirigent.evals.page import as_html
 from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import digest
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
+from dirigent_gym.evals.carried_over import beside, read_report, unlike
+from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker, trained_weights
 
 THEN = "starts from the language of plans alone and had to find every decomposition by itself"
 NOW = "starts from decompositions of gym questions, workers and access random, and claims routing and access only"

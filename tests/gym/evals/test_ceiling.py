@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from dirigent_gym.evals.ceiling import WAYS, Way, choose_ways, plan_by, plans_for, stand_in, way_for
-from dirigent_gym.questions import ROSTER, find_specialist, generate, plan_for
 from tests.evals.samples import outcome
 
 from dirigent.evals.outcome import Outcome
 from dirigent.plan.plan import Plan
 from dirigent.tasks import Task
+from dirigent_gym.evals.ceiling import WAYS, Way, choose_ways, plan_by, plans_for, stand_in, way_for
+from dirigent_gym.questions import ROSTER, find_specialist, generate, plan_for
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,12 @@ import pytest
 from benchmarks import claims as program
 from benchmarks import claims_table as tables
 from benchmarks.claims_evidence import Bench, Sizes, _samples, gather
+
+from dirigent.errors import ConfigError
+from dirigent.evals.stats import wilson
+from dirigent.plan.plan import format_plan
+from dirigent.planners.examples import MAX_SAMPLES
+from dirigent.workers.adapters import packaged
 from dirigent_gym.questions.probe import probe_accuracy
 from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.questions.split import generate
@@ -37,12 +43,6 @@ from dirigent_gym.train.recipe import load_conductor
 from dirigent_gym.train.rows import right_plan
 from dirigent_gym.train.scorer import open_scorer
 from dirigent_gym.train.workers import ExactWorkers
-from dirigent_gym.weights import packaged
-
-from dirigent.errors import ConfigError
-from dirigent.evals.stats import wilson
-from dirigent.plan.plan import format_plan
-from dirigent.planners.examples import MAX_SAMPLES
 
 ROOT = Path(__file__).parents[3]
 RECIPE = load_conductor(ROOT / "recipes" / "gym-gpu.toml")

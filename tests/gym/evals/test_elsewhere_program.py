@@ -8,12 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import elsewhere as program
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker
-from dirigent_gym.questions import ROSTER, plan_for, solvable
-from dirigent_gym.questions.handwritten import handwritten, handwritten_plain
-from dirigent_gym.questions.reasoning import FAMILIES, read_sample
-from dirigent_gym.train.controls import Share
 
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import Written
@@ -22,6 +16,12 @@ from dirigent.plan.plan import Plan, format_plan
 from dirigent.plan.planner import Planner
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import exact_worker
+from dirigent_gym.questions import ROSTER, plan_for, solvable
+from dirigent_gym.questions.handwritten import handwritten, handwritten_plain
+from dirigent_gym.questions.reasoning import FAMILIES, read_sample
+from dirigent_gym.train.controls import Share
 
 SETTINGS = GymSettings(sets=program.SETS, limit=40, seed=3)
 

@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from dirigent_gym.evals.evaluation import check_planners, evaluate_gym, gym_entries
-from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import adapters_digest, exact_worker, find_adapters, gym_workers
-from dirigent_gym.questions import RL_ROSTER, ROSTER, plan_for, solvable
 from tests.workers.gguf_adapter import write_adapter
 
 from dirigent.errors import ConfigError
@@ -26,6 +22,10 @@ from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
+from dirigent_gym.evals.evaluation import check_planners, evaluate_gym, gym_entries
+from dirigent_gym.evals.pools import Gym, GymSettings
+from dirigent_gym.evals.workers import adapters_digest, exact_worker, find_adapters, gym_workers
+from dirigent_gym.questions import RL_ROSTER, ROSTER, plan_for, solvable
 
 SETTINGS = GymSettings(limit=60, seed=5, calibration=60, noise_seeds=2)
 

@@ -7,17 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from dirigent.cli import app
+from dirigent.errors import ConfigError
+from dirigent.evals.report import Report, as_markdown
 from dirigent_gym.evals.evaluation import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings, check_sets, roster_of
 from dirigent_gym.evals.test_sets import PROBES, probe_tasks
 from dirigent_gym.evals.workers import exact_worker
 from dirigent_gym.questions import RL_ROSTER, ROSTER
 from dirigent_gym.questions.specialists import Specialist
-from typer.testing import CliRunner
-
-from dirigent.cli import app
-from dirigent.errors import ConfigError
-from dirigent.evals.report import Report, as_markdown
 
 SETS = ("gym", "handwritten", "novel")
 SETTINGS = GymSettings(sets=SETS, limit=16, seed=5, calibration=24, noise_seeds=1)

@@ -10,10 +10,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from dirigent_gym import weights
-from dirigent_gym.evals.workers import gym_workers, specialist_worker
-from dirigent_gym.pool import gym_toml
-from dirigent_gym.questions import ROSTER
 from tests.stub_provider import StubProvider
 
 from dirigent.config.file import parse_config
@@ -22,6 +18,10 @@ from dirigent.messages import Message, Request
 from dirigent.workers.local import LocalModel
 from dirigent.workers.secret import Secret
 from dirigent.workers.worker import Worker
+from dirigent_gym import weights
+from dirigent_gym.evals.workers import gym_workers, specialist_worker
+from dirigent_gym.pool import gym_toml
+from dirigent_gym.questions import ROSTER
 
 NAMES = tuple(specialist.name for specialist in ROSTER)
 WHERE_IT_STANDS = ("id_slot", "lora")

@@ -10,11 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import must as program
-from dirigent_gym.evals.pools import GymSettings
-from dirigent_gym.evals.workers import exact_worker
-from dirigent_gym.questions import ROSTER, plan_for, solvable
-from dirigent_gym.train.claim import Claim
-from dirigent_gym.train.claims import KNOW_NO_OTHERS, OTHER_SETS, PLACED, Evidence, claims
 
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import Evaluated
@@ -25,6 +20,11 @@ from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
+from dirigent_gym.evals.pools import GymSettings
+from dirigent_gym.evals.workers import exact_worker
+from dirigent_gym.questions import ROSTER, plan_for, solvable
+from dirigent_gym.train.claim import Claim
+from dirigent_gym.train.claims import KNOW_NO_OTHERS, OTHER_SETS, PLACED, Evidence, claims
 
 SETTINGS = GymSettings(limit=30, seed=3, calibration=20, noise_seeds=2)
 CONTROLS = 8

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.plan.plan import Plan, Step
+from dirigent.tasks.task import Task
 from dirigent_gym.evals.pools import CALIBRATION_SEED
 from dirigent_gym.evals.test_sets import (
     PROBES,
@@ -17,10 +21,6 @@ from dirigent_gym.evals.test_sets import (
 )
 from dirigent_gym.questions import RL_ROSTER, ROSTER, generate, plan_for
 from dirigent_gym.questions.handwritten import handwritten
-
-from dirigent.errors import ConfigError
-from dirigent.plan.plan import Plan, Step
-from dirigent.tasks.task import Task
 
 
 def said_otherwise(plan: Plan) -> Plan:

@@ -26,17 +26,17 @@ from benchmarks.specialists_page import (
     over_questions,
     read,
 )
-from dirigent_gym.evals import workers as gym_workers
-from dirigent_gym.questions.judging import Exam, Marks, asked_of, columns_of, conversations_for, exam_of, is_own, marked
-from dirigent_gym.questions.oracle import ExactSpecialist
-from dirigent_gym.questions.skills import PUZZLE_OPERATIONS
-from dirigent_gym.questions.specialists import ROSTER, find_specialist
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.evals.evaluate import noise_seed
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent_gym.evals import workers as gym_workers
+from dirigent_gym.questions.judging import Exam, Marks, asked_of, columns_of, conversations_for, exam_of, is_own, marked
+from dirigent_gym.questions.oracle import ExactSpecialist
+from dirigent_gym.questions.skills import PUZZLE_OPERATIONS
+from dirigent_gym.questions.specialists import ROSTER, find_specialist
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "specialists.json"
 

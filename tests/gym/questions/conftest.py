@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from dirigent_gym.questions import generate
 
 from dirigent.tasks import Task
+from dirigent_gym.questions import generate
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from dirigent_gym.questions import ROSTER
 from dirigent_gym.questions.skills import GYM_OPERATIONS, OPERATIONS
 from dirigent_gym.questions.split import held_out_pairs, held_out_triples, skill_pairs, skill_triples

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError
+from dirigent.planners.fixed import Fixed
+from dirigent.tasks.task import Task, grade
 from dirigent_gym.questions import RL_ROSTER, compare, exact_pool, generate, plan_for, recognise
 from dirigent_gym.questions.compose import Blueprint, Link
 from dirigent_gym.questions.everyday import STYLE, everyday, read_everyday, tell_everyday, twinned
@@ -17,11 +22,6 @@ from dirigent_gym.questions.phrasing import Home, templates
 from dirigent_gym.questions.skills import CHECK_SKILL, PUZZLE_OPERATIONS, RL_OPERATIONS, find_operation
 from dirigent_gym.questions.split import SplitRules
 from dirigent_gym.questions.warmstart import gym_decompositions, right_plans
-
-from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError
-from dirigent.planners.fixed import Fixed
-from dirigent.tasks.task import Task, grade
 
 RELIABLE = [msgspec.structs.replace(specialist, noise=0.0) for specialist in RL_ROSTER]
 ALL = [op.full_name for op in (*RL_OPERATIONS, *PUZZLE_OPERATIONS)]

@@ -7,6 +7,11 @@ from collections import Counter
 
 import msgspec
 import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError
+from dirigent.planners.fixed import Fixed
+from dirigent.tasks.task import Task, grade
 from dirigent_gym.questions import RL_ROSTER, compare, exact_pool, generate, plan_for, recognise, warm_start
 from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES
 from dirigent_gym.questions.handwritten import (
@@ -20,11 +25,6 @@ from dirigent_gym.questions.handwritten import (
 from dirigent_gym.questions.phrasing import LEADS, templates
 from dirigent_gym.questions.pools import draw_pool
 from dirigent_gym.questions.skills import OPERATIONS, RL_OPERATIONS, RL_SKILLS
-
-from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError
-from dirigent.planners.fixed import Fixed
-from dirigent.tasks.task import Task, grade
 
 RELIABLE = [msgspec.structs.replace(specialist, noise=0.0) for specialist in RL_ROSTER]
 

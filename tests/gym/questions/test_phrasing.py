@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+
+from dirigent.errors import ConfigError
 from dirigent_gym.questions.operation import Operation
 from dirigent_gym.questions.phrasing import (
     LEADS,
@@ -25,8 +27,6 @@ from dirigent_gym.questions.skills import (
     WARM_SKILLS,
     find_operation,
 )
-
-from dirigent.errors import ConfigError
 
 ALL = [pytest.param(op, id=name) for name, op in OPERATIONS.items()]
 GYM = [pytest.param(op, id=op.full_name) for op in GYM_OPERATIONS]

@@ -7,6 +7,11 @@ from collections import Counter
 
 import msgspec
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.execution import execute
+from dirigent.tasks import Task, grade
 from dirigent_gym.questions import (
     RL_ROSTER,
     ROSTER,
@@ -20,11 +25,6 @@ from dirigent_gym.questions import (
     plan_for,
     solvable,
 )
-
-from dirigent.errors import ConfigError
-from dirigent.plan.plan import Plan, Step
-from dirigent.run.execution import execute
-from dirigent.tasks import Task, grade
 
 
 def carry_out(plan: Plan, *, seed: str) -> str:

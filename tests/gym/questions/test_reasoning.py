@@ -10,6 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError
+from dirigent.planners.fixed import Fixed
+from dirigent.tasks.task import grade
 from dirigent_gym.questions import RL_ROSTER, compare, exact_pool, plan_for
 from dirigent_gym.questions.reasoning import (
     FAMILIES,
@@ -22,11 +27,6 @@ from dirigent_gym.questions.reasoning import (
     sketch_of_entry,
     tasks_of,
 )
-
-from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError
-from dirigent.planners.fixed import Fixed
-from dirigent.tasks.task import grade
 
 
 def arithmetic(expression: str, answer: str) -> Entry:

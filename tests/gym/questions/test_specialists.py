@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.messages import Message, Request
 from dirigent_gym.questions import (
     RL_ROSTER,
     ROSTER,
@@ -19,9 +22,6 @@ from dirigent_gym.questions.oracle import distractors
 from dirigent_gym.questions.recognition import recognise
 from dirigent_gym.questions.skills import OPERATIONS, RL_SKILLS
 from dirigent_gym.questions.specialists import operations_of
-
-from dirigent.errors import ConfigError
-from dirigent.messages import Message, Request
 
 EACH = [pytest.param(s, id=s.name) for s in ROSTER]
 

@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.tasks import Task
 from dirigent_gym.questions import assert_disjoint, describe, generate, split
 from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES
 from dirigent_gym.questions.phrasing import LEADS, direct, templates
@@ -20,9 +23,6 @@ from dirigent_gym.questions.split import (
 )
 from dirigent_gym.questions.tables import PLANETS
 from dirigent_gym.questions.warmstart import warm_start
-
-from dirigent.errors import ConfigError
-from dirigent.tasks import Task
 
 
 @pytest.fixture(scope="module")

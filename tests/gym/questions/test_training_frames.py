@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
+
+from dirigent.errors import ConfigError
 from dirigent_gym.questions import frames as gym_frames
 from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES, Telling
 from dirigent_gym.questions.phrasing import LEADS
 from dirigent_gym.questions.recognition import Reading, recognise
 from dirigent_gym.questions.split import generate
 from dirigent_gym.questions.training_frames import FILE, Frames, read_frames, training_frames
-from msgspec.structs import asdict
-
-from dirigent.errors import ConfigError
 
 SHARED = ("everywhere", "test")
 PAGE = Path(__file__).parents[3] / "docs" / "gym.md"

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from dirigent.errors import ConfigError
 from dirigent_gym.questions import ROSTER, generate
 from dirigent_gym.questions.examples import examples
 from dirigent_gym.questions.frames import SEQUENCES
@@ -30,8 +32,6 @@ from dirigent_gym.questions.skills import (
     WARM_OPERATIONS,
 )
 from dirigent_gym.questions.training_phrases import read_phrases
-
-from dirigent.errors import ConfigError
 
 ASKED = [pytest.param(op, id=op.full_name) for op in (*RL_OPERATIONS, *PUZZLE_OPERATIONS)]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dirigent_gym.questions.skills import WARM_OPERATIONS
-from dirigent_gym.questions.warm_files import NUMBERS, read_operations
 
 from dirigent.errors import ConfigError
+from dirigent_gym.questions.skills import WARM_OPERATIONS
+from dirigent_gym.questions.warm_files import NUMBERS, read_operations
 
 FILE = """
 [types]

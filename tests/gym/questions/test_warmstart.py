@@ -6,6 +6,9 @@ import re
 from collections import Counter
 
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.tasks import Task
 from dirigent_gym.questions import (
     Lesson,
     fit_probe,
@@ -20,9 +23,6 @@ from dirigent_gym.questions import (
 from dirigent_gym.questions.frames import DECOYS
 from dirigent_gym.questions.skills import CHECK_SKILL, OPERATIONS
 from dirigent_gym.questions.specialists import RL_ROSTER, find_specialist
-
-from dirigent.errors import ConfigError
-from dirigent.tasks import Task
 
 
 @pytest.fixture(scope="module")

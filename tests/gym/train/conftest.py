@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from dirigent_gym.train.recipe import Recipe, load_conductor
 from dirigent_gym.train.run import Result, train
 

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 peft = pytest.importorskip("peft", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
 
+from dirigent.errors import ConfigError  # noqa: E402
+from dirigent.workers.adapters import packaged, read_cards  # noqa: E402
 from dirigent_gym.train.adapters import (  # noqa: E402
     PACKAGED,
     adapter_named,
@@ -21,9 +23,7 @@ from dirigent_gym.train.adapters import (  # noqa: E402
 )
 from dirigent_gym.train.export import Base, export_adapter, interleaved  # noqa: E402
 from dirigent_gym.train.stacked import stack  # noqa: E402
-from dirigent_gym.weights import FOLDER, packaged, read_cards  # noqa: E402
-
-from dirigent.errors import ConfigError  # noqa: E402
+from dirigent_gym.weights import FOLDER  # noqa: E402
 
 HIDDEN, INNER, HEADS, KV_HEADS = 64, 96, 4, 2
 SHAPES = {

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from dirigent_gym.train.checkpoint import MARKER, damage, latest, seal, sealed_step, write_durably
-from dirigent_gym.train.recipe import Recipe
 
 from dirigent.errors import ConfigError
+from dirigent_gym.train.checkpoint import MARKER, damage, latest, seal, sealed_step, write_durably
+from dirigent_gym.train.recipe import Recipe
 
 
 def folder_of(out: Path, step: int, text: str = "weights") -> Path:

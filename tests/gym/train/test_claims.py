@@ -6,6 +6,10 @@ import random
 
 import msgspec
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.evals.stats import wilson
+from dirigent.plan.plan import Plan, format_plan
 from dirigent_gym.questions import ROSTER, exact_pool
 from dirigent_gym.questions.handwritten import handwritten
 from dirigent_gym.train.claim import Claim, as_table, missed, over_seeds
@@ -22,10 +26,6 @@ from dirigent_gym.train.controls import (
 from dirigent_gym.train.dataset import Row, held_rows, make_row
 from dirigent_gym.train.reward import Scored, score
 from dirigent_gym.train.rows import right_plan
-
-from dirigent.errors import ConfigError
-from dirigent.evals.stats import wilson
-from dirigent.plan.plan import Plan, format_plan
 
 ROWS = tuple(row for row in held_rows("test", 150, seed=4) if right_plan(row) is not None)
 RELIABLE = [msgspec.structs.replace(specialist, noise=0.0) for specialist in ROSTER]

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
+from dirigent.errors import ConfigError
+from dirigent.plan.plan import Plan, Step
+from dirigent.tasks.task import Task
+from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions import ROSTER, find_specialist, generate, plan_for
 from dirigent_gym.train.controls import (
     Share,
@@ -23,11 +28,6 @@ from dirigent_gym.train.controls import (
 from dirigent_gym.train.dataset import Row, held_rows, kind_of
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import right_plan
-
-from dirigent.errors import ConfigError
-from dirigent.plan.plan import Plan, Step
-from dirigent.tasks.task import Task
-from dirigent.workers.worker import WorkerInfo
 
 ROWS = held_rows("test", 60, seed=3)
 SWAPPED = swapped_rows(ROWS, seed=1)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+
 from dirigent_gym.train.checkpoint import latest
 from dirigent_gym.train.direct import DirectResult
 from dirigent_gym.train.grpo import Watch, load_state

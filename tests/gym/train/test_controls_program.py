@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import controls as program
+
 from dirigent_gym.train.recipe import load_recipe
 
 ROOT = Path(__file__).parents[3]

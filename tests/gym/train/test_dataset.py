@@ -8,6 +8,8 @@ from collections import Counter
 
 import msgspec
 import pytest
+
+from dirigent.plan.plan import Plan, Step, format_plan
 from dirigent_gym.questions import RL_ROSTER, find_specialist, generate, solvable
 from dirigent_gym.train.dataset import (
     LEAST_GROUPS,
@@ -28,8 +30,6 @@ from dirigent_gym.train.reward import Scored, score
 from dirigent_gym.train.rows import right_plan
 from dirigent_gym.train.secondround import first_rounds
 from dirigent_gym.train.workers import ExactWorkers
-
-from dirigent.plan.plan import Plan, Step, format_plan
 
 RIGHT, WRONG, DROPPED = Scored(True, True, 1.0), Scored(True, False, 0.1), Scored(True, False, None)
 

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from tests.gym.train.llamas import small_llama  # noqa: E402
+
 from dirigent_gym.train.decode import (  # noqa: E402
     DecodeSettings,
     Sample,
@@ -23,7 +25,6 @@ from dirigent_gym.train.memory import ran_out  # noqa: E402
 from dirigent_gym.train.noise import group_seeds  # noqa: E402
 from dirigent_gym.train.recipe import TinySettings  # noqa: E402
 from dirigent_gym.train.tiny import tiny_base  # noqa: E402
-from tests.gym.train.llamas import small_llama  # noqa: E402
 
 Tiny = tuple[Any, Any]
 
@@ -195,9 +196,10 @@ def test_a_token_falls_where_its_number_does_and_one_without_width_never(monkeyp
 
 def test_turns_over_a_static_cache_can_be_used_again_for_other_rows(tiny: Tiny) -> None:
     """What a captured graph does: the same memory, filled anew for the next batch."""
+    from transformers import DynamicCache
+
     from dirigent_gym.train.noise import seed_starts
     from dirigent_gym.train.turns import FixedTurns, read
-    from transformers import DynamicCache
 
     model, tokenizer = tiny
     settings = DecodeSettings(6, pad=tokenizer.pad_token_id, end=tokenizer.eos_token_id)

@@ -17,6 +17,10 @@ peft = pytest.importorskip("peft", reason="needs the extra `train`")
 pytest.importorskip("xllamacpp", reason="needs the extra `local`")
 
 from benchmarks import parity  # noqa: E402
+
+from dirigent.errors import ConfigError  # noqa: E402
+from dirigent.messages import Request  # noqa: E402
+from dirigent.workers.local import Local, LocalModel  # noqa: E402
 from dirigent_gym.train import export  # noqa: E402
 from dirigent_gym.train.base import encode, prompt_texts  # noqa: E402
 from dirigent_gym.train.export import (  # noqa: E402
@@ -28,10 +32,6 @@ from dirigent_gym.train.export import (  # noqa: E402
     interleaved,
     read_base,
 )
-
-from dirigent.errors import ConfigError  # noqa: E402
-from dirigent.messages import Request  # noqa: E402
-from dirigent.workers.local import Local, LocalModel  # noqa: E402
 
 HIDDEN, INNER, HEADS, KEY_VALUE_HEADS, RANK = 64, 128, 4, 2, 4
 TIE = 0.05

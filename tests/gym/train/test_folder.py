@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from dirigent.errors import ConfigError
 from dirigent_gym.train.checkpoint import MARKER, latest, prune, seal
 from dirigent_gym.train.folder import Claim, Counted, claim, claim_unchanged, default_folder, differences, held
 from dirigent_gym.train.recipe import BaseSettings, DirectRecipe, GrpoSettings, Recipe
-
-from dirigent.errors import ConfigError
 
 RECIPE = Recipe("run", grpo=GrpoSettings(steps=340, learning_rate=3e-4))
 

@@ -17,12 +17,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from tests.gym.train.llamas import small_llama  # noqa: E402
+
 from dirigent_gym.train import decode as decoding  # noqa: E402
 from dirigent_gym.train.decode import DecodeSettings, Sample, decode  # noqa: E402
 from dirigent_gym.train.graphs import ALIGNED_BYTES, WARM_UP_TURNS, CacheMemory, Graphs  # noqa: E402
 from dirigent_gym.train.noise import group_seeds  # noqa: E402
 from dirigent_gym.train.turns import FixedTurns, Space  # noqa: E402
-from tests.gym.train.llamas import small_llama  # noqa: E402
 
 
 class Captured:

@@ -13,6 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+
+from dirigent.messages import Message
+from dirigent.tasks.task import Task
+from dirigent.workers.scripted import Scripted
 from dirigent_gym.questions.specialists import RL_ROSTER
 from dirigent_gym.train.adapters import load_adapter
 from dirigent_gym.train.checkpoint import latest
@@ -26,10 +30,6 @@ from dirigent_gym.train.run import Result, train
 from dirigent_gym.train.sft import Pair, SftSettings, fit_adapter, save_adapter, with_adapter
 from dirigent_gym.train.tiny import tiny_base
 from dirigent_gym.train.workers import TorchWorkers, load_workers
-
-from dirigent.messages import Message
-from dirigent.tasks.task import Task
-from dirigent.workers.scripted import Scripted
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 

@@ -14,6 +14,10 @@ pytest.importorskip("trl", reason="needs the train extra")
 
 from benchmarks import must
 from benchmarks.claims_evidence import Sizes, rounds_tasks
+
+from dirigent.errors import ConfigError
+from dirigent.messages import Message
+from dirigent.tasks import Task
 from dirigent_gym.questions import assert_disjoint, generate
 from dirigent_gym.questions.warmstart import Lesson, warm_start
 from dirigent_gym.train import direct, heldout, lessons
@@ -23,10 +27,6 @@ from dirigent_gym.train.recipe import DirectRecipe, Recipe, load_conductor
 from dirigent_gym.train.rollouts import Rollouts
 from dirigent_gym.train.rows import training_rows
 from dirigent_gym.train.sft import Pair
-
-from dirigent.errors import ConfigError
-from dirigent.messages import Message
-from dirigent.tasks import Task
 
 ROOT = Path(__file__).parents[3]
 

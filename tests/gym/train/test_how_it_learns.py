@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from dirigent_gym.questions.handwritten import handwritten
 from dirigent_gym.questions.reasoning import FAMILIES, read_sample
 from dirigent_gym.train.claim import Claim, as_table

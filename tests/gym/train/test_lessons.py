@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dirigent_gym.train import lessons
-from dirigent_gym.train.lessons import FILE, draw_lessons, keep_lessons, lessons_for
-from dirigent_gym.train.recipe import Recipe, load_conductor
 from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.errors import ConfigError
+from dirigent_gym.train import lessons
+from dirigent_gym.train.lessons import FILE, draw_lessons, keep_lessons, lessons_for
+from dirigent_gym.train.recipe import Recipe, load_conductor
 
 ROOT = Path(__file__).parents[3]
 

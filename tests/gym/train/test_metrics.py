@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from dirigent_gym.questions import find_specialist, generate, plan_for
-from dirigent_gym.train.dataset import Row, kind_of
-from dirigent_gym.train.metrics import Collapse, CollapseSettings, CollapseState, Metrics, step_metrics
-from dirigent_gym.train.reward import Scored
 from msgspec.structs import replace
 
 from dirigent.plan.plan import Plan, Step
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
+from dirigent_gym.questions import find_specialist, generate, plan_for
+from dirigent_gym.train.dataset import Row, kind_of
+from dirigent_gym.train.metrics import Collapse, CollapseSettings, CollapseState, Metrics, step_metrics
+from dirigent_gym.train.reward import Scored
 
 NAMES = ("facts", "letters", "numbers", "lists", "dates", "convert", "roman", "cipher", "code", "guesser", "checker")
 POOL = [find_specialist(name) for name in NAMES]

@@ -26,10 +26,10 @@ from benchmarks.parity_page import (  # noqa: E402
     read,
     write,
 )
-from dirigent_gym.weights import packaged  # noqa: E402
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.workers import local_server  # noqa: E402
+from dirigent.workers.adapters import packaged  # noqa: E402
 from dirigent.workers.local_server import ServerSettings  # noqa: E402
 
 SUBJECT = Subject("conductor", "ab", True, "base.gguf", "cd", 200, 20, 24, 1)

@@ -8,9 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from tests.gym.train.llamas import small_llama  # noqa: E402
+
 from dirigent_gym.train.passes import Sums, merged_adapters, quick_passes  # noqa: E402
 from dirigent_gym.train.sft import SftSettings, with_adapter  # noqa: E402
-from tests.gym.train.llamas import small_llama  # noqa: E402
 
 IDS = torch.tensor([[3, 9, 4, 4, 7, 21], [11, 5, 6, 20, 30, 41]])
 

@@ -10,6 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
+from tests.gym.train.llamas import small_llama  # noqa: E402
+
+from dirigent.errors import ConfigError  # noqa: E402
 from dirigent_gym.train.base import encode, load_base  # noqa: E402
 from dirigent_gym.train.policy import (  # noqa: E402
     ADAPTER,
@@ -23,9 +26,6 @@ from dirigent_gym.train.policy import (  # noqa: E402
 from dirigent_gym.train.recipe import BaseSettings, TinySettings  # noqa: E402
 from dirigent_gym.train.sft import SftSettings, with_adapter  # noqa: E402
 from dirigent_gym.train.tiny import tiny_base  # noqa: E402
-from tests.gym.train.llamas import small_llama  # noqa: E402
-
-from dirigent.errors import ConfigError  # noqa: E402
 
 
 @pytest.fixture

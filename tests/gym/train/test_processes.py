@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+
 from dirigent_gym.train.grpo import agreed
 from dirigent_gym.train.processes import divided
 from dirigent_gym.train.recipe import Recipe

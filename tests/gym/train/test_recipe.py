@@ -7,6 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from dirigent.config.file import load_config
+from dirigent.errors import ConfigError
+from dirigent.workers.adapters import read_cards
 from dirigent_gym.train.batching import Batching, batching
 from dirigent_gym.train.recipe import (
     DirectRecipe,
@@ -20,10 +24,6 @@ from dirigent_gym.train.recipe import (
 )
 from dirigent_gym.train.rows import dev_rows
 from dirigent_gym.train.scorer import open_scorer
-from dirigent_gym.weights import read_cards
-
-from dirigent.config.file import load_config
-from dirigent.errors import ConfigError
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))

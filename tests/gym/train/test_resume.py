@@ -16,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from dirigent.errors import ConfigError  # noqa: E402
 from dirigent_gym.train.checkpoint import latest  # noqa: E402
 from dirigent_gym.train.disk import DiskFull, within_disk  # noqa: E402
 from dirigent_gym.train.folder import held  # noqa: E402
@@ -25,8 +26,6 @@ from dirigent_gym.train.policy import Policy  # noqa: E402
 from dirigent_gym.train.recipe import GrpoSettings, Recipe, SpecialistsRecipe, parse_recipe  # noqa: E402
 from dirigent_gym.train.run import Change, Result, carry_out, train  # noqa: E402
 from dirigent_gym.train.trainer import set_rate  # noqa: E402
-
-from dirigent.errors import ConfigError  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,6 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from dirigent.errors import WorkerError
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.sandbox import Sandbox, Verdict
+from dirigent.tasks.code import CodeProblem, answer_of
+from dirigent.tasks.task import Task
+from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.questions import find_specialist, generate, plan_for, solvable
 from dirigent_gym.train.dataset import Row, kind_of, make_row, second_round
 from dirigent_gym.train.recipe import TaskSettings
@@ -32,15 +41,6 @@ from dirigent_gym.train.reward import (
 )
 from dirigent_gym.train.rows import file_row
 from dirigent_gym.train.workers import ExactWorkers
-
-from dirigent.errors import WorkerError
-from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan.plan import Plan, Step, format_plan
-from dirigent.sandbox import Sandbox, Verdict
-from dirigent.tasks.code import CodeProblem, answer_of
-from dirigent.tasks.task import Task
-from dirigent.workers.scripted import Scripted
-from dirigent.workers.worker import Worker, WorkerInfo
 
 INVALID = Scored(False, False, 0.0)
 WRONG = Scored(True, False, 0.1, cost=9.0)

@@ -9,6 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from dirigent.errors import WorkerError
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.tasks.task import Task
+from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.questions.specialists import find_specialist
 from dirigent_gym.train.dataset import Row
 from dirigent_gym.train.decode import Sample
@@ -20,11 +25,6 @@ from dirigent_gym.train.rows import SkillRows, training_rows
 from dirigent_gym.train.scorer import Scorer, open_scorer
 from dirigent_gym.train.warmstart import prepare
 from dirigent_gym.train.workers import ExactWorkers
-
-from dirigent.errors import WorkerError
-from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.tasks.task import Task
-from dirigent.workers.worker import Worker, WorkerInfo
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dirigent_gym.train.recipe import Recipe, TaskSettings
-from dirigent_gym.train.scorer import open_scorer
 
 from dirigent.errors import ConfigError
 from dirigent.tasks.code import CodeProblem, answer_of
 from dirigent.tasks.task import Task
 from dirigent.workers.scripted import Scripted
+from dirigent_gym.train.recipe import Recipe, TaskSettings
+from dirigent_gym.train.scorer import open_scorer
 
 GOOD = Task("good", "How much is 3 and 4?", "7", grader="final_number")
 CODE = Task("code", "Write f.", answer_of(CodeProblem("assert f() == 1", ("f",))), grader="code")

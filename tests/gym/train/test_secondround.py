@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+
+from dirigent.plan.plan import Plan, Step
+from dirigent.tasks.task import grade
 from dirigent_gym.train.dataset import Row, RowSettings
 from dirigent_gym.train.recipe import SecondRoundSettings
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.secondround import SecondRounds, Stock, first_rounds, second_metrics
-
-from dirigent.plan.plan import Plan, Step
-from dirigent.tasks.task import grade
 
 SETTINGS = SecondRoundSettings(share=0.25, every_steps=5, tries=12)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dirigent_gym.train.recipe import TinySettings
 from dirigent_gym.train.sft import SftSettings, collate, completion_loss, save_adapter, with_adapter
 from dirigent_gym.train.tiny import tiny_base

@@ -16,6 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tests.gym.train.llamas import small_llama
+
+from dirigent.errors import ConfigError
 from dirigent_gym.train import processes, shards
 from dirigent_gym.train.dataset import RowState
 from dirigent_gym.train.grpo import Stop, TrainState, Watch, load_state, state_file
@@ -29,9 +32,6 @@ from dirigent_gym.train.shards import gathering, refuse_unfit, take_own_device
 from dirigent_gym.train.shared_prompts import in_equal_passes, log_probs_and_entropies
 from dirigent_gym.train.tiny import tiny_base
 from dirigent_gym.train.trainer import make_trainer
-from tests.gym.train.llamas import small_llama
-
-from dirigent.errors import ConfigError
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 

@@ -8,6 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from trl.trainer.utils import add_fused_lm_head  # noqa: E402
+
 from dirigent_gym.train.branch_attention import Kernels, Plain  # noqa: E402
 from dirigent_gym.train.shared_prompts import (  # noqa: E402
     Branch,
@@ -18,8 +21,6 @@ from dirigent_gym.train.shared_prompts import (  # noqa: E402
     pack,
     sequences,
 )
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
-from trl.trainer.utils import add_fused_lm_head  # noqa: E402
 
 PAD = 0
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11, 12, 13], [5, 6])

@@ -27,13 +27,14 @@ def test_what_peft_and_transformers_say_of_every_run_is_not_shown_and_all_else_i
 ) -> None:
     pytest.importorskip("torch", reason="needs the train extra")
     import transformers
+    from peft.utils import save_and_load
+    from transformers import modeling_gguf_pytorch_utils as reading
+
     from dirigent_gym.train.base import load_base
     from dirigent_gym.train.recipe import TinySettings
     from dirigent_gym.train.run import quieten
     from dirigent_gym.train.sft import SftSettings, save_adapter, with_adapter
     from dirigent_gym.train.tiny import tiny_base
-    from peft.utils import save_and_load
-    from transformers import modeling_gguf_pytorch_utils as reading
 
     model, tokenizer = tiny_base(["a b c d"], settings=TinySettings(), seed=1)
 

@@ -16,6 +16,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
 from benchmarks import specialists as program  # noqa: E402
+
+from dirigent.errors import ConfigError  # noqa: E402
 from dirigent_gym.questions.examples import examples  # noqa: E402
 from dirigent_gym.questions.judging import Marks, Matrix, columns_of, is_own, markdown  # noqa: E402
 from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, beyond, find_specialist  # noqa: E402
@@ -38,8 +40,6 @@ from dirigent_gym.train.specialists import (  # noqa: E402
     read_fitted,
     train_specialists,
 )
-
-from dirigent.errors import ConfigError  # noqa: E402
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 TINY = SpecialistsRecipe(

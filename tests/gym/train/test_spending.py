@@ -13,18 +13,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
+from dirigent.errors import ConfigError, CostError  # noqa: E402
+from dirigent.limits import Quote  # noqa: E402
+from dirigent.messages import Usage  # noqa: E402
+from dirigent.workers.scripted import Scripted  # noqa: E402
+from dirigent.workers.worker import Price, Worker  # noqa: E402
 from dirigent_gym.train.checkpoint import latest  # noqa: E402
 from dirigent_gym.train.grpo import Watch  # noqa: E402
 from dirigent_gym.train.recipe import BaseSettings, Recipe, TaskSettings, WorkerSettings  # noqa: E402
 from dirigent_gym.train.rows import skill_tasks  # noqa: E402
 from dirigent_gym.train.run import Result, train  # noqa: E402
 from dirigent_gym.train.spending import FILE, CapReached, Spending  # noqa: E402
-
-from dirigent.errors import ConfigError, CostError  # noqa: E402
-from dirigent.limits import Quote  # noqa: E402
-from dirigent.messages import Usage  # noqa: E402
-from dirigent.workers.scripted import Scripted  # noqa: E402
-from dirigent.workers.worker import Price, Worker  # noqa: E402
 
 QUOTE = Quote("dear", input_usd=0.0, output_token_usd=0.01, max_output_tokens=100)
 """A call that costs a dollar at most."""

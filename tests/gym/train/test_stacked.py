@@ -12,12 +12,11 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 peft = pytest.importorskip("peft", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
 
+from dirigent.errors import ConfigError  # noqa: E402
 from dirigent_gym.train.adapters import load_adapter, load_adapters  # noqa: E402
 from dirigent_gym.train.decode import DecodeSettings  # noqa: E402
 from dirigent_gym.train.noise import draw, seed_starts, uniforms  # noqa: E402
 from dirigent_gym.train.stacked import NO_ADAPTER, Stacked, stack, write  # noqa: E402
-
-from dirigent.errors import ConfigError  # noqa: E402
 
 VOCABULARY, PAD, END = 97, 0, 1
 MLP = ("gate_proj", "up_proj", "down_proj")

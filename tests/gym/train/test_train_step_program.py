@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("trl", reason="needs the train extra")
 
 from benchmarks import train_step as program
+
 from dirigent_gym.train import grpo, scorer
 from dirigent_gym.train.recipe import Recipe, WorkerSettings, load_conductor
 from dirigent_gym.train.rows import dev_rows

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tests.gym.train.llamas import small_llama
+
 from dirigent_gym.train.grpo import Watch
 from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.sft import SftSettings, with_adapter
 from dirigent_gym.train.trainer import REFERENCE_ADAPTER, measures_reference, shuffled_groups, trainer_arguments
-from tests.gym.train.llamas import small_llama
 
 
 def test_the_trainer_counts_updates_where_a_recipe_counts_draws(tiny_recipe: Recipe, tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from dirigent.limits import Limits
+from dirigent.plan.plan import Plan, Step, parse_plan
 from dirigent_gym.train.controls import unevenness
 from dirigent_gym.train.lessons import draw_lessons
 from dirigent_gym.train.recipe import Recipe, TaskSettings, TinySettings, WarmStartSettings
@@ -15,9 +18,6 @@ from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import skill_row, skill_tasks
 from dirigent_gym.train.run import Result, train
 from dirigent_gym.train.warmstart import WarmStart, measure_start, prepare
-
-from dirigent.limits import Limits
-from dirigent.plan.plan import Plan, Step, parse_plan
 
 SKILLS = ("roman", "code")
 

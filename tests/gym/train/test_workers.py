@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirigent_gym.questions import ROSTER, find_specialist, generate, plan_for
-from dirigent_gym.train.workers import Counts, ExactWorkers, TorchWorkers, load_workers
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Reply, Request, Usage
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.execution import execute
 from dirigent.workers.worker import Worker
+from dirigent_gym.questions import ROSTER, find_specialist, generate, plan_for
+from dirigent_gym.train.workers import Counts, ExactWorkers, TorchWorkers, load_workers
 
 NAMES = ("facts", "letters", "guesser")
 
@@ -104,8 +104,9 @@ def base() -> tuple[Any, Any]:
 def adapters(base: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random, loud adapters, so that every worker says something else."""
     torch = pytest.importorskip("torch", reason="needs the train extra")
-    from dirigent_gym.train.tiny import TinySettings, tiny_base
     from peft import LoraConfig, get_peft_model
+
+    from dirigent_gym.train.tiny import TinySettings, tiny_base
 
     folder = tmp_path_factory.mktemp("adapters")
     # PEFT changes the model it is given, so it gets one of its own.

@@ -24,9 +24,9 @@ from dirigent.messages import Message, Request
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.trace import Trace
 from dirigent.show import draw_summary, print_drawing, seconds_text
+from dirigent.workers.adapters import read_cards
 from dirigent.workers.weights import KNOWN, cached
 from dirigent_gym.pool import CONDUCTOR
-from dirigent_gym.weights import read_cards
 
 
 class Shown(msgspec.Struct, frozen=True):

@@ -17,10 +17,10 @@ from typing import Any
 from dirigent.config.build import local_worker, with_defaults
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import PlannerFor
-from dirigent.evals.origins import Weights
 from dirigent.evals.reply_cache import Replies, Shared, weights_digest
 from dirigent.plan.planner import LanguagePlanner
 from dirigent.toml import nearest
+from dirigent.workers.adapters import packaged
 from dirigent.workers.local import Local, LocalModel
 from dirigent.workers.weights import KNOWN
 from dirigent.workers.worker import Worker
@@ -28,7 +28,7 @@ from dirigent_gym.evals.pools import WorkerFor
 from dirigent_gym.pool import PLAN_TOKENS, specialist_config
 from dirigent_gym.questions.oracle import ExactSpecialist
 from dirigent_gym.questions.specialists import Specialist
-from dirigent_gym.weights import FOLDER, packaged, read_cards
+from dirigent_gym.weights import FOLDER
 
 WORKERS = ("exact", "local")
 
@@ -94,17 +94,6 @@ def find_adapters(folder: Path, names: Sequence[str]) -> dict[str, Path]:
             "--adapters, or use  --workers exact  and planners that are no models"
         )
     return {name: found[name] for name in names}
-
-
-def trained_weights(planners: Sequence[str], folder: Path) -> dict[str, Weights]:
-    """What the cards beside the adapters say of the planners that are trained; nothing of one without a card."""
-    cards = read_cards(folder)
-    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
-    return {
-        kind: Weights(recipe=card.recipe, commit=card.commit, sha256=card.sha256, claims=card.claims)
-        for kind in kinds
-        if kind in TRAINED_PLANNERS and (card := cards.get(kind)) is not None
-    }
 
 
 def adapters_digest(folder: Path) -> str:

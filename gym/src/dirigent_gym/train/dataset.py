@@ -92,7 +92,7 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same from the second stage on, when there is routing to begin with; as at first where it is not said."""
     later_misname: float | None = None
     everyday: float = 0.0
-    """Share of questions put as people put them to an assistant (`dirigent_gym/questions/everyday.py`), in lessons and in RL."""
+    """Share of questions in everyday words (`dirigent_gym/questions/everyday.py`), in lessons and in RL."""
     candidates: int = 4
     """Questions drawn for each one kept."""
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})

@@ -1,9 +1,9 @@
 """No test text occurs in any training text: looked at wherever a run takes texts up, and not in the tests alone.
 
-The gym's split keeps the two apart by its rules (`dirigent_gym/questions/split.py`). This is the proof by text, against every
-question that is reported on: the test, its second seed, the skill never met, second rounds, those written by hand and
-those of reasoning-gym. Lessons are looked at when they are drawn and when kept ones are taken up, rows of RL when they
-are drawn. An evaluation has no training texts at hand, so there is nothing to look at there.
+The gym's split keeps the two apart by its rules (`dirigent_gym/questions/split.py`). This is the proof by text, against
+every question that is reported on: the test, its second seed, the skill never met, second rounds, those written by
+hand and those of reasoning-gym. Lessons are looked at when they are drawn and when kept ones are taken up, rows of RL
+when they are drawn. An evaluation has no training texts at hand, so there is nothing to look at there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from dirigent_gym.questions.split import assert_disjoint, generate
 SEED = 1
 """Of every set that is reported, but for the second rounds."""
 TEST: tuple[int, ...] = (1000, 400)
-"""How many questions of the test are asked: by `gym/benchmarks/claims.py`, by `make results`. The fewer are no part of the
-more."""
+"""How many test questions `gym/benchmarks/claims.py` and `make results` ask. The 400 are not among the 1,000."""
 PROBES: dict[str, tuple[int, ...]] = {
     "second-seed": (300, 400, 100),
     "novel": (300, 400, 100),

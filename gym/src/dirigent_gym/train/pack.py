@@ -1,8 +1,8 @@
 """Fill the package's folder of adapters: PEFT folders -> GGUF files and their cards.
 
     python -m dirigent_gym.train.pack --specialists adapters --conductor FOLDER --warm-start FOLDER
-        --recipe gym-gpu --commit HASH [--date 2026-11-15] [--figures figures.json] [--into gym/src/dirigent_gym/weights]
-        [--base FILE.gguf] [--claims TEXT]
+        --recipe gym-gpu --commit HASH [--date 2026-11-15] [--figures figures.json]
+        [--into gym/src/dirigent_gym/weights] [--base FILE.gguf] [--claims TEXT]
 
 `adapters` holds one PEFT folder a specialist. `figures.json` maps a name to what was measured of it: `{"facts": {"own":
 0.996}}`. `--claims` is what the figures of the conductor and its warm start may claim, where their training taught more
@@ -22,9 +22,10 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.workers.adapters import CARDS, Card, Role, faults, read_cards
 from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.train.export import Base, default_base, export_adapter, read_base
-from dirigent_gym.weights import CARDS, FOLDER, Card, Role, faults, read_cards
+from dirigent_gym.weights import FOLDER
 
 BASE_NAME = "smollm2-135m"
 

@@ -2,7 +2,8 @@
 
 A start that may be called one writes valid plans (98% or more, greedy and sampled) and chooses workers evenly (within
 2 points), so that whatever routing a trained conductor shows came from RL. What the lessons hold is the gym's business
-(`dirigent_gym/questions/warmstart.py`, drawn by `lessons.py`); of its three kinds only the first says nothing of gym questions.
+(`dirigent_gym/questions/warmstart.py`, drawn by `lessons.py`); of its three kinds only the first says nothing of gym
+questions.
 
 Done once a run: the finished start is sealed like a checkpoint, and a resumed run takes it from the disk. It is also
 what a policy is held near to, so a start that was damaged is not quietly fitted anew under a policy that left it.

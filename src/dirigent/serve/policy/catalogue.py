@@ -21,12 +21,12 @@ import re
 from typing import Any
 
 import msgspec
-from dirigent_gym.weights import read_cards
 
 from dirigent.config.file import BUILT_IN_PROFILES, KNOWN_PLANNERS, VERSION, choose_profile
 from dirigent.config.runtime import Runtime
 from dirigent.config.worker_config import WIRES
 from dirigent.errors import ConfigError
+from dirigent.workers.adapters import read_cards
 
 MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """What `dirigent-mini` is over a configuration that has no profile of that name."""
@@ -102,6 +102,8 @@ def _conductor_worker(runtime: Runtime) -> str:
     """The worker that has the trained conductor's adapter, where the whole pool is on this machine."""
     if any(worker.kind in WIRES for worker in runtime.config.worker):
         return ""
+    if not any(worker.adapter for worker in runtime.config.worker):
+        return ""
     roles = {name: card.role for name, card in read_cards().items()}
     return next((w.name for w in runtime.config.worker if roles.get(w.adapter) == "conductor"), "")
 
@@ -129,5 +131,5 @@ def _policy_day(model: Model, runtime: Runtime) -> str:
         return ""
     planner = changes.get("planner_worker", settings.planner_worker)
     adapter = next((worker.adapter for worker in runtime.config.worker if worker.name == planner), "")
-    card = read_cards().get(adapter)
+    card = read_cards().get(adapter) if adapter else None
     return card.date if card is not None else ""

@@ -169,9 +169,7 @@ class Models:
         if rule is not None and worker in rule.deny:
             raise Problem(403, f"{note_of(rule)}, and {model.id} is planned by {worker!r}", code="override")
         if not _allowed(info, caller) or worker in (choice.deny or ()) or outside_region:
-            raise Problem(
-                400, f"{model.id} is planned by {worker!r}, which is not allowed here", param="dirigent.pool"
-            )
+            raise Problem(400, f"{model.id} is planned by {worker!r}, which is not allowed here", param="dirigent.pool")
 
 
 def needs_of(question: tuple[Message, ...], options: Request) -> dict[Ability, str]:
@@ -236,9 +234,7 @@ def _narrowed_names(pool: Pool, caller: Caller, extension: Extension) -> tuple[s
     if extension.region is not None:
         names = tuple(name for name in names if pool[name].info.region == extension.region)
     if not names:
-        raise Problem(
-            400, "no worker is left after dirigent.pool and dirigent.region", param="dirigent.pool"
-        )
+        raise Problem(400, "no worker is left after dirigent.pool and dirigent.region", param="dirigent.pool")
     return names
 
 

@@ -1,0 +1,75 @@
+"""The gym as a family of tasks of `dirigent eval`: the plugin of the group `dirigent.tasks`.
+
+`--tasks gym` and `gym:SET` name its questions. Its workers are its specialists, so a recipe names no pool.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dirigent.cli.evaluating import Making, bounds_of, limits_of
+from dirigent.cli.output import say
+from dirigent.evals.live_pool import trained_weights
+from dirigent.evals.recipe import EvalRecipe
+from dirigent.evals.record import digest
+from dirigent.evals.reply_cache import SHARED, Replies
+from dirigent.evals.report import Report
+from dirigent_gym.evals.evaluation import check_planners, evaluate_gym
+from dirigent_gym.evals.pools import Gym, GymSettings, check_sets, roster_of
+from dirigent_gym.evals.workers import adapters_digest, gym_workers
+from dirigent_gym.weights import FOLDER
+
+GYM_PLANNERS = ("best", "oracle", "ceiling")
+MANY = 5_000
+"""From this many questions on, the user is told that drawing them takes a while."""
+
+
+def check(recipe: EvalRecipe) -> None:
+    """Refuse a recipe whose sets of questions do not exist."""
+    check_sets(recipe.gym_sets)
+
+
+async def carried_out(made: Making) -> Report:
+    recipe = made.recipe
+    planners = list(recipe.planners or GYM_PLANNERS)
+    settings = GymSettings(
+        sets=recipe.gym_sets,
+        split=recipe.split,
+        limit=recipe.limit or 200,
+        seed=recipe.seed,
+        cards=recipe.cards,
+        calibration=recipe.calibration,
+    )
+    adapters = Path(recipe.adapters) if recipe.adapters else None
+    weights = trained_weights(planners, adapters or FOLDER)
+    shared = Replies()
+    async with gym_workers(recipe.workers, planners, roster_of(settings), adapters=adapters, replies=shared) as (
+        worker_for,
+        factories,
+    ):
+        check_planners(planners, factories)
+        if settings.limit >= MANY:
+            say(f"drawing {settings.limit:,} questions of each set, about a second for a thousand")
+        gym = Gym(settings, worker_for)
+        about = {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
+            "tasks": "gym",
+            "questions": digest(gym.tasks),
+            "workers": recipe.workers,
+            "adapters": adapters_digest(adapters or FOLDER),
+            **bounds_of(recipe),
+        }
+        async with made.running(about, planners) as running:
+            with shared.kept_beside(made.outcomes, resume=made.resume):
+                report = await evaluate_gym(
+                    gym,
+                    planners,
+                    workers=recipe.workers,
+                    factories=factories,
+                    weights=weights,
+                    limits=limits_of(recipe),
+                    **running,
+                )
+    said = {"shared": SHARED} if factories or recipe.workers == "local" else {}
+    return msgspec.structs.replace(report, recipe={**report.recipe, **said})

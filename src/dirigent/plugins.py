@@ -1,0 +1,65 @@
+"""Plugins: what other distributions add to Dirigent through entry points.
+
+| group | an entry | read by |
+|---|---|---|
+| `dirigent.commands` | a command, or a `typer.Typer` of commands | `dirigent NAME`, `dirigent --help` |
+| `dirigent.tasks` | a family of tasks: a module with `check(recipe)` and `carried_out(making)` | `dirigent eval` |
+| `dirigent.weights` | a package with adapters (`NAME.gguf`) and `cards.toml` | a worker that names an adapter |
+| `dirigent.pools` | a module with `toml_text()` and `advice(answer, config)` | a machine without configuration |
+
+An entry is loaded when somebody asks for it by name, never before: a broken plugin cannot stop a server that does not
+use it. This module knows which distribution brings a well-known entry, so that an error can name its install command.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from dirigent.errors import ConfigError
+from dirigent.toml import nearest
+
+Group = Literal["commands", "tasks", "weights", "pools"]
+GROUPS: tuple[Group, ...] = ("commands", "tasks", "weights", "pools")
+
+BROUGHT_BY: dict[tuple[Group, str], str] = {
+    ("commands", "train"): "dirigent-gym",
+    ("commands", "demo"): "dirigent-gym",
+    ("tasks", "gym"): "dirigent-gym",
+    ("weights", "gym"): "dirigent-gym",
+    ("pools", "gym"): "dirigent-gym",
+}
+"""Entries of our own distributions, which an error can say how to install."""
+
+
+@cache
+def entries(group: Group) -> dict[str, EntryPoint]:
+    """The installed entries of a group by name. Nothing is imported."""
+    return {entry.name: entry for entry in sorted(entry_points(group=f"dirigent.{group}"), key=lambda e: e.name)}
+
+
+def load(group: Group, name: str) -> Any:
+    """Import an entry. Raises ConfigError if no distribution brings it, or if its import fails."""
+    entry = entries(group).get(name)
+    if entry is None:
+        raise ConfigError(missing(group, name))
+    try:
+        return entry.load()
+    except Exception as error:  # a plugin is code of others: whatever it raises, the caller must learn its name
+        raise ConfigError(
+            f"the plugin {name!r} of {distribution(entry)} ({entry.value}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def missing(group: Group, name: str) -> str:
+    """The message for an entry that is not installed."""
+    if known := BROUGHT_BY.get((group, name)):
+        return f"{name!r} comes with {known}, which is not installed; run  pip install {known}"
+    return f"no plugin of dirigent.{group} is called {name!r}{nearest(name, list(entries(group)))}"
+
+
+def distribution(entry: EntryPoint) -> str:
+    """The name and version of the distribution that brings an entry."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown distribution"
