@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from dirigent.learn.roles_table import (
 )
 from dirigent.learn.selector import Row, Selector, SelectorSettings, features, fit, role_scores
 from dirigent.learn.table_plans import PlanValues, RecordedQuestions, TablePlan
+from dirigent.tasks.task import Grader
 
 QUICK = SelectorSettings(subsets=10, trees=12, depth=3)
 
@@ -43,39 +45,61 @@ QUICK = SelectorSettings(subsets=10, trees=12, depth=3)
     ],
 )
 def test_the_final_answer_of_a_reply(reply: str, question: str, answer: str) -> None:
-    assert answer_of(reply, question=question) == answer
+    grader: Grader = "math" if "Find" in question else "final_number"
+    assert answer_of(reply, question=question, grader=grader) == answer
+
+
+def test_only_a_wanted_number_is_taken_from_the_end_of_a_reply() -> None:
+    assert answer_of("First 3.\nThen 7 are left", question="Find x.", grader="math") == ""
 
 
 @pytest.mark.parametrize(
-    ("left", "right"),
+    ("left", "right", "grader"),
     [
-        ("12", "12.0"),
-        ("$1,200", "1200 dollars"),
-        ("\\frac{1}{2}", "0.5"),
-        ("[1,2]", "[1, 2]"),
-        ("'abc'", '"abc"'),
-        ("apple, pear", "Apple pear"),
-        ("x = 3", "3"),
+        ("12", "12.0", "math"),
+        ("$1,200", "1200 dollars", "math"),
+        ("10 + 13 = 23", "23", "final_number"),
+        ("\\frac{1}{2}", "0.5", "math"),
+        ("[1,2]", "[1, 2]", "literal"),
+        ("`Answer: 'abc'`", '"abc"', "literal"),
+        ("abc", "'abc'", "literal"),
+        ("apple, pear", "Apple pear", "exact"),
+        ("x = 3", "3", "math"),
     ],
 )
-def test_plainly_equal_answers_have_one_form(left: str, right: str) -> None:
-    assert normal_form(left) == normal_form(right)
+def test_plainly_equal_answers_have_one_form(left: str, right: str, grader: Grader) -> None:
+    assert normal_form(left, grader=grader) == normal_form(right, grader=grader)
 
 
 @pytest.mark.parametrize(
-    ("left", "right"), [("12", "13"), ("3 million", "3"), ("10*pi", "10"), ("[1, 2]", "(1, 2)"), ("'1'", "1e5")]
+    ("left", "right", "grader"),
+    [
+        ("12", "13", "final_number"),
+        ("3 million", "3", "exact"),
+        ("10*pi", "10", "math"),
+        ("[1, 2]", "(1, 2)", "literal"),
+        ("'1'", "1", "literal"),
+        ("1", "1.0", "literal"),
+        ("'a'", "'A'", "literal"),
+    ],
 )
-def test_different_answers_have_different_forms(left: str, right: str) -> None:
-    assert normal_form(left) != normal_form(right)
+def test_different_answers_have_different_forms(left: str, right: str, grader: Grader) -> None:
+    assert normal_form(left, grader=grader) != normal_form(right, grader=grader)
 
 
 async def test_classes_count_from_the_first_answer_and_leave_out_missing_ones() -> None:
-    assert await answer_classes(["5", "", "7", "5.0", "$7"], Comparisons(None)) == (0, -1, 1, 0, 1)
+    assert await answer_classes(["5", "", "7", "5.0", "$7"], Comparisons(None), grader="final_number") == (
+        0,
+        -1,
+        1,
+        0,
+        1,
+    )
 
 
 async def test_computer_algebra_joins_equal_formulas() -> None:
     pytest.importorskip("math_verify")
-    assert await answer_classes(["10\\pi", "10*pi", "2\\pi"], Comparisons(None)) == (0, 0, 1)
+    assert await answer_classes(["10\\pi", "10*pi", "2\\pi"], Comparisons(None), grader="math") == (0, 0, 1)
 
 
 def test_a_failed_program_has_no_answer() -> None:
@@ -180,6 +204,16 @@ def test_the_chances_do_not_see_which_answer_is_right() -> None:
     assert selector.chances(rows[3]) == selector.chances(turned)
 
 
+def test_a_question_without_any_answer_has_no_chances_and_no_value() -> None:
+    rows = [row_of_classes(i, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0)) for i in range(20)]
+    silent = row_of_classes(1, (-1,) * 10, right=())
+    selector = fit([*rows, silent], settings=QUICK)
+    assert selector.chances(silent) == []
+    question = msgspec.structs.replace(answered("q", "bbh"), answers=(), classes=(-1,) * 10, right=(False,) * 10)
+    (chance,) = values.sets_chances([silent], selector)
+    assert not np.any(values.picked(chance, question))
+
+
 def test_scores_of_roles() -> None:
     row = row_of_classes(0, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0))
     assert role_scores(row) == [0.5, 0.5, 0.5, 1.0]
@@ -190,14 +224,16 @@ def test_scores_of_roles() -> None:
 
 def test_the_values_of_sets_by_hand() -> None:
     """Samples 0, 2 and 3 say the right 7; 1 and 4 the wrong 8. The selector believes 8 a little more."""
-    row = row_of_classes(0, (0, 1, 0, 0, 1, -1, -1, -1, -1, -1))
-    counts = values.SETS.astype(int) @ (np.array(row.classes)[:, None] == np.arange(2))
-    right, confidence, vote = values.picked(np.where(counts > 0, np.array([0.4, 0.6]), -1.0), row)
+    question = msgspec.structs.replace(
+        answered("q", "bbh"), classes=(0, 1, 0, 0, 1, -1, -1, -1, -1, -1), right=(True, False, True, True, *[False] * 6)
+    )
+    counts = values.SETS.astype(int) @ (np.array(question.classes)[:, None] == np.arange(2))
+    right, confidence, vote = values.picked(np.where(counts > 0, np.array([0.4, 0.6]), -1.0), question)
     only_7, only_8, both, majority_7, silent = 0b1, 0b10, 0b11, 0b111, 0b100000
     assert [right[s] for s in (0, silent, only_7, only_8, both)] == [0, 0, 1, 0, 0]
     assert [confidence[s] for s in (0, silent, only_7, only_8, both)] == [0, 0, 0.4, 0.6, 0.6]
     assert [vote[s] for s in (0, silent, only_7, only_8, both, majority_7)] == [0, 0, 1, 0, 0.5, 1]
-    tied, _, _ = values.picked(np.where(counts > 0, 0.5, -1.0), row)
+    tied, _, _ = values.picked(np.where(counts > 0, 0.5, -1.0), question)
     assert tied[both] == 0.5
 
 

@@ -29,7 +29,7 @@ from dirigent.tasks.graders import judge
 from dirigent.tasks.mathematics import plain, same_mathematics
 from dirigent.tasks.published import RowGrader
 from dirigent.tasks.tables import decoded
-from dirigent.tasks.task import Task, tidy
+from dirigent.tasks.task import Grader, Task, tidy
 
 SAMPLES = {"direct": 2, "think": 4, "code": 4}
 SLOTS = tuple((role, k) for role, count in SAMPLES.items() for k in range(count))
@@ -40,8 +40,11 @@ MOST_MATH_CHARS = 60
 MOST_GRADED_MATH_CHARS = 100
 """Longer mathematical answers are cut-off sentences: they are wrong, unless the right answer is about as long."""
 OPTIONS = re.compile(r"\n\s*\(?A[).:]\s.*\n\s*\(?B[).:]\s", re.DOTALL)
-MATHEMATICAL = re.compile(r"\\|[\^*/]|sqrt|pi\b")
-WITH_UNIT = re.compile(r"(?:\\?[$€£]\s*)?([-+]?[\d,]{0,30}\.?\d{1,30})(?:\s*\\?%|\s+(?:[a-z]+\s?){1,3})?", re.IGNORECASE)
+MATHEMATICAL = re.compile(r"\\|[\^*/=\[(]|sqrt|pi\b")
+SAYS_ANSWER = re.compile(r"^(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*:?\s*", re.IGNORECASE)
+WITH_UNIT = re.compile(
+    r"(?:\\?[$€£]\s*)?([-+]?[\d,]{0,30}\.?\d{1,30})(?:\s*\\?%|\s+(?:[a-z]+\s?){1,3})?", re.IGNORECASE
+)
 NO_UNITS = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen|and|or|to|mod|pi|e|i|x)\b", re.IGNORECASE)
 
 
@@ -113,33 +116,39 @@ def load_table(folder: Path, *, cache: Path | None = None) -> list[Answered]:
         known.save()
 
 
-def answer_of(reply: str, *, question: str) -> str:
-    """The final answer in a reply, in the form in which answers are compared; empty if it has none.
+def answer_of(reply: str, *, question: str, grader: Grader) -> str:
+    """The final answer in a reply, as its grader reads it; empty if it has none.
 
-    Questions with lettered options are answered by a letter. A long reply that names no answer gives its last number.
+    Questions with lettered options are answered by a letter. If a number is wanted, a reply that names no answer gives
+    its last number.
     """
     if OPTIONS.search(question) and (letter := final_letter(reply)):
         return letter
-    if answer := final_answer(reply):
-        return answer
-    number = final_number(reply)
-    return "" if number is None else f"{number:.12g}"
+    answer = final_answer(reply)
+    if grader == "final_number" and final_number(answer) is None:
+        number = final_number(reply)
+        return "" if number is None else f"{number:.12g}"
+    return answer
 
 
-def normal_form(answer: str) -> str:
+def normal_form(answer: str, *, grader: Grader) -> str:
     """The same text for answers that are plainly equal: numbers by value, Python literals by value, else clean text."""
-    answer = answer.strip().strip("`").strip()
-    if (number := number_of(answer)) is not None:
+    answer = SAYS_ANSWER.sub("", answer.strip().strip("`")).strip().strip("`").strip()
+    if grader == "final_number" and (number := final_number(answer)) is not None:
+        return f"number {number:.10g}"
+    if grader != "literal" and (number := number_of(answer)) is not None:
         return f"number {number:.10g}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in a model's text
             value = ast.literal_eval(answer)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        if MATHEMATICAL.search(answer):
-            return f"text {plain(answer)}"
-        return "text " + tidy(re.sub(r"[,\s]+", " ", answer))
-    return f"text {value}" if isinstance(value, str) else f"literal {value!r}"
+        value = answer
+    if not isinstance(value, str):
+        return f"literal {value!r}"
+    if grader == "literal":
+        return f"text {value}"
+    return "text " + (plain(value) if grader == "math" else tidy(re.sub(r"[,\s]+", " ", value)))
 
 
 def number_of(answer: str) -> float | None:
@@ -193,27 +202,27 @@ class Comparisons:
             beside.replace(self._file)
 
 
-async def answer_classes(answers: Sequence[str], known: Comparisons) -> tuple[int, ...]:
-    """The class of each answer, counted from 0 in order of appearance; -1 for an empty answer."""
+async def answer_classes(answers: Sequence[str], known: Comparisons, *, grader: Grader) -> tuple[int, ...]:
+    """The class of each answer, counted from 0 in order of appearance; -1 for an empty answer.
+
+    Mathematical answers of different forms are compared by computer algebra, short ones only.
+    """
     forms: dict[str, int] = {}
     shown: list[str] = []
     classes = []
     for answer in answers:
-        form = normal_form(answer) if answer else ""
-        if not form:
-            classes.append(-1)
-            continue
-        if form not in forms:
+        form = normal_form(answer, grader=grader) if answer else ""
+        if form and form not in forms:
             forms[form] = len(shown)
-            for other in shown:
+            for other in shown if grader == "math" else ():
                 short = max(len(answer), len(other)) <= MOST_MATH_CHARS
                 symbols = MATHEMATICAL.search(answer) or MATHEMATICAL.search(other)
                 if short and symbols and await known.same(other, answer):
-                    forms[form] = forms[normal_form(other)]
+                    forms[form] = forms[normal_form(other, grader=grader)]
                     break
             else:
                 shown.append(answer)
-        classes.append(forms[form])
+        classes.append(forms[form] if form else -1)
     return tuple(classes)
 
 
@@ -230,9 +239,9 @@ async def _answered(question: QuestionRow, replies: Sequence[ReplyRow], known: C
     grader = "literal" if question.task in LITERAL_TASKS else FREE[question.grader]
     task = Task(question.id, question.question, question.answer, grader=grader)
     said = [final_text(reply) for reply in replies]
-    answers = [answer_of(text, question=question.question) for text in said]
+    answers = [answer_of(text, question=question.question, grader=grader) for text in said]
     right = tuple([bool(text.strip()) and await known.grade(task, text) for text in said])
-    classes = await answer_classes(answers, known)
+    classes = await answer_classes(answers, known, grader=grader)
     return Answered(
         id=question.id,
         set=replies[0].set,

@@ -110,7 +110,7 @@ class Selector(msgspec.Struct, frozen=True):
                 for level in range(depth):
                     leaf += (columns[chosen[level]] > threshold[level]).astype(np.int64) << level
                 margin += leaves[leaf]
-        return 1 / (1 + np.exp(-margin))
+        return np.asarray(1 / (1 + np.exp(-margin)))
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -266,6 +266,8 @@ NAMES = (
 
 def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
     """Features [sets, classes, features] of every class in each set of samples, and which classes the set holds."""
+    if not row.answers:
+        return np.zeros((len(sets), 0, len(NAMES)), dtype=np.uint8), np.zeros((len(sets), 0), dtype=np.bool_)
     roles, classes, ended = np.array(row.roles), np.array(row.classes), np.array(row.ended)
     member = classes[None, :] == np.arange(len(row.answers))[:, None]
     counts = sets.astype(np.int64)
@@ -302,17 +304,9 @@ def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
         (support > 0).sum(2),
         (total == 1).sum(1, keepdims=True) * present,
     ]
-    fixed = np.concatenate(
-        [
-            np.array([answer_form(answer, row.question) for answer in row.answers], dtype=np.uint8).reshape(
-                len(row.answers), -1
-            ),
-            np.broadcast_to(question_form(row.question)[:9], (len(row.answers), 9)),
-            np.broadcast_to(np.clip(prior * 31, 0, 31).astype(np.uint8), (len(row.answers), len(prior))),
-            np.broadcast_to(question_form(row.question)[9:], (len(row.answers), len(MARKERS))),
-        ],
-        axis=1,
-    )
+    form = question_form(row.question)
+    asked_for = [*form[: -len(MARKERS)], *np.clip(prior * 31, 0, 31).astype(np.uint8), *form[-len(MARKERS) :]]
+    fixed = np.array([[*answer_form(answer, row.question), *asked_for] for answer in row.answers], dtype=np.uint8)
     moving = np.clip(np.stack(dynamic, axis=2), 0, 31).astype(np.uint8)
     return np.concatenate([moving, np.broadcast_to(fixed, (len(sets), *fixed.shape))], axis=2), present
 

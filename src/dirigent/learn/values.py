@@ -101,8 +101,8 @@ def cross_fitted(
     for fold in sorted(set(folds)):
         own = selector if fold < 0 else fit([rows[i] for i in usable if folds[i] != fold], seed=seed)
         asked = [i for i, one in enumerate(folds) if one == fold]
-        for i, found in zip(asked, sets_values([rows[i] for i in asked], own), strict=True):
-            for name, value in zip(arrays, found, strict=True):
+        for i, chance in zip(asked, sets_chances([rows[i] for i in asked], own), strict=True):
+            for name, value in zip(arrays, picked(chance, table[i]), strict=True):
                 arrays[name][i] = value
     single = np.array([question.right for question in table], dtype=np.float64)
     cost = np.array([question.cost for question in table], dtype=np.float64)
@@ -123,8 +123,8 @@ def row_of(question: Answered) -> Row:
     )
 
 
-def sets_values(rows: Sequence[Row], selector: Selector) -> Iterable[tuple[Floats, Floats, Floats]]:
-    """(right, confidence, vote) of every set of samples, for each question."""
+def sets_chances(rows: Sequence[Row], selector: Selector) -> Iterable[Floats]:
+    """For each question the chances [sets, classes] of its answers in every set; -1 where a set lacks the answer."""
     for start in range(0, len(rows), 100):
         # Equal rows of features are looked up once: most sets differ only in which sample of a role they hold.
         parts = []
@@ -132,31 +132,39 @@ def sets_values(rows: Sequence[Row], selector: Selector) -> Iterable[tuple[Float
             values, present = features(row, SETS, selector.prior(row.question))
             flat = np.ascontiguousarray(values[present])
             _, first, place = np.unique(flat.view(f"V{flat.shape[1]}").ravel(), return_index=True, return_inverse=True)
-            parts.append((row, present, flat[first], place.ravel()))
-        chances = selector.chance_of(np.concatenate([distinct for _, _, distinct, _ in parts]))
+            parts.append((present, flat[first], place.ravel()))
+        chances = selector.chance_of(np.concatenate([distinct for _, distinct, _ in parts]))
         begin = 0
-        for row, present, distinct, place in parts:
+        for present, distinct, place in parts:
             chance = np.full(present.shape, -1.0)
             chance[present] = chances[begin : begin + len(distinct)][place]
             begin += len(distinct)
-            yield picked(chance, row)
+            yield chance
 
 
-def picked(chance: Floats, row: Row) -> tuple[Floats, Floats, Floats]:
-    """(right, confidence, vote) where `chance` [sets, classes] is the selector's, and -1 for an absent class."""
-    if not row.answers:
+def picked(chance: Floats, question: Answered) -> tuple[Floats, Floats, Floats]:
+    """(right, confidence, vote) of every set, from the selector's chances.
+
+    Picking a class gives one of its answers in the set at random: graders may differ on equal answers, as on "No" and
+    "the answer is `No`".
+    """
+    if not question.answers:
         nothing = np.zeros(len(SETS))
         return nothing, nothing, nothing
-    right = np.array(row.right)
-    counts = SETS.astype(np.float64) @ (np.array(row.classes)[:, None] == np.arange(len(right))).astype(np.float64)
+    member = (np.array(question.classes)[:, None] == np.arange(len(question.answers))).astype(np.float64)
+    counts = SETS.astype(np.float64) @ member
+    right = SETS.astype(np.float64) @ (member * np.array(question.right)[:, None]) / np.maximum(counts, 1)
     answered = counts.sum(1) > 0
-    best = chance.max(1, keepdims=True)
-    most = counts.max(1, keepdims=True)
 
     def mean_right(among: npt.NDArray[np.bool_]) -> Floats:
         return np.where(answered, (among * right).sum(1) / among.sum(1), 0.0)
 
-    return mean_right(chance == best), np.where(answered, best[:, 0], 0.0), mean_right(counts == most)
+    best = chance.max(1, keepdims=True)
+    return (
+        mean_right(chance == best),
+        np.where(answered, best[:, 0], 0.0),
+        mean_right(counts == counts.max(1, keepdims=True)),
+    )
 
 
 def write(folder: Path, table: Sequence[Answered], splits: Sequence[str], folds: Sequence[int], values: Values) -> None:
