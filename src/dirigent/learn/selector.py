@@ -255,6 +255,7 @@ NAMES = (
     *(f"best against it {role}" for role in ROLES),
     "for it", "best against it", "lead", "share", "answers", "without an answer code", "without an answer think",
     "cut off for it", "cut off", "share of think", "share of code", "roles for it", "alone among samples",
+    "answers of its kind", "kinds", "against it in the question", "cut off against it", "near it",
     "kind", "length", "size", "negative", "zero or one", "round", "in the question", "times in the question",
     "digits behind the point",
     "question length", "numbers", "largest number", "words", "lines", "formula signs", "options", "capitals",
@@ -287,6 +288,12 @@ def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
         return np.where(whole > 0, (part * 24) // np.maximum(whole, 1), 31)
 
     failed = [counts[:, (roles == role) & (classes < 0)].sum(1)[:, None] for role in ("code", "think")]
+    forms = np.array([answer_form(answer, row.question) for answer in row.answers], dtype=np.int64)
+    kind, found = forms[:, 0], forms[:, 6]
+    numbers = [number_of(answer) for answer in row.answers]
+    near = np.array([[_near(one, other) for other in numbers] for one in numbers], dtype=np.int64)
+    of_kind = np.stack([total[:, kind == one].sum(1) for one in range(len(KINDS))], axis=1)
+    cut = counts @ (member & ~ended).T
     dynamic = [
         *(each(asked[:, r, None]) for r in range(len(ROLES))),
         *(support[:, :, r] for r in range(len(ROLES))),
@@ -297,16 +304,21 @@ def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
         share(total, answered),
         each(number),
         *(each(one) for one in failed),
-        counts @ (member & ~ended).T,
+        cut,
         each(counts[:, ~ended].sum(1)[:, None]),
         share(support[:, :, 1], asked[:, 1, None]),
         share(support[:, :, 2], asked[:, 2, None]),
         (support > 0).sum(2),
         (total == 1).sum(1, keepdims=True) * present,
+        of_kind[:, kind],
+        each((of_kind > 0).sum(1)[:, None]),
+        each((total * found).sum(1)[:, None]) - total * found,
+        each(cut.sum(1)[:, None]) - cut,
+        total @ near,
     ]
     form = question_form(row.question)
     asked_for = [*form[: -len(MARKERS)], *np.clip(prior * 31, 0, 31).astype(np.uint8), *form[-len(MARKERS) :]]
-    fixed = np.array([[*answer_form(answer, row.question), *asked_for] for answer in row.answers], dtype=np.uint8)
+    fixed = np.array([[*own, *asked_for] for own in forms], dtype=np.uint8)
     moving = np.clip(np.stack(dynamic, axis=2), 0, 31).astype(np.uint8)
     return np.concatenate([moving, np.broadcast_to(fixed, (len(sets), *fixed.shape))], axis=2), present
 
@@ -317,6 +329,14 @@ def _best_other(support: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.zeros_like(support)
     ordered = np.sort(support, axis=1)
     return np.where(support == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    """Whether two numbers differ by rounding, sign or a power of ten."""
+    if one is None or other is None or one == other or not one or not other:
+        return False
+    factor = abs(one / other)
+    return factor == 1 or abs(factor - 1) < 0.01 or factor in (0.01, 0.1, 10, 100, 1000)
 
 
 def answer_form(answer: str, question: str) -> list[int]:

@@ -174,8 +174,10 @@ def write(folder: Path, table: Sequence[Answered], splits: Sequence[str], folds:
         for one, split, fold in zip(table, splits, folds, strict=True)
     ]
     (folder / "questions.jsonl").write_bytes(b"".join(lines))
+    beside = folder / "values.part.npz"
     sets = {name: getattr(values, name).astype(np.float16) for name in ("right", "confidence", "vote", "single")}
-    np.savez_compressed(folder / "values.npz", cost=values.cost.astype(np.float32), **sets)
+    np.savez_compressed(beside, cost=values.cost.astype(np.float32), **sets)
+    beside.replace(folder / "values.npz")
 
 
 def report(table: Sequence[Answered], splits: Sequence[str], values: Values) -> list[str]:
