@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import claims as program
-from benchmarks import claims_table as tables
-from benchmarks.claims_evidence import Bench, Sizes, _samples, gather
+from gym.benchmarks import claims as program
+from gym.benchmarks import claims_table as tables
+from gym.benchmarks.claims_evidence import Bench, Sizes, _samples, gather
 
 from dirigent.errors import ConfigError
 from dirigent.evals.stats import wilson
@@ -45,7 +45,7 @@ from dirigent_gym.train.scorer import open_scorer
 from dirigent_gym.train.workers import ExactWorkers
 
 ROOT = Path(__file__).parents[3]
-RECIPE = load_conductor(ROOT / "recipes" / "gym-gpu.toml")
+RECIPE = load_conductor(ROOT / "gym" / "recipes" / "gym-gpu.toml")
 SIZES = Sizes(test=40, sampled=6, choosing=30, noise_seeds=2, novel=8, rounds=6, probes=8)
 
 
@@ -407,7 +407,7 @@ def test_questions_from_elsewhere_join_a_table_that_lacks_their_plans(
         with open_scorer(RECIPE, workers=ExactWorkers(ROSTER)) as scorer:
             yield Scholar(None, None, scorer, RECIPE)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("benchmarks.claims_evidence.open_bench", opened)
+    monkeypatch.setattr("gym.benchmarks.claims_evidence.open_bench", opened)
     found = program.added(adding(run.parent / "table.json", conductor=str(run), elsewhere=True))
     lines = {line.name: line for line in found.table}
     for name in PLACED:
@@ -445,7 +445,7 @@ def adding(table: Path, **given: Any) -> argparse.Namespace:
         "local": 0,
         "latency": 0,
         "elsewhere": False,
-        "recipe": ROOT / "recipes" / "gym-gpu.toml",
+        "recipe": ROOT / "gym" / "recipes" / "gym-gpu.toml",
     }
     return argparse.Namespace(**roles | asked | {"add": table, "specialists": [], "workers": "local"} | given)
 
