@@ -110,7 +110,8 @@ async def test_items_of_every_kind_reach_the_worker(server: Server) -> None:
         {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}", "status": "completed"},
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
-        {"role": "user", "content": [{"type": "input_text", "text": "so?"}, {"type": "input_image", "image_url": PNG, "detail": "high"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "so?"},
+                                     {"type": "input_image", "image_url": PNG, "detail": "high"}]},
     ]  # fmt: skip
     answer = await respond(server, items, instructions="speak English", tools=[TOOL])
     assert answer.status == 200, answer.text
