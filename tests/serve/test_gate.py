@@ -140,6 +140,26 @@ async def test_a_key_sees_and_uses_only_its_workers(start: Start) -> None:
     assert {call.model for call in server.stub.calls} == {"alpha"}
 
 
+async def test_every_reply_has_an_id_that_openais_clients_show(start: Start) -> None:
+    server = await keyed(start)
+    headers = await key(server)
+    said = {"model": "worker/alpha", "input": "hi"}
+    answers = [
+        await server.chat(headers=headers),
+        await server.chat(headers=headers, stream=True),
+        await server.request("POST", "/v1/responses", json=said, headers=headers),
+        await server.request("POST", "/v1/responses", json=said | {"stream": True}, headers=headers),
+        await server.get("/v1/responses/resp_none", headers=headers),
+        await server.chat(headers=headers, model="nobody"),
+        await server.chat(),
+    ]
+    assert [answer.status for answer in answers] == [200, 200, 200, 200, 404, 404, 401]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == len(ids)
+    assert all(id.startswith("req_") for id in ids)
+    assert "x-request-id" not in (await server.request("POST", "/v1/messages", json={}, headers=headers)).headers
+
+
 async def test_limits_of_a_key_are_429_with_retry_after(start: Start) -> None:
     server = await keyed(start)
     headers = await key(server, requests_per_minute=2)

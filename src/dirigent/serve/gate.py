@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,7 +42,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = self._counted(scope, send)
+        send = self._labelled(scope, send)
         try:
             scope["caller"] = await self._caller(scope)
         except Problem as problem:
@@ -49,15 +50,24 @@ class Gate:
             return
         await self._app(scope, receive, send)
 
-    def _counted(self, scope: Scope, send: Send) -> Send:
-        async def counted(message: MutableMapping[str, Any]) -> None:
+    def _labelled(self, scope: Scope, send: Send) -> Send:
+        """Counts the reply and adds `x-request-id`, which OpenAI's clients show in their errors and logs.
+
+        `/v1/messages` has set an id of its own, and sends it as Anthropic's clients expect it.
+        """
+        needs_id = scope["path"].startswith("/v1/") and "request_id" not in scope
+
+        async def labelled(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 # The route's pattern, never the caller's text: labels must not grow.
                 route = getattr(scope.get("route"), "path", "none")
                 self._service.metrics.count_request(route, message["status"])
+                if needs_id:
+                    id = b"req_" + secrets.token_hex(12).encode()
+                    message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", id)]}
             await send(message)
 
-        return counted
+        return labelled
 
     async def _caller(self, scope: Scope) -> Caller | None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
