@@ -21,7 +21,7 @@ from starlette.routing import Route
 from dirigent.errors import DirigentError, StoreError
 from dirigent.serve.chat import chat
 from dirigent.serve.feedback import FeedbackKept, FeedbackRequest, feedback
-from dirigent.serve.gate import App, Gate, Receive, Scope, Send
+from dirigent.serve.gate import App, Gate, PlainTarget, Receive, Scope, Send
 from dirigent.serve.hops import Hops
 from dirigent.serve.idempotency import idempotent
 from dirigent.serve.messages import count_tokens, create_message
@@ -76,7 +76,7 @@ def build_app(service: Service) -> App:
     starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
-    return MessagesErrors(Gate(Hops(_Direct(starlette)), service))
+    return PlainTarget(MessagesErrors(Gate(Hops(_Direct(starlette)), service)))
 
 
 class _Direct:

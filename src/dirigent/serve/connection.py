@@ -30,6 +30,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -186,6 +187,8 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._part = "body"
         super().on_headers_complete()
+        if b"://" in self.url and not self.url.startswith(b"/"):
+            self.scope["path"] = unquote(self.url.partition(b"?")[0].decode("ascii"))  # uvicorn drops the target's host
         self.headers = []  # what comes behind a body is no header of its request
         if self._stopping and self.cycle is not None:
             self.cycle.keep_alive = False

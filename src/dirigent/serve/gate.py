@@ -13,7 +13,7 @@ import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.serve.problems import Problem, problem_of
@@ -28,6 +28,25 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 MAX_KEY_CHARS = 512
+TARGET_HOST = "dirigent.target_host"
+SINGLE_HEADERS = (b"authorization", b"host", b"x-api-key")
+
+
+class PlainTarget:
+    """An ASGI application before the application. A target that is a whole URL becomes its path.
+
+    Its host goes into the scope, so that the gate can compare it with the header `Host`.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "://" in (path := scope.get("path", "")) and not path.startswith("/"):
+            scope[TARGET_HOST], slash, rest = path.partition("://")[2].partition("/")
+            scope["path"] = slash + rest or "/"
+            scope["raw_path"] = quote(scope["path"]).encode()
+        await self._app(scope, receive, send)
 
 
 class Gate:
@@ -44,6 +63,7 @@ class Gate:
             return
         send = self._labelled(scope, send)
         try:
+            _require_one_of_each(scope)
             scope["caller"] = await self._caller(scope)
         except Problem as problem:
             await send_problem(problem, send)
@@ -125,6 +145,18 @@ async def send_problem(problem: Problem, send: Send) -> None:
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _require_one_of_each(scope: Scope) -> None:
+    """Refuses a request with two hosts or two keys: a proxy before this server may have read the other one."""
+    names = [name for name, _ in scope["headers"]]
+    for name in SINGLE_HEADERS:
+        if names.count(name) > 1:
+            shown = name.decode().title()
+            raise Problem(400, f"the request has {names.count(name)} {shown} headers; send one", param=shown)
+    target, host = scope.get(TARGET_HOST), dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    if target is not None and target.lower() != host.lower():
+        raise Problem(400, f"the target names the host {target[:80]!r}, and Host is {host[:80]!r}", param="Host")
 
 
 def _key(headers: dict[bytes, bytes]) -> str:
