@@ -88,7 +88,8 @@ def redact(text: str) -> str:
 def live_values() -> frozenset[str]:
     """The values that `redact` looks for exactly, also as a provider's JSON writes them."""
     values = _redacted_values()
-    return frozenset(values | {_dumped(value) for value in values})
+    escaped = [value for value in values if not value.isascii() or '"' in value or "\\" in value]
+    return frozenset(values.union(map(_dumped, escaped)))
 
 
 def may_hold_key(encoded: str) -> bool:
