@@ -29,7 +29,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.claims_table import (
     RIGHT,
@@ -282,7 +282,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{role}", default="", metavar="ADAPTER")
     parser.add_argument("--workers", choices=("exact", "local"), default="exact")
     parser.add_argument("--specialists", nargs="+", default=[], help="folders of the local workers' adapters")
-    parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "gym-gpu.toml")
+    parser.add_argument("--recipe", type=Path, default=ROOT / "gym" / "recipes" / "gym-gpu.toml")
     parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure")
     parser.add_argument("--sampled", type=int, default=200, help="questions that get 16 sampled plans; slow on a CPU")
     parser.add_argument("--local", type=int, default=0, help="questions of the test that go through llama.cpp too")

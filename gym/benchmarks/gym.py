@@ -43,7 +43,7 @@ from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(dirigent.__file__).parent
-RECIPE = ROOT / "recipes" / "eval-gym.toml"
+RECIPE = ROOT / "gym" / "recipes" / "eval-gym.toml"
 OUT = ROOT / "docs" / "results" / "gym.json"
 """Not the recipe's `out`: with the recipe alone the trained planners' rows would be missing there."""
 TRAINED = ("conductor", "conductor:2", "warm-start")

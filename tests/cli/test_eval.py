@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dirigent.cli import app, evaluating
+from dirigent.cli import app
 from dirigent.cli.eval import PlannersOption
-from dirigent.cli.evaluating import GYM_PLANNERS, LIVE_PLANNERS
+from dirigent.cli.evaluating import LIVE_PLANNERS
 from dirigent.evals.recorded import DEFAULT as RECORDED_PLANNERS
+from dirigent_gym.evals import plugin
+from dirigent_gym.evals.plugin import GYM_PLANNERS
 
 RECIPE = 'tasks = ["gym"]\nplanners = ["best", "moa:3", "vote:3", "oracle"]\nlimit = 12\ncalibration = 12\nseed = 5\n'
 
@@ -40,7 +42,7 @@ def test_a_draw_that_takes_long_is_announced(tmp_path: Path, monkeypatch: pytest
     recipe = tmp_path / "mine.toml"
     recipe.write_text(RECIPE)
     assert "drawing" not in run(str(recipe), "--limit", "8", "--out", str(tmp_path / "a.json"))[1]
-    monkeypatch.setattr(evaluating, "MANY", 8)
+    monkeypatch.setattr(plugin, "MANY", 8)
     assert "drawing 8 questions" in run(str(recipe), "--limit", "8", "--out", str(tmp_path / "b.json"))[1]
 
 
