@@ -36,6 +36,7 @@ from dirigent.evals.git_info import source_commit
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
+from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
 from dirigent_gym.evals.carried_over import beside, read_report, unlike
 from dirigent_gym.evals.workers import adapters_digest
@@ -73,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
     out = args.out or OUT
-    there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
+    there = [name for name in TRAINED if parse_name(name).kind in packaged()]
     try:
         # Before anything is asked: a file that cannot be read must not cost a run.
         earlier = read_earlier()

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dirigent.cli import app, evaluating
+from dirigent.cli import app
+from dirigent.cli.choices import listed
 from dirigent.cli.eval import PlannersOption
-from dirigent.cli.evaluating import GYM_PLANNERS, LIVE_PLANNERS
+from dirigent.evals.planners import default_planners
 from dirigent.evals.recorded import DEFAULT as RECORDED_PLANNERS
+from dirigent_gym.evals import plugin
 
 RECIPE = 'tasks = ["gym"]\nplanners = ["best", "moa:3", "vote:3", "oracle"]\nlimit = 12\ncalibration = 12\nseed = 5\n'
 
@@ -40,7 +42,7 @@ def test_a_draw_that_takes_long_is_announced(tmp_path: Path, monkeypatch: pytest
     recipe = tmp_path / "mine.toml"
     recipe.write_text(RECIPE)
     assert "drawing" not in run(str(recipe), "--limit", "8", "--out", str(tmp_path / "a.json"))[1]
-    monkeypatch.setattr(evaluating, "MANY", 8)
+    monkeypatch.setattr(plugin, "MANY", 8)
     assert "drawing 8 questions" in run(str(recipe), "--limit", "8", "--out", str(tmp_path / "b.json"))[1]
 
 
@@ -107,10 +109,10 @@ def test_a_folder_where_a_page_goes_is_refused_before_anything_is_asked(tmp_path
 
 
 def test_the_help_names_who_takes_part_by_default() -> None:
-    said = PlannersOption.__metadata__[0].help
-    assert f"Default: {','.join(GYM_PLANNERS)};" in said
-    assert f"with a pool of yours {','.join(LIVE_PLANNERS)};" in said
-    named = said.partition(" by commas")[0].replace(";", ",").split(", ")
+    said = listed(PlannersOption.__metadata__[0].help)
+    for pool in ("gym", "live", "recorded"):
+        assert f": {','.join(default_planners(pool))}" in said
+    named = said.partition("; on the gym")[0].split(", ")
     assert set(RECORDED_PLANNERS).isdisjoint({"each", "panel"})
     assert set(RECORDED_PLANNERS) <= set(named)
 

@@ -133,9 +133,9 @@ WRONG_FILES = {
     ),
     "a number for a text": (
         worker("kind = 3"),
-        '"kind" in [[worker]] "w" must be one of "openai", "anthropic"',
+        '"kind" in [[worker]] "w" must be a text, not 3',
     ),
-    "an unknown kind": (worker('kind = "opnai"'), 'must be one of "openai"'),
+    "an unknown kind": (worker('kind = "opnai"'), 'did you mean "openai"'),
     "a flag for a number": (
         "[profile.a]\nmax_rounds = true",
         '"max_rounds" in [profile.a] must be a whole number, not true',

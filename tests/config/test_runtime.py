@@ -10,12 +10,13 @@ import pytest
 from tests.stub_provider import StubProvider
 
 from dirigent.config.build import card
-from dirigent.config.file import KNOWN_PLANNERS, Loaded, parse_config
+from dirigent.config.file import Loaded, parse_config
 from dirigent.config.runtime import load, open_runtime, open_store
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Request
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.planners import profile_planners
 
 TWO = """\
 [[worker]]
@@ -68,7 +69,7 @@ async def test_an_empty_pool_says_how_to_fill_it() -> None:
 
 
 @pytest.mark.parametrize("workers", ["", 'workers = ["a", "b"]\n'])
-@pytest.mark.parametrize("planner", KNOWN_PLANNERS)
+@pytest.mark.parametrize("planner", profile_planners())
 async def test_every_planner_can_take_the_place_of_a_trained_one(planner: str, workers: str) -> None:
     trained = '[[worker]]\nname = "t"\nkind = "scripted"\nreplies = ["T"]\n'
     profile = f'[profile.p]\nplanner = "conductor"\nplanner_worker = "t"\n{workers}'

@@ -13,11 +13,11 @@ import pytest
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.evals.evaluate import Entry, Evaluated, OutOfMoney, evaluate, noise_seed
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Alone, RandomWorker, Written
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Usage
 from dirigent.plan.plan import Plan, Step
+from dirigent.planners.given import Alone, RandomWorker, Written
 from dirigent.run.trace import Trace
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool

@@ -324,14 +324,14 @@ async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:
         ("strong", 'did you mean "single:strong"'),
         (
             "zzz",
-            "no planner is called 'zzz'. There are: each, single:strong, single:middling, single:weak, random, best",
+            "no planner is called 'zzz'. There are: each, single:strong, single:middling, single:weak, best",
         ),
         (
             "single:stron",
-            "no worker is called 'stron', which 'single:stron' asks for; did you mean \"strong\"? The pool",
+            "no worker is called 'stron', which 'single:stron' asks for; did you mean \"strong\"?",
         ),
-        ("language:gpt", "The pool has: strong, middling, weak"),
-        ("single", "a single worker needs a name: write  single:NAME  with one of strong, middling, weak"),
+        ("language:gpt", "there are: strong, middling, weak"),
+        ("single", "write  single:NAME  with one of strong, middling, weak"),
     ],
 )
 async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_takes(

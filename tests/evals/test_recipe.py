@@ -9,14 +9,15 @@ import pytest
 from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
-from dirigent.evals.planners import FIGURES, NAMES
+from dirigent.evals.planners import FIGURES
 from dirigent.evals.recipe import EvalRecipe, changed, checked, load_recipe
 from dirigent.plan.prompt import prompted_planner_messages
+from dirigent.planners import PLANNERS
 from dirigent.tasks.benchmarks import BENCHMARKS
 from dirigent_gym.train.recipe import load_conductor
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-RECIPES = sorted(FOLDER.glob("eval-*.toml"))
+RECIPES = sorted([*FOLDER.glob("eval-*.toml"), *(FOLDER.parent / "gym" / "recipes").glob("eval-*.toml")])
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -25,7 +26,7 @@ def test_every_recipe_that_ships_is_read_and_names_what_there_is(path: Path) -> 
     assert recipe.name == path.stem
     assert recipe.about
     for name in recipe.planners:
-        assert name.partition(":")[0] in (*NAMES, *FIGURES, "each", "right")
+        assert name.partition(":")[0] in (*(spec.name for spec in PLANNERS), *FIGURES, "each", "right")
     assert all(task == "gym" or task in BENCHMARKS for task in recipe.tasks)
 
 
@@ -35,7 +36,7 @@ def test_the_papers_table_has_seven_tasks_seven_workers_and_every_method() -> No
     pool = load_config(Path(recipe.pool)).config
     assert len([w for w in pool.worker if w.name != pool.profile["conductor"].planner_worker]) == 7
     methods = {name.partition(":")[0] for name in recipe.planners}
-    assert methods >= set(NAMES) - {"single", "warm-start", "panel", "weighted-vote"}
+    assert methods >= {spec.name for spec in PLANNERS} - {"single", "warm-start", "panel", "weighted-vote"}
     assert {"each", "oracle"} <= methods
 
 

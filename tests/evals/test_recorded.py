@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import log_odds
 from dirigent.evals.cross_validation import folds_of
 from dirigent.evals.hindsight import pareto
 from dirigent.evals.metrics import figures
@@ -21,14 +20,15 @@ from dirigent.evals.record import read_outcomes
 from dirigent.evals.recorded import (
     PLANNERS,
     RecordedSettings,
-    default_planners,
     evaluate_recorded,
     expanded,
     load_recorded,
     of_benchmarks,
+    usable_planners,
 )
 from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
 from dirigent.evals.report import Report, as_markdown
+from dirigent.planners.table import log_odds
 from dirigent.tasks import Task
 from dirigent.workers.worker import Price
 
@@ -134,7 +134,7 @@ async def test_a_number_behind_the_colon_sizes_panel_knn_and_smoothie_as_elsewhe
         ("escalate:2", "'escalate' takes no '2' behind a colon; write  escalate"),
         ("oracle:2", "'oracle' takes no '2' behind a colon; write  oracle"),
         ("each:2", "'each' takes no '2' behind a colon; write  each"),
-        ("single:", "a single worker needs a name: write  single:NAME"),
+        ("single:", "write  single:NAME"),
         ("masrouter", "'masrouter' cannot be had of recorded answers, one a model"),
         ("pannel:3", "no planner is called 'pannel:3'"),
     ],
@@ -192,7 +192,7 @@ async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_pa
         told_apart = " ".join("xy"[int(bit)] for bit in f"{i:07b}")  # single letters are no words to the router
         found.append(question(i) | {"question": f"About {words[i % 5]} {told_apart}", "scores": scores})
     questions = load_recorded(write(tmp_path, found))
-    assert not {"vote", "weighted-vote", "escalate", "smoothie"} & set(default_planners(questions))
+    assert not {"vote", "weighted-vote", "escalate", "smoothie"} & set(usable_planners(questions))
     report = await evaluate_recorded(questions, ["each", "best", "knn", "knn:1", "oracle"])
     accuracy = {name: row.accuracy for name, row in report.planners.items()}
     # One neighbour is not enough against a worker's own mean, which counts as five.

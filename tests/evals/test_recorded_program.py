@@ -13,7 +13,7 @@ from benchmarks import recorded as program
 
 from dirigent.errors import ConfigError
 from dirigent.evals.page import as_html
-from dirigent.evals.recorded import RecordedSet, default_planners
+from dirigent.evals.recorded import RecordedSet, usable_planners
 from dirigent.evals.recorded_prices import recorded_price
 from dirigent.evals.report import Report
 from tests.evals.test_recorded import question, rows
@@ -24,7 +24,7 @@ ANSWERS, SCORES = "recorded_sums", "scores_of_two"
 
 def quick_planners(questions: RecordedSet) -> list[str]:
     """Without those that are trained for seconds."""
-    return [name for name in default_planners(questions) if name not in ("routerdc", "smoothie")]
+    return [name for name in usable_planners(questions) if name not in ("routerdc", "smoothie")]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
             file.write("\n".join(json.dumps(row) for row in found))
     monkeypatch.setattr(program, "SETS", (ANSWERS, SCORES))
-    monkeypatch.setattr(program, "default_planners", quick_planners)
+    monkeypatch.setattr(program, "usable_planners", quick_planners)
     file = tmp_path / "results" / "recorded.json"
     await program.main(tmp_path, file, None)
     return file

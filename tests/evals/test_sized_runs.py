@@ -13,13 +13,13 @@ import pytest
 from dirigent.evals.evaluate import Evaluated
 from dirigent.evals.live import evaluate_live
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Written
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.evals.sizing import Sizing
 from dirigent.limits import Budget
 from dirigent.messages import Event
+from dirigent.planners.given import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction

@@ -11,14 +11,13 @@ import msgspec
 import pytest
 from benchmarks import recorded as program
 
-from dirigent.evals.baselines import UNKNOWN_USD, Fitting
 from dirigent.evals.evaluate import Entry, evaluate
 from dirigent.evals.hindsight import ceiling, pareto
 from dirigent.evals.live import evaluate_live
 from dirigent.evals.metrics import figures, oracle
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html, pareto_front
-from dirigent.evals.planners import examples_of, fit_baselines
+from dirigent.evals.planners import examples_of, fit_planners
 from dirigent.evals.questions import Questions
 from dirigent.evals.recorded import evaluate_recorded, load_recorded
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
@@ -26,7 +25,9 @@ from dirigent.evals.single_workers import capacity
 from dirigent.messages import Usage
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.planners import Fitting
 from dirigent.planners.examples import Example
+from dirigent.planners.spec import UNKNOWN_USD
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
@@ -225,18 +226,18 @@ def fitting(*unpriced: str) -> Fitting:
 
 
 async def test_no_vote_is_sized_by_an_unknown_cost() -> None:
-    known = await fit_baselines(["vote", "self-moa"], fitting())
+    known = await fit_planners(["vote", "self-moa"], fitting())
     assert [baseline.sampled.why_not for baseline in known if baseline.sampled] == ["", ""]
-    unknown = await fit_baselines(["vote", "self-moa"], fitting("a"))
+    unknown = await fit_planners(["vote", "self-moa"], fitting("a"))
     assert [baseline.note for baseline in unknown] == ["a, 5 samples", "a, 6 samples"]
     said = "what a call of a costs is unknown"
     assert [baseline.sampled.why_not for baseline in unknown if baseline.sampled] == [said, said]
 
 
 async def test_nobody_is_known_to_be_cheaper_than_an_unknown_cost() -> None:
-    (baseline,) = await fit_baselines(["escalate"], fitting("a"))
+    (baseline,) = await fit_planners(["escalate"], fitting("a"))
     assert baseline.note == "a: fewer than two are cheaper"
-    (baseline,) = await fit_baselines(["cheapest"], fitting("a", "b"))
+    (baseline,) = await fit_planners(["cheapest"], fitting("a", "b"))
     assert baseline.note == "c"
 
 
@@ -254,7 +255,7 @@ async def test_masrouter_leaves_cost_aside_where_some_is_unknown(monkeypatch: py
     monkeypatch.setattr(masrouter, "fit_masrouter", fit)
     for fits, cost_usd, said in ((fitting(), 0.7, ""), (fitting("b"), 0.0, "no price is known for b")):
         earned.clear()
-        (baseline,) = await fit_baselines(["masrouter"], fits, rollout=rollout)
+        (baseline,) = await fit_planners(["masrouter"], msgspec.structs.replace(fits, rollout=rollout))
         assert earned == [(1.0, cost_usd), None]
         assert baseline.note.endswith(said)
 

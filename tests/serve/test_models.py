@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from dirigent.config.file import KNOWN_PLANNERS, parse_config
+from dirigent.config.file import parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Request
+from dirigent.planners import profile_planners
 from dirigent.serve.apis.chat.wire import Extension
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy import catalogue
@@ -156,7 +157,7 @@ async def test_without_a_trained_conductor_mini_is_the_default_held_to_one_step(
 
 async def test_every_planner_that_can_work_here_is_a_model(server: Server) -> None:
     ids = {model["id"] for model in (await server.get("/v1/models")).object["data"]}
-    made = {f"planner/{planner}" for planner in KNOWN_PLANNERS}
+    made = {f"planner/{planner}" for planner in profile_planners()}
     assert {"planner/language", "planner/single", "planner/moa", "planner/reflect", "planner/vote"} <= ids & made
 
 

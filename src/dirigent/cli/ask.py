@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 QuestionArgument = Annotated[list[str], typer.Argument(help="The question; `-` reads it from stdin.")]
 ProfileOption = Annotated[str, typer.Option(help="mini, ultra, or one of yours.")]
-PlannerOption = Annotated[str, typer.Option(help="language, conductor, single, moa, reflect or vote.")]
-WorkerOption = Annotated[str, typer.Option(help="Who plans (language, conductor) or answers (the others).")]
+PlannerOption = Annotated[str, typer.Option(help="{planners}.")]
+WorkerOption = Annotated[str, typer.Option(help="The worker that plans (language, conductor) or answers (the others).")]
 StepsOption = Annotated[int | None, typer.Option(help="Most steps in a plan.")]
 
 

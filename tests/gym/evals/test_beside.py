@@ -14,6 +14,7 @@ from tests.evals.samples import outcome
 from tests.gym.test_packaged_weights import put
 
 from dirigent.errors import ConfigError
+from dirigent.evals.live_pool import trained_weights
 from dirigent.evals.origins import Earlier, Weights, origins_note
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html
@@ -23,7 +24,7 @@ from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table,
 from dirigent_gym.evals.carried_over import beside, read_report, unlike
 from dirigent_gym.evals.evaluation import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings
-from dirigent_gym.evals.workers import exact_worker, trained_weights
+from dirigent_gym.evals.workers import exact_worker
 
 THEN = "starts from the language of plans alone and had to find every decomposition by itself"
 NOW = "starts from decompositions of gym questions, workers and access random, and claims routing and access only"

@@ -13,13 +13,13 @@ from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import Evaluated
 from dirigent.evals.metrics import figures, versus
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Written
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.evals.report import Report
 from dirigent.limits import Budget
 from dirigent.messages import Event
 from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
+from dirigent.planners.given import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.evaluation import check_planners, evaluate_gym, gym_entries

@@ -14,10 +14,10 @@ from gym.benchmarks import must as program
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import Evaluated
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Written
 from dirigent.evals.record import Record
 from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
+from dirigent.planners.given import Written
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.pools import GymSettings

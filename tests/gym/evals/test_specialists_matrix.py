@@ -28,8 +28,8 @@ from gym.benchmarks.specialists_page import (
 )
 
 from dirigent.errors import ConfigError, WorkerError
-from dirigent.evals.evaluate import noise_seed
 from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.planners.spec import noise_seed
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.evals import workers as gym_workers

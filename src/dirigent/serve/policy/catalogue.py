@@ -22,10 +22,11 @@ from typing import Any
 
 import msgspec
 
-from dirigent.config.file import BUILT_IN_PROFILES, KNOWN_PLANNERS, VERSION, choose_profile
+from dirigent.config.file import BUILT_IN_PROFILES, VERSION, choose_profile
 from dirigent.config.runtime import Runtime
 from dirigent.config.worker_config import WIRES
 from dirigent.errors import ConfigError
+from dirigent.planners import profile_planners
 from dirigent.workers.adapters import read_cards
 
 MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
@@ -61,7 +62,7 @@ def models_of(runtime: Runtime) -> list[Model]:
     ]
     found += _pinned(found, runtime)
     found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos]
-    for planner in KNOWN_PLANNERS:
+    for planner in profile_planners():
         model = Model(f"planner/{planner}", f"planned by {planner}", default, (("planner", planner),))
         try:
             runtime.conductor(default, changes=dict(model.changes))
