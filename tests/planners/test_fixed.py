@@ -7,8 +7,8 @@ import pytest
 from dirigent import Conductor, Limits, Pool, Scripted
 from dirigent.errors import ConfigError
 from dirigent.messages import Message
-from dirigent.plan.plan import Plan, Step, parse_plan
-from dirigent.plan.planner import Brief, Planner, Previous
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import Brief, Planner, Previous, read_draft
 from dirigent.plan.prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.planners.fixed import FanOut, Fixed, Pipeline, Reflect, SelfMoa, Single, Vote
 from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
@@ -21,8 +21,7 @@ async def plan_of(planner: Planner, *, pool: Pool = POOL, max_steps: int = 8, ag
     previous = Previous("a draft", "an answer") if again else None
     limits = Limits(max_steps=max_steps, max_rounds=2)
     brief = Brief((Message("user", "Why?"),), pool, limits, previous=previous)
-    draft = await planner.draft(brief)
-    return parse_plan(draft.text, pool, limits, dialect=draft.dialect, may_accept=again)
+    return read_draft(await planner.draft(brief), brief)
 
 
 async def test_one_worker_answers_alone() -> None:
