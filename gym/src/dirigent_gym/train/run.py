@@ -224,7 +224,7 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
 
 def _left_as_peft(recipe: Recipe, policy: Policy, out: Path) -> str:
     """Nothing where the adapter is written as GGUF now; else why it is not."""
-    from dirigent_gym.train.export import export_if_possible
+    from dirigent.learn.export import export_if_possible
 
     if not recipe.policy.rank:
         return "all weights were trained, and only adapters are exported"
