@@ -45,7 +45,7 @@ from dirigent_gym.train.scorer import open_scorer
 from dirigent_gym.train.workers import ExactWorkers
 
 ROOT = Path(__file__).parents[3]
-RECIPE = load_conductor(ROOT / "recipes" / "gym-gpu.toml")
+RECIPE = load_conductor(ROOT / "gym" / "recipes" / "gym-gpu.toml")
 SIZES = Sizes(test=40, sampled=6, choosing=30, noise_seeds=2, novel=8, rounds=6, probes=8)
 
 
@@ -445,7 +445,7 @@ def adding(table: Path, **given: Any) -> argparse.Namespace:
         "local": 0,
         "latency": 0,
         "elsewhere": False,
-        "recipe": ROOT / "recipes" / "gym-gpu.toml",
+        "recipe": ROOT / "gym" / "recipes" / "gym-gpu.toml",
     }
     return argparse.Namespace(**roles | asked | {"add": table, "specialists": [], "workers": "local"} | given)
 

@@ -126,7 +126,7 @@ def test_a_run_has_ended_with_its_last_update_and_not_where_it_was_cut(tmp_path:
 
 def test_every_control_that_is_trained_has_a_recipe_and_a_line() -> None:
     for name in program.ROLES:
-        assert load_recipe(ROOT / "recipes" / f"control-{name}.toml").name == f"control-{name}"
+        assert load_recipe(ROOT / "gym" / "recipes" / f"control-{name}.toml").name == f"control-{name}"
     from benchmarks.claims_table import CONTROL_LINES
 
     assert set(program.ROLES.values()) == set(CONTROL_LINES)
