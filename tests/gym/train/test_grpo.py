@@ -20,11 +20,12 @@ from dirigent.workers.scripted import Scripted
 from dirigent_gym.questions.specialists import RL_ROSTER
 from dirigent_gym.train.adapters import load_adapter
 from dirigent_gym.train.checkpoint import latest
-from dirigent_gym.train.grpo import Stop, Watch, load_state
+from dirigent_gym.train.grpo import Watch, load_state
 from dirigent_gym.train.metrics import Collapse
 from dirigent_gym.train.policy import open_base
 from dirigent_gym.train.progress import Progress
 from dirigent_gym.train.recipe import BaseSettings, Recipe, TinySettings, WorkerSettings, load_conductor
+from dirigent_gym.train.result import Stop
 from dirigent_gym.train.rows import read_tasks, skill_tasks, training_rows
 from dirigent_gym.train.run import Result, train
 from dirigent_gym.train.sft import Pair, SftSettings, fit_adapter, save_adapter, with_adapter
@@ -69,7 +70,7 @@ def test_the_run_ends_with_the_same_adapter_as_llama_cpp_loads_it(tiny_run: Resu
     out = Path(tiny_run.out)
     assert (tiny_run.gguf, tiny_run.no_gguf) == (str(out / "conductor.gguf"), "")
     assert tiny_run.summary.splitlines()[-1] == f"adapter: {out / 'adapter'}; as GGUF: {out / 'conductor.gguf'}"
-    ours = load_adapter(out / "adapter").pairs
+    ours = load_adapter(out / "adapter", config=None).pairs
     theirs = load_adapter(Path(tiny_run.gguf), config=AutoConfig.from_pretrained(out / "warm-start" / "base")).pairs
     assert ours.keys() == theirs.keys()
     for layer, (first, second) in ours.items():
@@ -179,7 +180,7 @@ def test_the_papers_recipe_runs_dry_on_a_tiny_model_and_scripted_workers(tmp_pat
         tasks = skill_tasks(name, 12, skills=("roman", "code"), seed=1)  # type: ignore[arg-type]
         lines = b"\n".join(msgspec.json.encode(msgspec.structs.replace(task, sketch=None)) for task in tasks)
         (tmp_path / f"{name}.jsonl").write_bytes(lines)
-    recipe = load_conductor(RECIPES / "paper-7b.toml")
+    recipe = load_conductor(RECIPES.parents[1] / "recipes" / "paper-7b.toml")
     tasks_settings = msgspec.structs.replace(
         recipe.tasks, file=str(tmp_path / "train.jsonl"), dev_file=str(tmp_path / "dev.jsonl")
     )

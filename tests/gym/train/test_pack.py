@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `train`")
 pytest.importorskip("gguf", reason="needs the extra `train`")
 
+from dirigent.learn.export import ModelShapes  # noqa: E402
 from dirigent.workers.adapters import faults, packaged, read_cards  # noqa: E402
 from dirigent_gym.train import pack as pack_module  # noqa: E402
-from dirigent_gym.train.export import Base  # noqa: E402
 from dirigent_gym.train.pack import Origin, cards_text, pack  # noqa: E402
 
-BASE = Base("tiny", "llama", 2, 2, {"blk.0.attn_v.weight": (8, 8)})
+BASE = ModelShapes("tiny", "llama", 2, 2, {"blk.0.attn_v.weight": (8, 8)})
 
 
 def peft_folder(path: Path, *, size: float = 1.0) -> Path:

@@ -25,8 +25,10 @@ from dirigent_gym.train.recipe import (
 from dirigent_gym.train.rows import dev_rows
 from dirigent_gym.train.scorer import open_scorer
 
-FOLDER = Path(__file__).parents[3] / "gym" / "recipes"
-RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "gym" / "recipes"
+PAPER = ROOT / "recipes" / "paper-7b.toml"
+RECIPES = [*sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-")), PAPER]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -49,20 +51,22 @@ BROUGHT = {
 """What whoever runs a recipe brings along."""
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(FOLDER.rglob("*.*")), *sorted(PAPER.parent.rglob("*.*"))], ids=lambda path: path.name
+)
 def test_files_that_a_recipe_or_its_comment_names_are_there(path: Path) -> None:
     """From the root of the repository, as commands are typed, or from beside the recipe. Reports are written."""
     named = set(NAMED.findall(path.read_text(encoding="utf-8"))) - BROUGHT
-    missing = [name for name in named if not ((FOLDER.parent / name).exists() or (path.parent / name).exists())]
+    missing = [name for name in named if not ((ROOT / name).exists() or (path.parent / name).exists())]
     assert [name for name in missing if not name.startswith("reports/")] == []
 
 
 def test_the_papers_launch_is_one_that_accelerate_reads() -> None:
     """DeepSpeed ZeRO-3 in bf16 on two GPUs; batches and accumulation are left to the recipe, which DeepSpeed asks."""
     accelerate = pytest.importorskip("accelerate.commands.launch", reason="needs the train extra")
-    command = re.search(r"^#   accelerate launch (.*)$", (FOLDER / "paper-7b.toml").read_text(encoding="utf-8"), re.M)
+    command = re.search(r"^#   accelerate launch (.*)$", PAPER.read_text(encoding="utf-8"), re.M)
     assert command is not None
-    typed = command[1].replace("recipes/", f"{FOLDER}/").split()
+    typed = command[1].replace("recipes/", f"{PAPER.parent}/").split()
     args, *_ = accelerate._validate_launch_command(accelerate.launch_command_parser().parse_args(typed))
     assert (args.use_deepspeed, args.zero_stage, args.mixed_precision, args.num_processes) == (True, 3, "bf16", 2)
     assert args.gradient_accumulation_steps is None
@@ -100,7 +104,7 @@ def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> 
 
 
 def test_paper_7b_has_the_papers_settings() -> None:
-    recipe = load_conductor(FOLDER / "paper-7b.toml")
+    recipe = load_conductor(PAPER)
     grpo = recipe.grpo
     assert recipe.base.model == "Qwen/Qwen2.5-7B-Instruct"
     assert (grpo.steps, grpo.prompts, grpo.rollouts, grpo.max_completion_tokens) == (200, 4, 64, 1024)

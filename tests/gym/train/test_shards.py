@@ -21,10 +21,11 @@ from tests.gym.train.llamas import small_llama
 from dirigent.errors import ConfigError
 from dirigent_gym.train import processes, shards
 from dirigent_gym.train.dataset import RowState
-from dirigent_gym.train.grpo import Stop, TrainState, Watch, load_state, state_file
+from dirigent_gym.train.grpo import TrainState, Watch, load_state, state_file
 from dirigent_gym.train.policy import Policy, export, tried
 from dirigent_gym.train.progress import Progress
 from dirigent_gym.train.recipe import PolicySettings, Recipe, TinySettings, load_conductor
+from dirigent_gym.train.result import Stop
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import SkillRows
 from dirigent_gym.train.scorer import open_scorer
@@ -62,7 +63,7 @@ def test_the_papers_recipe_fits_the_papers_launch_because_it_trains_all_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched(monkeypatch, USE_DEEPSPEED="true", DEEPSPEED_ZERO_STAGE="3")
-    recipe = load_conductor(RECIPES / "paper-7b.toml")
+    recipe = load_conductor(RECIPES.parents[1] / "recipes" / "paper-7b.toml")
     refuse_unfit(recipe)
     with pytest.raises(ConfigError, match=r"policy\.rank is 8"):
         refuse_unfit(msgspec.structs.replace(recipe, policy=PolicySettings(rank=8)))

@@ -17,7 +17,8 @@ from dirigent_gym.train.recipe import Recipe, TaskSettings, TinySettings, WarmSt
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import skill_row, skill_tasks
 from dirigent_gym.train.run import Result, train
-from dirigent_gym.train.warmstart import WarmStart, measure_start, prepare
+from dirigent_gym.train.start import WarmStart
+from dirigent_gym.train.warmstart import measure_start, prepare
 
 SKILLS = ("roman", "code")
 
