@@ -12,9 +12,9 @@ import re
 def facts(words: str) -> str:
     """Return a pattern that matches a text holding every one of the blank-separated words, in any order.
 
-    A word is matched whole: "0" is found in "$0 left" and "0, not 1", but neither in "10" nor in "0.5".
+    A word is matched whole: "0" is found in "$0 left" and "0, not 1", but not in "10", "0.5" or "gpt-0-mini".
     """
-    found = (rf"(?=.*(?<!\w)(?<!\d[.,]){re.escape(word)}(?!\w|[.,]\d))" for word in words.split())
+    found = (rf"(?=.*(?<!\w)(?<!\w-)(?<!\d[.,]){re.escape(word)}(?!\w|-\w|[.,]\d))" for word in words.split())
     return "(?s)^" + "".join(found)
 
 
