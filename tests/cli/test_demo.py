@@ -52,8 +52,8 @@ async def test_an_own_question_that_no_packaged_worker_knows_gets_the_way_out(
     pool = Pool([Scripted("unknown", "Oslo", name="facts")])
     await _converse(Conductor(Single(), pool), parse_config(toml_of(Found())))
     said = capsys.readouterr().err
-    assert said.count("run `dirigent init`") == 1
-    assert said.index("run `dirigent init`") < said.index("→ Oslo"), "below the answer that it explains"
+    assert said.count("`dirigent init`") == 1
+    assert said.index("`dirigent init`") < said.index("→ Oslo"), "below the answer that it explains"
 
 
 def test_every_question_of_the_course_is_planned_by_a_profile_and_workers_that_are_there() -> None:
