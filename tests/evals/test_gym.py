@@ -25,7 +25,7 @@ from dirigent.planner import Planner
 from dirigent.pool import Pool
 from dirigent.tasks import Task
 from dirigent.tasks.gym import RL_ROSTER, ROSTER, plan_for, solvable
-from tests.facts import facts
+from tests.facts import facts, says
 from tests.workers.gguf_adapter import write_adapter
 
 SETTINGS = GymSettings(limit=60, seed=5, calibration=60, noise_seeds=2)
@@ -268,7 +268,7 @@ async def test_every_baseline_can_take_part_and_says_what_fitting_took() -> None
     assert report.planners["moa:3x2"].steps > report.planners["best"].steps == 1.0
     assert report.fit["n"] == 8
     assert report.fit["cost_usd"] > 0
-    assert report.sizes["vote"].why_not.startswith("none of conductor, ")
+    assert says(report.sizes["vote"].why_not, "conductor")
     assert report.planners["knn"].versus_equal_cost is None  # a vote of five costs five times as much
 
 
