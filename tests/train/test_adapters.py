@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import facts
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 peft = pytest.importorskip("peft", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
+
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.train.adapters import (  # noqa: E402
@@ -97,21 +99,21 @@ def test_the_order_of_query_rows_is_turned_back() -> None:
 
 
 def test_query_layers_of_a_gguf_file_want_the_models_config(both: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"all\.gguf stands on [qk]_proj; .*only with the config"):
+    with pytest.raises(ConfigError, match=facts("all.gguf config")):
         load_adapter(both[1])
 
 
 def test_a_file_that_is_not_there_or_no_adapter_is_refused(tmp_path: Path) -> None:
     from gguf import GGUFWriter
 
-    with pytest.raises(ConfigError, match=r"there is no adapter .*nowhere\.gguf"):
+    with pytest.raises(ConfigError, match=facts("nowhere.gguf")):
         load_adapter(tmp_path / "nowhere.gguf")
     writer = GGUFWriter(tmp_path / "model.gguf", "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ConfigError, match=r"is no LoRA adapter: adapter\.type is 'missing'"):
+    with pytest.raises(ConfigError, match=facts("model.gguf adapter.type missing")):
         load_adapter(tmp_path / "model.gguf")
 
 
@@ -134,7 +136,7 @@ def test_the_first_folder_that_has_an_adapter_counts(tmp_path: Path) -> None:
 
 
 def test_those_that_nobody_has_are_named_with_where_they_come_from(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no adapter for facts, roman in: .*recipes/specialists\.toml"):
+    with pytest.raises(ConfigError, match=facts("facts roman recipes/specialists.toml")):
         find_adapters([str(tmp_path)], ["facts", "roman"])
 
 
@@ -156,18 +158,18 @@ def test_a_model_takes_up_either_at_a_scale_of_its_own(both: tuple[Path, Path], 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rank": 4}, r"has rank 3 for .*, where rank 4 is wanted; policy\.rank"),
-        ({"targets": ["q_proj", "lm_head"]}, r"has nothing for .*lm_head"),
-        ({"targets": ["q_proj"]}, r"also has model\.layers\.0\..*, which policy\.targets leaves out"),
+        ({"rank": 4}, "3 4 policy.rank"),
+        ({"targets": ["q_proj", "lm_head"]}, ("lm_head")),
+        ({"targets": ["q_proj"]}, "policy.targets"),
     ],
 )
 def test_one_that_does_not_fit_is_refused(both: tuple[Path, Path], settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         put_adapter(adapted(**settings), "default", load_adapter(both[0]))
 
 
 def test_an_adapter_is_found_by_its_path_or_by_the_name_that_it_ships_under(both: tuple[Path, Path]) -> None:
     assert adapter_named(str(both[1])) == both[1]
     assert adapter_named("conductor") == packaged()["conductor"]
-    with pytest.raises(ConfigError, match="no adapter for conductr"):
+    with pytest.raises(ConfigError, match=facts("conductr")):
         adapter_named("conductr")
