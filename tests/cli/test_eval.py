@@ -10,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dirigent.cli import app
+from dirigent.cli.choices import listed
 from dirigent.cli.eval import PlannersOption
+from dirigent.evals.planners import default_planners
 from dirigent.evals.recorded import DEFAULT as RECORDED_PLANNERS
+from dirigent_gym.evals import plugin
 from tests.facts import says
 
 RECIPE = 'tasks = ["gym"]\nplanners = ["best", "moa:3", "vote:3", "oracle"]\nlimit = 12\ncalibration = 12\nseed = 5\n'
