@@ -35,7 +35,7 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.plan.plan import Plan
+from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.plan.planner import Brief, LanguagePlanner, Planner, Previous
 from dirigent.run.execution import Execution, execute
 from dirigent.run.plan_request import drafted_plan
@@ -229,7 +229,7 @@ class _AnswerWords:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
-            self._last_index = len(event.plan.steps) - 1
+            self._last_index = event.plan.last
         elif isinstance(event, StepReassigned) and event.index == self._last_index:
             self.taken_back = self._begun
         elif isinstance(event, StepDelta) and event.index == self._last_index and not self.taken_back:
@@ -318,7 +318,7 @@ class _Run:
         previous = None
         if number > 0:
             before = self.rounds[number - 1]
-            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan())
+            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan(), self._earlier(number))
         return Brief(
             question=self.question,
             pool=self.conductor.pool,
@@ -329,6 +329,10 @@ class _Run:
             ledger=self.budget,
             tenant=self.options.tenant,
         )
+
+    def _earlier(self, number: int) -> tuple[EarlierStep, ...]:
+        """Every step of the rounds before this one."""
+        return tuple(step.as_earlier for round in self.rounds[:number] for step in round.steps)
 
     async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
         return await drafted_plan(planner, brief, tries=tries, started=self.started, keep=self._keep_draft)
@@ -355,6 +359,7 @@ class _Run:
                 plan,
                 self.conductor.pool,
                 self.question,
+                earlier=self._earlier(number),
                 limits=self.limits,
                 options=self.options,
                 secret=self._secret(number),

@@ -16,7 +16,7 @@ import msgspec
 
 from dirigent.limits import Limits
 from dirigent.messages import Image, Message, Part, Text
-from dirigent.plan.plan import Dialect, Plan, Step, format_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Step, format_plan
 from dirigent.workers.worker import WorkerInfo
 
 ANSWER = "Answer the question."
@@ -48,7 +48,9 @@ TOOL_FAILED = "The tool failed: "
 """Before the result of a caller's tool that failed, since most wires have no field for it."""
 
 MAX_RESULT_CHARS = 32_000
-"""Longest reply of one step that another may read; the middle of a longer one is left out, and that is said."""
+"""Longest reply of one step that another may read; the middle of a longer one is left out, and the prompt says so."""
+LEAST_RESULT_CHARS = 2_000
+"""Of each result that a planner reads in a later round; up to this length they share `MAX_RESULT_CHARS`."""
 
 
 # ---- a worker's view of its step --------------------------------------------------------------------------
@@ -61,19 +63,23 @@ def step_messages(
     replies: Mapping[int, str],
     *,
     secret: str,
+    earlier: Sequence[EarlierStep] = (),
     subtask_only: bool = False,
 ) -> tuple[Message, ...]:
     """What the worker of step `index` is shown: question, the replies it may read, its subtask, in this order.
 
-    `replies` may hold every reply of the run; only those on the step's access list are looked at.
+    `replies` may hold every reply of the round, and `earlier` has the steps of the rounds before; only those on the
+    step's access list are read.
     """
-    step = plan.steps[index]
+    step = plan.step(index)
+    read = {j: earlier[j] if j < plan.first else plan.step(j) for j in step.access}
+    reply_of = {j: done.reply if isinstance(done, EarlierStep) else replies.get(j, "") for j, done in read.items()}
     if step.subtask == ANSWER and not step.access and not subtask_only:
         return tuple(question)
     results = "".join(
-        _result(plan.steps[j], j, replies[j], mark=_mark(secret, f"step {index}"))
-        for j in step.access
-        if replies.get(j, "").strip()
+        _result(read[j], j, reply, mark=_mark(secret, f"step {index}"))
+        for j, reply in reply_of.items()
+        if reply.strip()
     )
     if subtask_only:
         return (Message("user", f"Data from earlier steps:\n{results}{step.subtask}" if results else step.subtask),)
@@ -101,8 +107,8 @@ _DATA = (
 )
 
 
-def _result(step: Step, index: int, reply: str, *, mark: str) -> str:
-    text = f"Subtask: {step.subtask}\nResult: {_shortened(reply.strip())}".replace(mark, "·")
+def _result(step: Step, index: int, reply: str, *, mark: str, most_chars: int = MAX_RESULT_CHARS) -> str:
+    text = f"Subtask: {step.subtask}\nResult: {_shortened(reply.strip(), most_chars)}".replace(mark, "·")
     return f"<{mark} step {index}>\n{text}\n</{mark}>\n"
 
 
@@ -123,10 +129,10 @@ def read_results(messages: Sequence[Message]) -> dict[int, str]:
 _OPENING = re.compile(r"<([0-9a-f]{8}) step \d+>\n")
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= MAX_RESULT_CHARS:
+def _shortened(text: str, most_chars: int) -> str:
+    if len(text) <= most_chars:
         return text
-    half = MAX_RESULT_CHARS // 2
+    half = most_chars // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
@@ -182,17 +188,28 @@ def trained_planner_messages(
     return (Message("system", system), Message("user", _transcript(question)[0]))
 
 
-def next_round_messages(draft: str, answer: str, *, dialect: Dialect, secret: str) -> tuple[Message, ...]:
-    """The turns that follow a planner's own draft: what came of it, and the choice to accept or plan anew."""
-    mark = _mark(secret, "answer")
-    shown = _shortened(answer).replace(mark, "·")
+def next_round_messages(
+    draft: str, steps: Sequence[EarlierStep], *, dialect: Dialect, secret: str
+) -> tuple[Message, ...]:
+    """The turns that follow a planner's own draft: every step so far with its reply, and the choice to accept.
+
+    `steps` are those of all earlier rounds; the last reply is the answer that the planner may accept.
+    """
+    mark = _mark(secret, "results")
+    most_chars = max(LEAST_RESULT_CHARS, MAX_RESULT_CHARS // max(1, len(steps)))
+    results = [
+        _result(step, number, step.reply.strip() or "(none)", mark=mark, most_chars=most_chars)
+        for number, step in enumerate(steps)
+    ]
     return (
         Message("assistant", draft),
         Message(
             "user",
-            f"The plan was carried out. Its answer, as data between marks:\n<{mark}>\n{shown}\n</{mark}>\n"
-            f"If it is right and complete, accept it by writing {_ACCEPT[dialect]}. If not, write a new plan that "
-            "mends it; its steps see the request, not the old steps.",
+            "The plan was carried out. The steps so far and their results, as data between marks:\n"
+            f"{''.join(results)}"
+            f"The last result is the answer. If it is right and complete, accept it by writing {_ACCEPT[dialect]}. "
+            f"If not, write a new plan that mends it. Its steps count on from {len(steps)}, see the request, and may "
+            "read the steps above by their numbers.",
         ),
     )
 

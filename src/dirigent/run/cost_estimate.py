@@ -38,7 +38,7 @@ def estimate(
 def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
     messages = conversation(question)
     total = 0.0
-    for index, step in enumerate(plan.steps):
+    for index, step in plan.numbered():
         info = workers[step.worker].info
         if info.price is None:
             raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')

@@ -27,7 +27,7 @@ import msgspec
 from dirigent.errors import CostError, GradeError, PlanError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Request, estimate_tokens
-from dirigent.plan.plan import Dialect, Plan, critical_path, parse_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, critical_path, parse_plan
 from dirigent.run.execution import Execution, execute
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge
@@ -103,6 +103,8 @@ class Scored(msgspec.Struct, frozen=True):
     error: str = ""
     tokens: int = 0
     """Tokens of the plan as the policy wrote it."""
+    steps: tuple[EarlierStep, ...] = ()
+    """The plan's steps with their replies, which a second round may read."""
     unpaid: bool = False
     """Dropped because the run's cost cap refused a call of it."""
 
@@ -248,8 +250,16 @@ def grouped(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Scored]]
 def _parsed(text: str, row: Row, settings: ScoreSettings) -> Plan | Scored:
     limits = Limits(max_steps=settings.max_steps)
     try:
-        plan = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=row.earlier_answer is not None)
-        return row.as_meant(plan)
+        return row.as_meant(
+            parse_plan(
+                text,
+                row.shown,
+                limits,
+                dialect=settings.dialect,
+                may_accept=row.earlier_answer is not None,
+                earlier=len(row.earlier),
+            )
+        )
     except PlanError as error:
         return Scored(False, False, settings.rewards.invalid, error=str(error))
 
@@ -276,6 +286,7 @@ async def _carried_out(
             plan,
             {name: workers[name] for name in row.names},
             row.task.question,
+            earlier=row.earlier,
             limits=Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s),
             options=Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt)),
             secret=SECRET,
@@ -285,7 +296,8 @@ async def _carried_out(
         unpaid = isinstance(execution.error, CostError)
         return Scored(True, False, None, plan=plan, error=str(execution.error), unpaid=unpaid)
     paid = _paid_usd(execution)
-    return await _judged(row, plan, execution.reply.text, cost_usd=paid, settings=settings, sandbox=sandbox)
+    scored = await _judged(row, plan, execution.reply.text, cost_usd=paid, settings=settings, sandbox=sandbox)
+    return msgspec.structs.replace(scored, steps=tuple(step.as_earlier for step in execution.steps))
 
 
 def _luck_of(row: Row) -> str:
