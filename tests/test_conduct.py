@@ -14,7 +14,7 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Delta, Event, Finish, Message, Observe, Reply, Request, Usage, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import LanguagePlanner
+from dirigent.plan.planner import Brief, Draft, LanguagePlanner
 from dirigent.planners.fixed import Fixed, Single
 from dirigent.run.trace import Drafted, Planned, RunEnded, StepEnded, Trace
 from dirigent.workers.pool import Pool
@@ -502,3 +502,24 @@ async def test_words_of_a_second_rounds_last_step_stream_under_its_number() -> N
     assert [e.step.index for e in seen if isinstance(e, StepEnded)] == [0, 1, 2]
     assert [(e.plan.first, e.plan.last) for e in seen if isinstance(e, Planned)] == [(0, 1), (2, 2)]
     assert trace.status == "done"
+
+
+async def test_a_planners_own_timeout_is_a_bug_and_not_the_deadline() -> None:
+    class Hasty:
+        name = "hasty"
+
+        async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+            return Draft()
+
+    seen: list[Event] = []
+    with pytest.raises(TimeoutError):
+        await Conductor(Hasty(), pool_of(facts="Oslo")).run("?", observe=seen.append)
+    (ended,) = (event.trace for event in seen if isinstance(event, RunEnded))
+    assert ended.rounds[0].drafts[0].error.startswith("TimeoutError")
+
+
+async def test_a_planner_that_waits_for_nothing_needs_no_time() -> None:
+    trace = await Conductor(Single(), pool_of(facts="Oslo"), limits=Limits(deadline_s=1e-9)).run("?")
+    assert (trace.rounds[0].drafts[0].error, trace.plan) == ("", Plan((Step("facts", "Answer the question."),)))

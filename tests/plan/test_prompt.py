@@ -9,17 +9,17 @@ import pytest
 
 from dirigent.limits import Limits
 from dirigent.messages import Image, Message, Text, conversation
+from dirigent.plan.marks import MAX_RESULT_CHARS
 from dirigent.plan.plan import Dialect, EarlierStep, Plan, Step, parse_plan
 from dirigent.plan.prompt import (
     _EXAMPLE_TEAM,
     _EXAMPLES,
-    MAX_RESULT_CHARS,
     cards,
     next_round_messages,
     prompted_planner_messages,
-    step_messages,
     trained_planner_messages,
 )
+from dirigent.run.step_prompt import step_messages
 from dirigent.workers.worker import Price, WorkerInfo
 
 QUESTION = conversation("How many letters has the capital of Norway?")

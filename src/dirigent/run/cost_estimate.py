@@ -10,7 +10,7 @@ from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.messages import Message, conversation, estimate_tokens
 from dirigent.plan.plan import Plan, critical_path
-from dirigent.plan.prompt import step_messages
+from dirigent.run.step_prompt import step_messages
 from dirigent.workers.worker import Worker
 
 LOW_OUTPUT_TOKENS = 150

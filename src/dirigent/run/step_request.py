@@ -15,7 +15,7 @@ import msgspec
 from dirigent.limits import Budget, Ledger, Limits
 from dirigent.messages import Message, Request
 from dirigent.plan.plan import EarlierStep, Plan
-from dirigent.plan.prompt import step_messages
+from dirigent.run.step_prompt import step_messages
 from dirigent.run.trace import StepRecord
 from dirigent.workers.pool import substitute
 from dirigent.workers.worker import Ability, Worker, WorkerInfo

@@ -24,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from dirigent.concurrency import gather_or_cancel
 from dirigent.errors import CostError, GradeError, PlanError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Request, estimate_tokens
@@ -31,7 +32,6 @@ from dirigent.plan.plan import Dialect, EarlierStep, Plan, critical_path, parse_
 from dirigent.run.execution import Execution, execute
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge
-from dirigent.together import all_done
 from dirigent.workers.worker import Worker
 from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.train.dataset import SECRET, Row
@@ -148,7 +148,7 @@ async def score(
             )
             running[row.id, plan] = task
             outcomes.append(task)
-    await all_done({outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)})
+    await gather_or_cancel({outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)})
     done = [outcome.result() if isinstance(outcome, asyncio.Task) else outcome for outcome in outcomes]
     return [msgspec.structs.replace(one, tokens=count) for one, count in zip(done, counts, strict=True)]
 
