@@ -11,14 +11,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from dirigent.config.runtime import STORE_FILE
+from dirigent.messages import ToolCall, Usage
 from dirigent.store import Store
-from tests.serve.conftest import CONFIG
+from tests.serve.conftest import CONFIG, PLAN
 from tests.stub_provider import StubProvider
-from tests.stub_wires import StubCall
+from tests.stub_wires import StubCall, StubReply
 
 
 @asynccontextmanager
@@ -171,3 +173,56 @@ async def _listens(base: str) -> bool:
     writer.close()
     await writer.wait_closed()
     return True
+
+
+LATER = json.dumps(
+    {"steps": [{"id": "2", "models": ["alpha"], "prompt": "look again", "access_list": ["0"]},
+               {"id": "3", "models": ["beta"], "prompt": "join", "access_list": ["1", "2"]}]}
+)  # fmt: skip
+
+
+def in_two_rounds(call: StubCall) -> str | StubReply:
+    """boss plans twice; alpha asks for the weather in its second step until it is told; beta joins."""
+    if call.model == "boss":
+        return LATER if "was carried out" in json.dumps(call.body) else PLAN
+    if "subtask: look again" in call.text and call.body["messages"][-1]["role"] != "tool":
+        made = ToolCall("up_1", "weather", "{}")
+        return StubReply(tool_calls=(made,), finish="tool_calls", usage=Usage(10, 5))
+    if "subtask: find it" in call.text:
+        return "ALPHA-FOUND"
+    return "BETA-SAID" if "subtask: say it" in call.text else f"{call.model} is done"
+
+
+async def test_a_tool_pause_in_the_second_round_goes_on_after_kill_9(tmp_path: Path, stub: StubProvider) -> None:
+    stub.answer = in_two_rounds
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    history: list[Any] = [{"role": "user", "content": "Weather?"}]
+
+    async def ask(running: asyncio.subprocess.Process) -> tuple[Any, Any]:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        body = {"model": "twice", "messages": history, "tools": [tool]}
+        async with aiohttp.ClientSession() as session, session.post(f"{base}/chat/completions", json=body) as answer:
+            return answer.headers, await answer.json()
+
+    async with process(tmp_path, stub.url("openai")) as first:
+        headers, paused = await ask(first)
+        first.kill()
+        await first.wait()
+    said = paused["choices"][0]["message"]
+    (call,) = said["tool_calls"]
+    trace_id = headers["X-Dirigent-Trace-Id"]
+    assert call["id"].startswith(f"call_{trace_id}_2_"), "the first round has steps 0 and 1"
+    history += [said, {"role": "tool", "tool_call_id": call["id"], "content": "rain"}]
+    async with process(tmp_path, stub.url("openai")) as second:
+        headers, done = await ask(second)
+    assert (headers["X-Dirigent-Resumed"], headers["X-Dirigent-Trace-Id"]) == ("yes", trace_id)
+    assert done["choices"][0]["message"]["content"] == "beta is done"
+    assert [c.model for c in stub.calls] == ["boss", "alpha", "beta", "boss", "alpha", "alpha", "beta"]
+    joined = stub.calls[-1].text
+    assert ("BETA-SAID" in joined, "alpha is done" in joined, "ALPHA-FOUND" in joined) == (True, True, False)
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        trace = await store.get(trace_id)
+    assert [(step.index, step.round, step.status) for step in trace.steps] == [
+        (0, 0, "done"), (1, 0, "done"), (2, 1, "done"), (3, 1, "done")
+    ]  # fmt: skip

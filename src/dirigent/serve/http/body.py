@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.limits import within
 from dirigent.serve.http.auth import Receive
 from dirigent.serve.http.connection import LEAVING
 from dirigent.serve.http.errors import Problem
@@ -42,7 +41,8 @@ async def read_body(request: Request, *, timeout_s: float) -> bytes:
     if int(header(request, b"content-length") or 0) > MAX_BODY_BYTES:  # its digits were checked with the header
         raise _too_large()
     try:
-        return await within(timeout_s, _whole_body(request.receive))
+        async with asyncio.timeout(timeout_s):
+            return await _whole_body(request.receive)
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {timeout_s:g} s", code="slow_body") from None
 

@@ -21,8 +21,8 @@ from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Message, Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER
 from dirigent.planners.fixed import Fixed
+from dirigent.run.step_prompt import ANSWER
 from dirigent.serve.apis.chat.wire import Extension, ModelCard, PoolChoice
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state

@@ -150,7 +150,11 @@ async def _go_on(service: Service, row: RunRow) -> None:
         found = row.read(Kept)
     except StoreError as error:
         log.error("a run that was left cannot be carried on: %s", error)
-        await run_states.forget(service.store, row.run_id)
+        old = row.salvage(Kept)
+        if old is None:
+            await run_states.forget(service.store, row.run_id)
+        else:
+            await _finish(service, old, _ended(old.state.trace, "failed", str(error)))
         return
     chat = found.chat
     if chat is None:  # its caller was there and will ask again

@@ -73,14 +73,14 @@ async def waiting_run(
     model: str,
     workers: Collection[str],
 ) -> Waiting | None:
-    """The run that waits for these results; None where there is none to go on with."""
+    """Returns the run that waits for these results, or None. A row that cannot be read is a `Problem`."""
     row = await run_states.find(store, run_id)
     if row is None or row.key_id != key_id:
         return None
     try:
         found = row.read(Kept)
-    except StoreError:
-        return None  # kept by another version
+    except StoreError as error:
+        raise Problem(409, str(error), code="run_not_readable", param="messages") from error
     if not _continues(found, question, model=model, workers=workers):
         return None
     results = _results(question)

@@ -108,7 +108,7 @@ class EventStream:
         elif isinstance(event, Planned | StepStarted | StepReassigned):
             self._pieces.put_nowait(event)
         if isinstance(event, Planned):
-            self._last_step = len(event.plan.steps) - 1
+            self._last_step = event.plan.last
         elif isinstance(event, StepReassigned) and event.index == self._last_step and self._begun:
             self._cut = True  # another's answer cannot continue this one: nobody is paid for it
             self._task.cancel()

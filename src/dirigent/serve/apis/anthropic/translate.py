@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dirigent.messages import Effort, ToolCall, estimate_tokens
-from dirigent.plan.prompt import TOOL_FAILED
+from dirigent.run.step_prompt import TOOL_FAILED
 from dirigent.run.trace import Trace, usage_since
 from dirigent.serve.apis.anthropic.wire import (
     AnswerText,

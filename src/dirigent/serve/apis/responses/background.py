@@ -89,7 +89,8 @@ async def _looked_at(service: Service, kept: KeptResponse) -> tuple[KeptResponse
 async def _found_end(service: Service, kept: KeptResponse, row: RunRow | None) -> ResponseObject:
     """What became of a response whose run nobody carries out. A run that waits may not have been taken up for it."""
     try:
-        purpose = {} if row is None else row.read(Kept).purpose
+        old = None if row is None else row.salvage(Kept)  # a row of another format waits no more, but says for whom
+        purpose = {} if old is None else old.purpose
         if row is None or purpose.get("response_id") == kept.id:
             return ended(read(kept), await service.store.get(kept.run_id), whole="trace" in purpose)
     except StoreError:
