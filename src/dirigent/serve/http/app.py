@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from dirigent.errors import DirigentError, StoreError
 from dirigent.run.trace import Trace
@@ -36,7 +37,8 @@ from dirigent.serve.apis.responses.route import (
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
 from dirigent.serve.apis.usage import UsageReport, usage
-from dirigent.serve.http.auth import App, Gate, Receive, Scope, Send
+from dirigent.serve.http.auth import Gate
+from dirigent.serve.http.bounds import Exchanges
 from dirigent.serve.http.errors import Problem, mistake, problem_of
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.loop_guard import Hops
@@ -67,7 +69,7 @@ class TraceList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-def build_app(service: Service) -> App:
+def build_app(service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     starlette = Starlette(
         routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
@@ -76,42 +78,7 @@ def build_app(service: Service) -> App:
     starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
-    return MessagesErrors(Gate(Hops(_Direct(starlette)), service))
-
-
-class _Direct:
-    """Takes requests whose method and path stand in the table straight to their handler.
-
-    Starlette's layers would take several times as long as the handler's own part; errors end as they do there. Paths
-    with parts to be filled in, and all that is nowhere in the table, go through Starlette.
-    """
-
-    def __init__(self, starlette: Starlette) -> None:
-        self._starlette = starlette
-        # Starlette takes the first route that fits, so a pattern before a plain path could hide it: none does.
-        self._routes = {(e.method, e.path): Route(e.path, e.handler) for e in ENDPOINTS if "{" not in e.path}
-        self._handlers = {(e.method, e.path): e.handler for e in ENDPOINTS}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = (scope.get("method", ""), scope.get("path", ""))
-        route = self._routes.get(where)
-        if route is None:
-            await self._starlette(scope, receive, send)
-            return
-        scope["app"], scope["route"] = self._starlette, route
-        request = Request(scope, receive, send)
-        try:
-            response = await self._handlers[where](request)
-        except Problem as problem:
-            response = await _problem(request, problem)
-        except HTTPException as error:
-            response = await _http_problem(request, error)
-        except DirigentError as error:
-            response = await _expected(request, error)
-        except Exception as error:
-            await (await _bug(request, error))(scope, receive, send)
-            raise  # for uvicorn's log
-        await response(scope, receive, send)
+    return Exchanges(MessagesErrors(Gate(Hops(starlette), service)), service)
 
 
 async def healthz(request: Request) -> Response:
@@ -120,13 +87,13 @@ async def healthz(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Requests can be served: the store answers, and some worker is not resting."""
+    """Whether to send requests here: the store answers, a worker is not resting, and the server is not stopping."""
     service = _service(request)
     states = {name: breaker_state(worker) for name, worker in service.runtime.pool.items()}
     try:
         async with asyncio.timeout(5):
             await service.store.list(limit=1)
-        ready = any(state != "open" for state in states.values())
+        ready = not service.stopping and any(state != "open" for state in states.values())
     except (StoreError, TimeoutError):
         ready = False
     # Who works here is for those who may come in.

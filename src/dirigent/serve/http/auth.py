@@ -1,71 +1,59 @@
-"""The gate: who may come in. Default deny, before any route is looked up.
+"""The gate: checks a request's header and its key before any route is looked up. Default deny.
 
-With any key ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. With
-none, the server is for the person at this machine: the Host and the Origin of a request must be loopback, so
-that no web page can talk to it through a browser (by DNS rebinding or a form). Knows nothing of what routes do.
-An address that sends wrong key after wrong key is told 429 (`tries.py`).
+If a key was ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. If not, the
+server is for the person at this machine: the Host (or the host of the target) and the Origin of a request must be
+loopback, so that no web page can talk to it through a browser (by DNS rebinding or a form). The gate knows nothing of
+routes. An address that sends too many wrong keys gets a 429 (`auth_attempts.py`).
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.serve.http.auth_attempts import Tries
-from dirigent.serve.http.errors import Problem, problem_of
+from dirigent.serve.http.bounds import check_header
+from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
 from dirigent.store.keys import LOCAL_ADMIN, Caller, any_keys, authenticate
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+__all__ = ["OPEN_PATHS", "App", "Gate", "Receive", "Scope", "Send", "is_loopback", "send_problem"]
 
+App = ASGIApp
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 MAX_KEY_CHARS = 512
 
 
 class Gate:
-    """An ASGI application before the application. Puts the `Caller` into the scope."""
+    """ASGI middleware that puts the `Caller` into the scope, or None on an open path of a server with keys."""
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
         self._tries = Tries(most=service.settings.failed_tries_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        send = self._counted(scope, send)
-        try:
-            scope["caller"] = await self._caller(scope)
-        except Problem as problem:
-            await send_problem(problem, send)
-            return
+        if scope["type"] == "http":
+            try:
+                check_header(scope, max_header_bytes=self._service.settings.max_header_bytes)
+                target = _split_target(scope)
+                scope["caller"] = await self._caller(scope, target)
+            except Problem as problem:
+                await send_problem(problem, send)
+                return
         await self._app(scope, receive, send)
 
-    def _counted(self, scope: Scope, send: Send) -> Send:
-        async def counted(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                # The route's pattern, never the caller's text: labels must not grow.
-                route = getattr(scope.get("route"), "path", "none")
-                self._service.metrics.count_request(route, message["status"])
-            await send(message)
-
-        return counted
-
-    async def _caller(self, scope: Scope) -> Caller | None:
+    async def _caller(self, scope: Scope, target: bytes) -> Caller | None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         is_open = scope["path"] in OPEN_PATHS
         try:
             keyed = self._service.settings.keys_required or await any_keys(self._service.store)
             if not keyed:
-                _require_loopback(headers)
+                _require_loopback(headers, target)
                 return LOCAL_ADMIN
             address = scope["client"][0] if scope.get("client") else ""
             return None if is_open else await self._authenticated(headers, address=address)
@@ -109,12 +97,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def send_problem(problem: Problem, send: Send) -> None:
-    body = problem.body()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _split_target(scope: Scope) -> bytes:
+    """Return the scheme and host of a target such as `http://host/path` (b"" for `/path`), and leave its path.
+
+    h11 passes the target on as it was sent. Every server must take this form (RFC 9112, 3.2.2).
+    """
+    raw: bytes = scope["raw_path"]
+    if raw.startswith(b"/"):
+        return b""
+    if b"://" not in raw:
+        said = f"the target of a request is a path, not {raw.decode('latin-1')[:80]!r}"
+        raise Problem(400, said, code="target", headers={"Connection": "close"})
+    scheme, _, rest = raw.partition(b"://")
+    host, slash, path = rest.partition(b"/")
+    scope["raw_path"] = slash + path or b"/"
+    scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+    return scheme + b"://" + host
 
 
 def _key(headers: dict[bytes, bytes]) -> str:
@@ -126,7 +124,10 @@ def _key(headers: dict[bytes, bytes]) -> str:
     return text if len(text) <= MAX_KEY_CHARS else ""
 
 
-def _require_loopback(headers: dict[bytes, bytes]) -> None:
+def _require_loopback(headers: dict[bytes, bytes], target: bytes) -> None:
+    if target and not _leads_to_loopback(target):
+        said = f"without keys this server answers to loopback names only, not {target.decode('latin-1')[:80]!r}"
+        raise Problem(400, said, code="host")
     host = headers.get(b"host", b"")
     if not _leads_to_loopback(b"//" + host):
         said = f"without keys this server answers to loopback names only, not {host.decode('latin-1')[:80]!r}"

@@ -1,17 +1,15 @@
-"""What every route that runs something does around its run: take the body in, admit, and notice who leaves."""
+"""What routes do around a run: read the body, take a place, and notice a client that leaves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive
 
-from dirigent.limits import within
-from dirigent.serve.http.auth import Receive
-from dirigent.serve.http.connection import LEAVING
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.json_body import MAX_BODY_BYTES
 from dirigent.serve.service import Service
@@ -21,38 +19,38 @@ from dirigent.store.keys import Caller
 T = TypeVar("T")
 
 CLIENT_GONE = Response(status_code=499)
-"""Nobody reads it; the number is what proxies log for it."""
+"""The reply to a client that has left. Nobody reads it; proxies log this number for it."""
 
 
 class JsonReply(Response):
-    """A reply that is whole and JSON. Starlette's own way to make one looks at every header several times."""
+    """A successful reply whose body is JSON already."""
+
+    media_type = "application/json"
 
     def __init__(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
-        self.status_code, self.background, self.body = 200, None, body
-        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-        if headers:
-            self.raw_headers += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        super().__init__(body, headers=headers)
 
 
 async def read_body(request: Request, *, timeout_s: float) -> bytes:
-    """The body, within its bounds in size and time."""
-    kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
+    """Return the whole body, or raise a `Problem` if it is no JSON, too large, or late.
+
+    As many bodies are read at once as there may be runs (`max_in_flight`); one more is a 503.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"the content type is {kind[:60]!r}; send application/json", code="content_type")
+    service: Service = request.app.state.service
+    if service.bodies >= service.settings.max_in_flight:
+        said = f"{service.bodies} requests are being read, which is the most; try again"
+        raise Problem(503, said, code="busy", retry_after_s=1)
+    service.bodies += 1
     try:
-        return await within(timeout_s, _whole_body(request.receive))
+        async with asyncio.timeout(timeout_s):
+            return await _whole_body(request.receive)
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {timeout_s:g} s", code="slow_body") from None
-
-
-def header(request: Request, name: bytes) -> str | None:
-    """A header by its name in lower case. Starlette's own mapping is made anew for each request, at three times the
-    price."""
-    for known, value in request.scope["headers"]:
-        if known == name:
-            said: str = value.decode("latin-1")
-            return said
-    return None
+    finally:
+        service.bodies -= 1
 
 
 async def _whole_body(receive: Receive) -> bytes:
@@ -71,7 +69,7 @@ async def _whole_body(receive: Receive) -> bytes:
 
 
 def admitted(service: Service, caller: Caller) -> Place:
-    """A place among the runs under way, or a `Problem` that says when to come again."""
+    """Return a place among the runs under way, or raise a `Problem` that says when to come again."""
     place = service.admission.enter(caller)
     if isinstance(place, Refusal):
         status = 503 if place.reason == "busy" else 429
@@ -80,21 +78,22 @@ def admitted(service: Service, caller: Caller) -> Place:
 
 
 async def unless_gone(service: Service, work: Coroutine[Any, Any, T], request: Request) -> T | None:
-    """Do the work; a client that goes away first cancels it, and there is None.
+    """Do the work and return its result. Returns None if the client leaves first, which cancels the work.
 
-    The work is done in the request's own task: one more would cost five turns of the event loop on its way in and out.
+    The work runs in the request's own task, so that a server that stops can cancel both at once.
     """
     task = asyncio.current_task()
     assert task is not None
     working, gone = True, False
 
-    def give_up(*_: object) -> None:
+    def give_up(_: object) -> None:
         nonlocal gone
         if working:
             gone = True
             task.cancel()
 
-    look_away = _watch(request, give_up)
+    watch = asyncio.ensure_future(disconnected(request.receive))
+    watch.add_done_callback(give_up)
     service.running.add(task)
     try:
         return await work
@@ -105,21 +104,10 @@ async def unless_gone(service: Service, work: Coroutine[Any, Any, T], request: R
     finally:
         working = False
         service.running.discard(task)
-        look_away()
-
-
-def _watch(request: Request, give_up: Callable[..., None]) -> Callable[[], object]:
-    """Have `give_up` called when the client goes away; gives what ends that."""
-    leaving = request.scope.get("extensions", {}).get(LEAVING)
-    if leaving is None or leaving.gone:  # behind another server, or too late to be told
-        gone = asyncio.ensure_future(disconnected(request.receive))
-        gone.add_done_callback(give_up)
-        return gone.cancel
-    leaving.tell.add(give_up)
-    return lambda: leaving.tell.discard(give_up)
+        watch.cancel()
 
 
 async def disconnected(receive: Receive) -> None:
-    """Returns when the client has gone away."""
+    """Return when the client has gone away."""
     while (await receive())["type"] != "http.disconnect":
         pass

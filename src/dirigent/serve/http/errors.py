@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import msgspec
+from starlette.types import Send
 
 from dirigent.errors import (
     ConfigError,
@@ -95,6 +96,7 @@ TYPES = {
     415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
 }
 """OpenAI's word for a status; everything else is a `server_error`."""
 
@@ -137,3 +139,12 @@ def _problem(kind: str, message: str, headers: Mapping[str, str], *, fault: str)
         log.error("%s", message)
         message = "the store does not answer as it should; try again later (the server's log says more)"
     return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)
+
+
+async def send_problem(problem: Problem, send: Send) -> None:
+    """Send a problem from outside Starlette's routes, whose exception handlers send all others."""
+    body = problem.body()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

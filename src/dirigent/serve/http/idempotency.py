@@ -25,19 +25,19 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.config.file import BUILT_IN_PROFILES
 from dirigent.errors import StoreError
-from dirigent.serve.http.auth import App, Receive, Scope, Send, send_problem
-from dirigent.serve.http.body import CLIENT_GONE, header, read_body
-from dirigent.serve.http.errors import Problem, problem_of
+from dirigent.serve.http.body import CLIENT_GONE, read_body
+from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
 from dirigent.store.idempotency import Claimed, Differs, GivenUp, Kept, Running, claim, finish, leave, release
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import reconcile
 from dirigent.workers.secret import redact
 
-HEADER = b"idempotency-key"
+HEADER = "idempotency-key"
 MAX_NAME_CHARS = 255
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 TRACE_HEADER = "X-Dirigent-Trace-Id"
@@ -53,7 +53,7 @@ def idempotent(handler: Handler) -> Handler:
 
     @functools.wraps(handler)
     async def wrapped(request: Request) -> Any:
-        name = header(request, HEADER)
+        name = request.headers.get(HEADER)
         if name is None:
             return await handler(request)
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isascii() or not name.isprintable():
@@ -260,7 +260,7 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _said(problem: Problem) -> App:
+def _said(problem: Problem) -> ASGIApp:
     async def response(scope: Scope, receive: Receive, send: Send) -> None:
         await send_problem(problem, send)
 

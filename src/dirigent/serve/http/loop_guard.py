@@ -7,11 +7,9 @@ not multiply from server to server. Stands behind the gate, so that who may not 
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dirigent.serve.http.auth import App, Receive, Scope, Send, send_problem
-from dirigent.serve.http.errors import Problem
+from dirigent.serve.http.errors import Problem, send_problem
 from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops
 
 _NAME = HEADER.lower().encode()
@@ -20,7 +18,7 @@ _NAME = HEADER.lower().encode()
 class Hops:
     """An ASGI application before the application."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +52,7 @@ def _count(said: bytes) -> int:
 
 
 def _final(send: Send) -> Send:
-    async def sending(message: MutableMapping[str, Any]) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] >= 500:
             message["headers"] = [*message.get("headers", ()), (b"x-should-retry", b"false")]
         await send(message)

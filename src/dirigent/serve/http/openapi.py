@@ -24,6 +24,7 @@ STATUSES = {
     415: "the body is not application/json",
     422: "the Idempotency-Key was used for another request",
     429: "too many requests of this key; see Retry-After",
+    431: "the header is too long",
     500: "a bug",
     502: "no usable plan or answer came of it",
     503: "busy, or no worker or store answers; see Retry-After",

@@ -1,7 +1,8 @@
 """Listening: the application behind uvicorn, from the first connection to a graceful stop.
 
-Told to stop (TERM, or Ctrl-C), the server takes no new connections and lets what is under way finish within
-the grace; what is left then is cancelled and kept as such. A second signal does not wait.
+On TERM or Ctrl-C `/readyz` fails at once, so that load balancers send no more requests, and the server answers requests
+for `LAST_REQUESTS_S` more. Then it takes no new connections, and requests under way may finish within the grace period;
+the rest is cancelled and stored as cancelled. A second signal ends the waiting.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from dirigent.config.file import Config
 from dirigent.errors import ConfigError
 from dirigent.serve.http.app import build_app
 from dirigent.serve.http.auth import is_loopback
-from dirigent.serve.http.connection import bounded_connection
 from dirigent.serve.http.gc_tuning import seldom_collecting
 from dirigent.serve.runs.background import resume_all
 from dirigent.serve.service import Service
@@ -32,6 +32,10 @@ from dirigent.store.keys import any_keys
 COLLECT_AFTER = 10_000
 """New objects after which Python looks for unreachable cycles. By default 700, which one request makes: the search took
 an eleventh of its CPU."""
+
+
+LAST_REQUESTS_S = 1.0
+"""Seconds between the signal to stop and the end of listening: requests on their way then still get an answer."""
 
 
 def no_core_dumps() -> None:
@@ -113,8 +117,8 @@ async def serve_until_stopped(service: Service, listener: socket.socket) -> None
     """Serve until a signal says stop."""
     server = _server(service)
     await resume_all(service)
-    with _signals(server), seldom_collecting(after=COLLECT_AFTER):
-        await server.serve(sockets=[listener])
+    with _signals(server, service), seldom_collecting(after=COLLECT_AFTER):
+        await _serve(server, listener)
 
 
 @asynccontextmanager
@@ -122,7 +126,7 @@ async def serving(service: Service, listener: socket.socket) -> AsyncIterator[st
     """Serve while the block runs; gives the server's address."""
     server = _server(service)
     await resume_all(service)
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
+    task = asyncio.ensure_future(_serve(server, listener))
     host, port = listener.getsockname()[:2]
     try:
         yield f"http://{host}:{port}"
@@ -131,41 +135,49 @@ async def serving(service: Service, listener: socket.socket) -> AsyncIterator[st
         await task
 
 
-class _Server(uvicorn.Server):
-    """uvicorn would raise a caught signal again at the end, and so kill us before the store is closed."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _server(service: Service) -> _Server:
+def _server(service: Service) -> uvicorn.Server:
     settings = service.settings
-    connection = bounded_connection(
-        header_timeout_s=settings.header_timeout_s, max_header_bytes=settings.max_header_bytes
+    config = uvicorn.Config(
+        build_app(service),
+        http="h11",
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+        lifespan="off",
+        access_log=False,
+        log_level="error",  # warnings are about requests (malformed, `Upgrade: h2c`): callers could fill the log
+        server_header=False,
+        proxy_headers=False,  # an address that a header claims can be a lie
+        timeout_keep_alive=settings.idle_timeout_s,  # type: ignore[arg-type]  # seconds, whole or not
+        timeout_graceful_shutdown=max(1, round(settings.grace_s)),
+        ws="none",
     )
-    return _Server(
-        uvicorn.Config(
-            build_app(service),
-            http=connection,
-            lifespan="off",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,  # an address that a header claims can be a lie
-            timeout_keep_alive=settings.idle_timeout_s,  # type: ignore[arg-type]  # seconds, whole or not
-            timeout_graceful_shutdown=max(1, round(settings.grace_s)),
-            ws="none",
-        )
-    )
+    return uvicorn.Server(config)
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    """`uvicorn.Server.serve` without its signal handlers.
+
+    Those raise a caught signal again at the end, which would kill this process before the store is closed.
+    """
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[listener])
+    if not server.should_exit:
+        await server.main_loop()
+    await server.shutdown(sockets=[listener])
 
 
 @contextlib.contextmanager
-def _signals(server: uvicorn.Server) -> Iterator[None]:
+def _signals(server: uvicorn.Server, service: Service) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        server.force_exit = server.should_exit
+        if service.stopping:  # a second signal does not wait
+            server.should_exit = server.force_exit = True
+            return
+        service.stopping = True
+        loop.call_later(LAST_REQUESTS_S, exit)
+
+    def exit() -> None:
         server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
