@@ -12,7 +12,7 @@ import time
 import pytest
 
 from dirigent.serve.http import bounds
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
+from dirigent.serve.http.body import MAX_BODY_BYTES
 from tests.serve.conftest import Server, Start
 from tests.serve.test_connection import BODY, Wire, gone, refused
 

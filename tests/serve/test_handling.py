@@ -11,9 +11,8 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from dirigent.config.server_settings import ServeSettings
-from dirigent.serve.http.body import read_body, unless_gone
+from dirigent.serve.http.body import MAX_BODY_BYTES, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
 
 
 class Runs:

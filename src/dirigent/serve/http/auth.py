@@ -3,19 +3,26 @@
 If a key was ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. If not, the
 server is for the person at this machine: the Host (or the host of the target) and the Origin of a request must be
 loopback, so that no web page can talk to it through a browser (by DNS rebinding or a form). The gate knows nothing of
-routes. An address that sends too many wrong keys gets a 429 (`auth_attempts.py`).
+routes.
+
+An address that sends too many wrong keys gets a 429 (`Tries`). Keys cannot be guessed, but looking guesses up costs
+work, and a log full of them hides what matters.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.serve.http.auth_attempts import Tries
 from dirigent.serve.http.bounds import check_header
 from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
@@ -26,6 +33,8 @@ __all__ = ["OPEN_PATHS", "App", "Gate", "Receive", "Scope", "Send", "is_loopback
 App = ASGIApp
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 MAX_KEY_CHARS = 512
+REMEMBERED = 10_000
+"""Most addresses, and most right keys, that are remembered."""
 
 
 class Gate:
@@ -88,7 +97,7 @@ class Gate:
 
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Whether this name or address means this machine alone. Names are not looked up: only `localhost` counts."""
+    """Return whether a name or address means this machine alone. Names are not looked up: only `localhost` counts."""
     if host.lower() == "localhost":
         return True
     try:
@@ -98,9 +107,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _split_target(scope: Scope) -> bytes:
-    """Return the scheme and host of a target such as `http://host/path` (b"" for `/path`), and leave its path.
+    """Reduce a target such as `http://host/path` to its path, and return `http://host`; b"" if it is a path already.
 
-    h11 passes the target on as it was sent. Every server must take this form (RFC 9112, 3.2.2).
+    h11 passes the target on as it was sent. Every server must accept this form (RFC 9112, 3.2.2).
     """
     raw: bytes = scope["raw_path"]
     if raw.startswith(b"/"):
@@ -116,7 +125,7 @@ def _split_target(scope: Scope) -> bytes:
 
 
 def _key(headers: dict[bytes, bytes]) -> str:
-    """From `Authorization: Bearer`, or from `x-api-key` as Anthropic's clients send it."""
+    """Return the key from `Authorization: Bearer`, or from `x-api-key` as Anthropic's clients send it; else ""."""
     scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() != "bearer":
         text = headers.get(b"x-api-key", b"").decode("latin-1")
@@ -144,3 +153,84 @@ def _leads_to_loopback(url: bytes) -> bool:
         return is_loopback(urlsplit(url.decode("latin-1")).hostname or "")
     except ValueError:
         return False
+
+
+class Tries:
+    """Counts wrong keys by address: `most` may come at once, and as many in every minute.
+
+    A key that was right before stays welcome from a blocked address, because many callers may share one (a proxy, an
+    office). The counts are in memory and bounded; with several servers each counts for itself. One event loop uses
+    them, so they need no lock.
+    """
+
+    def __init__(self, *, most: int = 100, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """For each address the number of tries, and the time of that number."""
+        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._trying: dict[tuple[str, bytes], int] = {}
+        """For each key that is being looked up, the number of requests that wait for it."""
+
+    def begin(self, address: str, key: str) -> float:
+        """Take a try and return 0, or return the seconds until the address has one.
+
+        A try counts as wrong until `end` corrects it, so that sending many at once is no way around the bound. The same
+        key many times at once is one try until it is known to be wrong: a program that was just given a key begins so.
+        """
+        mark = _fingerprint(key)
+        if mark in self._right:
+            return 0.0
+        address = _group(address)
+        if (address, mark) not in self._trying:
+            count = self._count(address)
+            if count + 1 > self._most:
+                return (count + 1 - self._most) * 60 / self._most
+            self._set(address, count + 1)
+        self._trying[address, mark] = self._trying.get((address, mark), 0) + 1
+        return 0.0
+
+    def end(self, address: str, key: str, *, right: bool | None) -> None:
+        """Record the result of a try. With None the look-up failed, and the try does not count."""
+        mark, address = _fingerprint(key), _group(address)
+        under_way = self._trying.pop((address, mark), 0)
+        if under_way > 1:
+            self._trying[address, mark] = under_way - 1
+        if right is None:
+            self._set(address, self._count(address) - (under_way == 1))
+        elif not right:
+            self._right.pop(mark, None)
+            self._set(address, self._count(address) + (under_way > 1))  # `begin` counted one for all of them
+        elif mark not in self._right:
+            self._right[mark] = None
+            _bound(self._right)
+            self._set(address, self._count(address) - 1)
+
+    def _count(self, address: str) -> float:
+        count, at = self._wrong.get(address, (0.0, 0.0))
+        return max(0.0, count - (self._clock() - at) * self._most / 60)
+
+    def _set(self, address: str, count: float) -> None:
+        self._wrong.pop(address, None)
+        if count > 0:
+            self._wrong[address] = (count, self._clock())
+            _bound(self._wrong)
+
+
+def _fingerprint(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+def _group(address: str) -> str:
+    """Return the address or, for IPv6, its network: one customer holds a whole /64."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address
+
+
+def _bound(remembered: OrderedDict[Any, Any]) -> None:
+    while len(remembered) > REMEMBERED:
+        remembered.popitem(last=False)

@@ -1,20 +1,31 @@
-"""What routes do around a run: read the body, take a place, and notice a client that leaves."""
+"""What routes do around a run: read the body and decode it, take a place, and notice a client that leaves.
+
+msgspec checks a body while it decodes it. Every fault is a 400 that names the field, in the words of an error reply.
+This module knows no route: each route passes its own struct, and names those of its fields that are free-form.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+import re
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
-from dirigent.serve.service import Service
 from dirigent.store.admission import Place, Refusal
 from dirigent.store.keys import Caller
+from dirigent.toml import nearest
+
+if TYPE_CHECKING:  # which imports this module in turn
+    from dirigent.serve.service import Service
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 64
 
 T = TypeVar("T")
 
@@ -66,6 +77,58 @@ async def _whole_body(receive: Receive) -> bytes:
             raise Problem(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes", code="too_large")
         if not message.get("more_body", False):
             return b"".join(pieces)
+
+
+def decoded(body: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], *, where: str = "") -> T:
+    """Return the struct, or raise a `Problem`. `where` is the field that holds the body if it is a part of one."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refused(str(error), where, getattr(decoder.type, "__struct_fields__", ())) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, f"the body is not JSON: {error}", code="invalid_json", param=where) from None
+
+
+_AT = re.compile(r" - at `\$\.?([^`]*)`\Z")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+
+
+def _refused(said: str, where: str, known: tuple[str, ...]) -> Problem:
+    """Return msgspec's complaint as a problem, with the field in `param`."""
+    at = _AT.search(said)
+    path = at[1] if at else ""
+    text = said[: at.start()] if at else said
+    field = _UNKNOWN.search(text) or _MISSING.search(text)
+    param = ".".join(part for part in (where, path, field[1] if field else "") if part).replace(".[", "[")
+    if _UNKNOWN.search(text) and not path and field:
+        text = f"unknown field {field[1][:60]!r}{nearest(field[1][:60], known)}"
+    elif param:
+        text = f"{text}: {param}"
+    code = "unknown_field" if _UNKNOWN.search(said) else "invalid_value"
+    return Problem(400, text, code=code, param=param[:200])
+
+
+def check_depth(free: Iterable[tuple[str, Any]]) -> None:
+    """Raise a `Problem` if a free-form field is nested too deeply. Structs cannot be."""
+    for param, value in free:
+        if _deeper(value, MAX_DEPTH):
+            raise Problem(400, f"{param} is nested deeper than {MAX_DEPTH}", code="too_deep", param=param)
+
+
+def _deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+        if not inner:
+            return False
+        level = inner
+    return True
 
 
 def admitted(service: Service, caller: Caller) -> Place:

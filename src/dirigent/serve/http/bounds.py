@@ -19,8 +19,8 @@ import contextlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dirigent.serve.http.body import MAX_BODY_BYTES
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
 from dirigent.serve.service import Service
 
 LINGER_S = 2.0
