@@ -1,4 +1,4 @@
-"""Measure what the server costs on top of a call: CPU and latency against a bare aiohttp proxy, and a kill -9.
+"""Measure what the server costs on top of a call: CPU and latency against other proxies, and a kill -9.
 
     python benchmarks/overhead.py [--requests 200] [--rounds 21] [--concurrency 1,16,64] [--json] [--profile]
     python benchmarks/overhead.py --peers litellm,switchyard
@@ -76,7 +76,7 @@ schema_version = 1
 [llm_clients.stub]
 format = "openai_chat"
 base_url = "{upstream}/v1"
-api_key_env = "PATH"
+api_key_env = "STUB_KEY"
 [targets.stub]
 id = "stub"
 llm_client = "stub"
@@ -226,7 +226,7 @@ def _peer(name: str, environments: Path, upstream: str, home: Path) -> Iterator[
     else:
         config.write_text(SWITCHYARD.format(upstream=upstream))
         command = [folder / "bin" / "python", "-c", SWITCHYARD_PROGRAM, str(config), port]
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"STUB_KEY": "none"}
     with (
         log.open("w") as out,
         subprocess.Popen(command, stdout=out, stderr=out, cwd=home, env=env, text=True) as running,

@@ -1,7 +1,10 @@
 """The table of routes, and the application made from it.
 
-The table is the one list of what there is: routing, `/openapi.json` and the test that walks every route all
-read it. Every error leaves in OpenAI's shape; a bug is a 500 that tells the caller nothing.
+Routing, `/openapi.json` and the test that walks every route all read this table. Every error reply has OpenAI's shape;
+a bug is a 500 that tells the caller nothing about it.
+
+A request passes `Exchanges` (bounds.py), `MessagesErrors` (Anthropic's error shape), `Gate` (auth.py), `Hops`
+(loop_guard.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class Health(msgspec.Struct, frozen=True):
 class Readiness(msgspec.Struct, frozen=True):
     ready: bool
     workers: dict[str, str]
-    """Each worker's breaker: closed (in use), open (resting after failures), half-open (being tried)."""
+    """The state of each worker's breaker: closed (in use), open (resting after failures), half-open (on trial)."""
 
 
 class TraceList(msgspec.Struct, frozen=True):
@@ -75,7 +78,7 @@ def build_app(service: Service) -> ASGIApp:
         routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
         exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
     )
-    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
+    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
     return Exchanges(MessagesErrors(Gate(Hops(starlette), service)), service)
@@ -96,7 +99,7 @@ async def readyz(request: Request) -> Response:
         ready = not service.stopping and any(state != "open" for state in states.values())
     except (StoreError, TimeoutError):
         ready = False
-    # Who works here is for those who may come in.
+    # The names of the workers are for callers with a key.
     shown = states if request.scope["caller"] is not None else {}
     return _json(Readiness(ready, shown), status=200 if ready else 503)
 
@@ -108,7 +111,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """Every model the caller may ask."""
+    """Every model that the caller may use."""
     return _json(ModelList(_service(request).models.cards(_caller(request))))
 
 
@@ -139,7 +142,7 @@ async def traces(request: Request) -> Response:
 
 
 async def trace(request: Request) -> Response:
-    """One run, whole. Another key's run does not exist."""
+    """The trace of one run. Another key's run is a 404."""
     service, caller, id = _service(request), _caller(request), request.path_params["id"]
     missing = Problem(404, f"no trace has the id {id[:80]!r}", code="trace_not_found")
     if caller.role != "admin" and caller.key_id not in await run_keys(service.store, id):
