@@ -29,6 +29,7 @@ class Client:
 
     def __init__(self, *pieces: bytes) -> None:
         self.left = asyncio.Event()
+        self.watched = asyncio.Event()
         self._messages = [
             {"type": "http.request", "body": piece, "more_body": n < len(pieces)} for n, piece in enumerate(pieces, 1)
         ]
@@ -36,6 +37,7 @@ class Client:
     async def receive(self) -> MutableMapping[str, Any]:
         if self._messages:
             return self._messages.pop(0)
+        self.watched.set()
         await self.left.wait()
         return {"type": "http.disconnect"}
 
@@ -73,7 +75,7 @@ async def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_follow
     client = Client()
 
     async def work() -> str:
-        await asyncio.sleep(0)
+        await client.watched.wait()
         client.left.set()
         await asyncio.sleep(0)  # the watcher wakes now; its news comes after the work has ended
         return "done"
@@ -81,6 +83,20 @@ async def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_follow
     assert await unless_gone(Runs(), work(), asked(client)) == "done"
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_a_client_is_not_watched_during_short_work():
+    client = Client()
+
+    async def work() -> str:
+        client.left.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return "done"
+
+    assert await unless_gone(Runs(), work(), asked(client)) == "done"
+    assert not client.watched.is_set()
 
 
 async def test_a_server_that_stops_cancels_the_work_and_the_request():

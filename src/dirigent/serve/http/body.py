@@ -29,6 +29,10 @@ MAX_DEPTH = 64
 
 T = TypeVar("T")
 
+WATCH_AFTER_S = 0.02
+"""Seconds of work after which the client is watched. Starting and ending the watching task takes 6% of the CPU of a
+request at concurrency 1, and a client that leaves earlier is noticed then."""
+
 CLIENT_GONE = Response(status_code=499)
 """The reply to a client that has left. Nobody reads it; proxies log this number for it."""
 
@@ -149,14 +153,19 @@ async def unless_gone(service: Service, work: Coroutine[Any, Any, T], request: R
     assert task is not None
     working, gone = True, False
 
+    watches: list[asyncio.Task[None]] = []
+
     def give_up(_: object) -> None:
         nonlocal gone
         if working:
             gone = True
             task.cancel()
 
-    watch = asyncio.ensure_future(disconnected(request.receive))
-    watch.add_done_callback(give_up)
+    def watch() -> None:
+        watches.append(asyncio.ensure_future(disconnected(request.receive)))
+        watches[0].add_done_callback(give_up)
+
+    timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, watch)
     service.running.add(task)
     try:
         return await work
@@ -167,7 +176,9 @@ async def unless_gone(service: Service, work: Coroutine[Any, Any, T], request: R
     finally:
         working = False
         service.running.discard(task)
-        watch.cancel()
+        timer.cancel()
+        for watching in watches:
+            watching.cancel()
 
 
 async def disconnected(receive: Receive) -> None:
