@@ -89,18 +89,18 @@ async def test_what_outlasts_the_grace_is_cancelled_and_kept(tmp_path: Path, stu
         assert [row.status for row in await store.list()] == ["cancelled"]
 
 
-async def test_told_to_stop_it_answers_a_client_whose_connection_it_had_taken(
-    tmp_path: Path, stub: StubProvider
-) -> None:
+async def test_told_to_stop_it_is_not_ready_and_serves_for_one_more_second(tmp_path: Path, stub: StubProvider) -> None:
     async with process(tmp_path, stub.url("openai")) as running:
         assert running.stderr is not None
         base = (await running.stderr.readline()).decode().split()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", int(base.removesuffix("/v1").rpartition(":")[2]))
-        await _answered(base)
-        running.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 10
-        while await _listens(base):
-            assert time.monotonic() < end, "it still takes connections"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(base.removesuffix("/v1") + "/readyz") as ready:
+                assert ready.status == 200
+            running.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(0.9):
+                while await _ready(session, base):
+                    pass
         body = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]})
         head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
@@ -110,7 +110,27 @@ async def test_told_to_stop_it_answers_a_client_whose_connection_it_had_taken(
         writer.close()
         await writer.wait_closed()
     assert said.startswith(b"HTTP/1.1 200 ")
-    assert b"connection: close" in said
+    assert b"connection: close" in said.lower()
+
+
+async def test_a_second_signal_does_not_wait(tmp_path: Path, stub: StubProvider) -> None:
+    stub.delay_s = 60.0
+    async with process(tmp_path, stub.url("openai"), "--grace", "30") as running, aiohttp.ClientSession() as session:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        body = {"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}
+        asking = asyncio.ensure_future(session.post(f"{base}/chat/completions", json=body))
+        await stub.called(1)
+        running.send_signal(signal.SIGTERM)
+        while await _ready(session, base):
+            pass
+        running.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(running.wait(), 10) == 0
+        await asyncio.wait([asking])
+        if asking.exception() is None:
+            asking.result().close()
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        assert [row.status for row in await store.list()] == ["cancelled"]
 
 
 async def test_a_client_that_never_asks_does_not_keep_it_from_stopping(tmp_path: Path, stub: StubProvider) -> None:
@@ -162,6 +182,11 @@ async def _answered(base: str) -> None:
     """Connections are taken in turn: whatever was opened before this has been taken when it returns."""
     async with aiohttp.ClientSession() as session, session.get(base.removesuffix("/v1") + "/healthz") as response:
         assert response.status == 200
+
+
+async def _ready(session: aiohttp.ClientSession, base: str) -> bool:
+    async with session.get(base.removesuffix("/v1") + "/readyz") as response:
+        return response.status == 200
 
 
 async def _listens(base: str) -> bool:

@@ -1,11 +1,11 @@
-"""The HTTP face: an OpenAI-compatible endpoint over `Conductor.run`. It translates and observes, nothing else.
+"""The HTTP face: an OpenAI-compatible endpoint over `Conductor.run`. It translates and observes runs.
 
-Read in the order a request travels: `app.py` (the table of routes), `gate.py` (who may come in), `chat.py`
-(one request), `wire.py` and `translate.py` (its shape), `catalogue.py` (which models there are), `models.py` (which
-conductor answers), `conducting.py` (the run, kept), `stream.py` (the run, watched). `responses*.py` and `messages*.py`
-are the same in two other formats: they put a request into chat's words and a trace into their own. Around a request:
-`extension.py` (wishes in headers), `idempotency.py` (once, however often it is sent), `guardrails.py` and `checked.py`
-(what may pass), `overrides.py` (the operator's rules). Beside it: `feedback.py`, `usage.py`, `retention.py`,
-`telemetry.py`.
+    http/    the door: routes, keys, bounds on requests, errors, idempotency, the server itself
+    apis/    the three formats: chat, responses, and anthropic (messages)
+    runs/    one run: started, watched as a stream, resumed, or in the background
+    policy/  models, the operator's rules, guardrails, checks of answers against JSON schemas
+
+Read in the order a request travels: `http/app.py` (the routes), `http/auth.py` (keys), `apis/chat/route.py` (one
+request), `runs/start.py` (its run), `runs/stream.py` (its run, watched).
 starlette, uvicorn, jsonschema-rs and prometheus-client come with the extra: pip install 'dirigent[serve]'.
 """

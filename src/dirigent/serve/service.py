@@ -64,6 +64,10 @@ class Service:
         """The background runs that this process carries out, by run."""
         self.resuming: set[str] = set()
         """Runs that had waited for tools and that a request goes on with now."""
+        self.bodies = 0
+        """Requests whose body is being read."""
+        self.stopping = False
+        """The server was told to stop: `/readyz` fails, and no reply leaves its connection open."""
         self.running: set[asyncio.Task[Any]] = set()
         """Tasks that carry out runs of this server: they are waited for before the store is closed."""
 
