@@ -108,7 +108,7 @@ class _Once:
         try:
             response = await self._handler(request)
         except Problem as problem:
-            if _stands(problem.status, problem.headers):
+            if _is_final(problem.status, problem.headers):
                 return _Recording(self._service, claimed, _said(problem))
             await leave(self._service.store, claimed)
             raise
@@ -128,7 +128,7 @@ class _Recording:
         self._start: MutableMapping[str, Any] | None = None
         self._begun = False
         self._kept = False
-        self._stands = True
+        self._is_final = True
         self._pieces: list[bytes] = []
         self._size = 0
         self._last = b""
@@ -144,7 +144,7 @@ class _Recording:
                 raise  # the connection breaks off: a reply that cannot be replayed must not look complete
             await send_problem(problem_of(error), send)
         finally:
-            if not self._stands:
+            if not self._is_final:
                 await release(self._service.store, self._claimed)
             elif not self._kept:  # the caller left, or it broke off
                 await leave(self._service.store, self._claimed)
@@ -170,8 +170,8 @@ class _Recording:
         assert self._start is not None, "a body without a status"
         status = int(self._start["status"])
         headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._start.get("headers", ()))
-        self._stands = _stands(status, dict(headers)) and not _broke_off(self._last)
-        if self._stands:
+        self._is_final = _is_final(status, dict(headers)) and not _broke_off(self._last)
+        if self._is_final:
             run_id = _said_in(dict(headers), TRACE_HEADER)
             await finish(self._service.store, self._claimed, Kept(status, headers, self._body(), run_id))
             self._kept = True
@@ -216,7 +216,7 @@ def _kept(outcome: Kept | Running | GivenUp | Differs) -> Kept:
     return outcome
 
 
-def _stands(status: int, headers: Mapping[str, str]) -> bool:
+def _is_final(status: int, headers: Mapping[str, str]) -> bool:
     """Return whether a reply is final: a success, or a run that was carried out and failed because of the request.
 
     A budget that did not allow the first call may allow it another day.
