@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dirigent.errors import SAID, WorkerError
-from dirigent.serve.apis.chat.translate import report_of
 from dirigent.serve.http.errors import problem_of
+from dirigent.serve.runs.report import report_of
 from tests.serve.conftest import Answer, Server, Start
 
 PROVIDERS_WORDS = ("bad gateway", "slow down", "please log in", "it broke", "nonsense", "127.0.0.1", "<html>")

@@ -13,7 +13,7 @@ from dirigent.messages import Attempt, ToolCall, Usage
 from dirigent.plan.prompt import TOOL_FAILED
 from dirigent.planners.fixed import Single
 from dirigent.run.trace import Round, StepRecord
-from dirigent.serve.apis.anthropic.translate import usage_of
+from dirigent.serve.apis.anthropic.reply import usage_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -343,9 +343,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [USE]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [RESULT]},
                    {"role": "user", "content": "x"}]}, "messages[1].content[0]"),
-    ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I"}]}, "messages[1]"),
+    ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I"}]}, "messages[1].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]},
-     "messages[0]"),
+     "messages[0].content[0].source.url"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]}, "tools[0].type"),
     ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
     ({"tools": [TOOL, TOOL]}, "tools[1].name"),
@@ -372,6 +372,22 @@ async def test_what_cannot_be_honoured_is_a_400_that_names_the_field(
     assert answer.object["request_id"] == answer.headers["request-id"]
     assert server.stub.calls == []
     assert server.service.admission.in_flight == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_thread_is_refused_so_that_clients_go_on_without_it(server: Server, stream: bool) -> None:
+    headers = {"anthropic-beta": "message-threads-2026-08-12"}
+    answer = await ask(server, headers=headers, thread={"type": "create"}, stream=stream)
+    assert (answer.status, answer.error["param"]) == (400, "thread")
+    assert answer.error["details"] == {"error_code": "thread_unsupported_request"}
+    assert server.stub.calls == []
+
+
+async def test_no_other_unknown_field_is_taken_for_a_thread(server: Server) -> None:
+    for body in ({"threads": {}}, {"system": [{"type": "text", "text": "x", "thread": 1}]}):
+        answer = await ask(server, **body)
+        assert (answer.status, answer.error["code"]) == (400, "unknown_field")
+        assert "details" not in answer.error
 
 
 async def test_errors_from_before_the_route_have_anthropics_shape_too(server: Server) -> None:
@@ -406,7 +422,7 @@ async def test_a_bug_says_nothing_of_itself(server: Server, monkeypatch: pytest.
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("something inside")
 
-    monkeypatch.setattr("dirigent.serve.apis.anthropic.route.message_of", broken)
+    monkeypatch.setattr("dirigent.serve.apis.anthropic.reply.usage_of", broken)
     answer = await ask(server)
     assert (answer.status, answer.error["type"]) == (500, "api_error")
     assert "inside" not in answer.text

@@ -146,7 +146,7 @@ async def test_a_body_of_another_version_or_a_damaged_one_is_an_error_that_names
     await change(store, format=99)
     with pytest.raises(StoreError, match="run r is kept in format 99"):
         (await found(store)).read(Body)
-    await change(store, format=1, body=b"nonsense")
+    await change(store, format=run_states.FORMAT, body=b"nonsense")
     with pytest.raises(StoreError, match="run r cannot be read back"):
         (await found(store)).read(Body)
 

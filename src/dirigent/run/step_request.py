@@ -50,7 +50,8 @@ def step_request(
     messages = step_messages(
         terms.question, terms.plan, index, replies, secret=terms.secret, subtask_only=info.subtask_only
     )
-    return Request(
+    return msgspec.structs.replace(
+        options,  # whose other settings hold for every step
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
         tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
@@ -59,14 +60,11 @@ def step_request(
         grammar=options.grammar if last else "",
         stop=options.stop if last else (),
         max_output_tokens=min(cap for cap in caps if cap is not None),
-        temperature=options.temperature,
-        top_p=options.top_p,
         # Steps that ask the same thing twice must be free to differ: each has its own seed.
         seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
         effort=options.effort if "effort" in info.abilities else None,
         deadline=deadline,
         ledger=_step_ledger(terms, record),
-        tenant=options.tenant,
     )
 
 

@@ -30,7 +30,7 @@ from dirigent.store.timestamps import now, utc_text
 from dirigent.store.traces import to_row
 from dirigent.workers.secret import may_hold_key, redact
 
-FORMAT = 1
+FORMAT = 2
 LEASE_S = 60.0
 """A run whose row nobody has touched for so long is taken to be left, wherever its process was."""
 

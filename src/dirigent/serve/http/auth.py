@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.serve.http.auth_attempts import Tries
-from dirigent.serve.http.errors import Problem, problem_of
+from dirigent.serve.http.errors import Problem, error_body, problem_of
 from dirigent.serve.service import Service
 from dirigent.store.keys import LOCAL_ADMIN, Caller, any_keys, authenticate
 
@@ -45,7 +45,7 @@ class Gate:
         try:
             scope["caller"] = await self._caller(scope)
         except Problem as problem:
-            await send_problem(problem, send)
+            await send_problem(problem, send, scope)
             return
         await self._app(scope, receive, send)
 
@@ -109,8 +109,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def send_problem(problem: Problem, send: Send) -> None:
-    body = problem.body()
+async def send_problem(problem: Problem, send: Send, scope: Scope) -> None:
+    body = error_body(problem, scope)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -63,18 +64,6 @@ class Problem(Exception):
         if retry_after_s is not None:
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
 
-    def in_words(self, words: Mapping[str, str], place: Callable[[int, str], str]) -> Problem:
-        """The same of a route that speaks of chat's fields in other words; `place` names what a message was there."""
-        param = self.param
-        head, bracket, rest = param.partition("[")
-        if head == "messages" and bracket:
-            number, _, tail = rest.partition("]")
-            param = place(int(number), tail)
-        for chat_word, word in words.items():
-            param = param.replace(chat_word, word)
-        message = str(self).replace(self.param, param) if self.param else str(self)
-        return Problem(self.status, message, code=self.code, param=param, headers=self.headers)
-
     def body(self) -> bytes:
         """Redacted here, the last door before the caller."""
         kind = TYPES.get(self.status, "server_error")
@@ -111,6 +100,16 @@ STATUS_OF: Mapping[str, tuple[int, str]] = {
 
 REFUSED = (400, "worker_refused")
 """A worker that would refuse the same request again: trying once more helps nobody."""
+
+
+ERROR_FORM = "dirigent.error_form"
+"""Where the ASGI scope has an API's own form of errors: a function from a `Problem` to its body."""
+
+
+def error_body(problem: Problem, scope: Mapping[str, Any]) -> bytes:
+    """The body of an error reply in the form of the API that was asked."""
+    form: Callable[[Problem], bytes] = scope.get(ERROR_FORM, Problem.body)
+    return form(problem)
 
 
 def mistake() -> Problem:

@@ -30,6 +30,7 @@ from dirigent.messages import Delta, Event, Message, Observe, Part, Reply, Reque
 from dirigent.plan.prompt import placeholder
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.json_schema import Answering
+from dirigent.serve.runs.asked import Asked
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
 
@@ -46,20 +47,21 @@ PHONE = re.compile(
 )
 
 
-def check_request(question: tuple[Message, ...], rails: Guardrails) -> None:
-    """Refuse what is too long, or what the operator does not want asked."""
+def check_request(asked: Asked, rails: Guardrails) -> None:
+    """Refuse a request that is too long, or that the operator has blocked."""
     if rails.max_request_chars is not None:
-        count = sum(len(message.text) for message in question)
+        count = sum(len(message.text) for message in asked.question)
         if count > rails.max_request_chars:
             said = f"the messages hold {count:,} characters; at most {rails.max_request_chars:,} are taken here"
-            raise Problem(413, said, code="too_large", param="messages")
+            raise Problem(413, said, code="too_large", param=asked.fields.messages)
     for pattern in rails.block:
-        for index, message in enumerate(question):
-            # The rule itself is not told: knowing it would help only to get around it.
+        for index, message in enumerate(asked.question):
             texts = (message.text, message.name) if message.name else (message.text,)
             if any(re.search(pattern, text, re.IGNORECASE) for text in texts):
-                said = f"messages[{index}] holds something that this server does not take"
-                raise Problem(400, said, code="content_policy", param=f"messages[{index}]")
+                # The error does not name the rule: that would help only to get around it.
+                param = asked.fields.message(index)
+                said = f"{param} holds something that this server does not take"
+                raise Problem(400, said, code="content_policy", param=param)
 
 
 def guarded(pool: Pool, rails: Guardrails) -> Pool:
