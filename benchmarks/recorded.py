@@ -25,7 +25,7 @@ from dirigent.evals.git_info import source_commit
 from dirigent.evals.metrics import Figures
 from dirigent.evals.notes import unpriced_note
 from dirigent.evals.page import as_html
-from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, default_planners, evaluate_recorded, load_recorded
+from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, evaluate_recorded, load_recorded, usable_planners
 from dirigent.evals.report import Report
 from dirigent.evals.stats import Difference
 
@@ -67,7 +67,7 @@ async def main(data: Path | None, out: Path, limit: int | None) -> None:
 
 async def measured(file: Path, limit: int | None, *, commit: str, date: str) -> Report:
     questions = load_recorded(file, limit=limit)
-    planners = [EACH, *default_planners(questions)]
+    planners = [EACH, *usable_planners(questions)]
     report = await evaluate_recorded(questions, planners, commit=commit, date=date)
     print(f"{questions.name}: {report.verdict}", flush=True)
     return msgspec.structs.replace(

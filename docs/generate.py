@@ -23,17 +23,20 @@ from typing import Any
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from dirigent.config.file import file as config
-from dirigent.config.file import presets, worker_config
-from dirigent.config.file import server_settings as settings
+from dirigent.config import file as config
+from dirigent.config import presets, worker_config
+from dirigent.config import server_settings as settings
+from dirigent.planners import PLANNERS
 from dirigent.workers import http, worker
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
 API_PAGE = Path(__file__).parent / "api.md"
 LEARNING_PAGE = Path(__file__).parent / "how-it-learns.md"
+BASELINES_PAGE = Path(__file__).parent / "baselines.md"
 RESULTS = Path(__file__).parent / "results"
 
 HEAD = """\
@@ -108,7 +111,7 @@ TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, *(_section(*table) for table in TABLES), _presets(), ENVIRONMENT]
+    parts = [HEAD, *(_section(*table) for table in TABLES), _planners(), _kinds(), _presets(), ENVIRONMENT]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
@@ -180,6 +183,48 @@ def _is_struct(type_: Any) -> bool:
     return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
 
 
+def _planners() -> str:
+    """The planners that a profile may name."""
+    rows = [
+        "## Planners",
+        "",
+        "Plugins of `dirigent.planners` may bring others. [Baselines](../baselines.md) lists those of evaluations too.",
+        "",
+        "| planner | its plan | the plan is written by |",
+        "|---|---|---|",
+    ]
+    for spec in PLANNERS:
+        if spec.make is not None:
+            writer = f"a {spec.planned_by} (`planner_worker`)" if spec.planned_by else "code"
+            rows.append(f"| `{spec.name}` | {spec.about} | {writer} |")
+    return "\n".join(rows)
+
+
+def _kinds() -> str:
+    rows = [
+        "## Kinds of workers",
+        "",
+        "Plugins of `dirigent.workers` may bring others.",
+        "",
+        "| kind | what it is |",
+        "|---|---|",
+    ]
+    return "\n".join([*rows, *(f"| `{name}` | {about} |" for name, about in worker_config.KINDS.items())])
+
+
+def baselines_page() -> str:
+    """The page with its table of planners made anew."""
+    from dirigent.evals.planners import FIGURES
+
+    rows = ["| name | plan | needs |", "|---|---|---|"]
+    for spec in PLANNERS:
+        names = [] if spec.argument is not None and spec.argument.required else [spec.name]
+        shown = ", ".join(f"`{name}`" for name in (*names, *spec.forms))
+        rows.append(f"| {shown} | {spec.about} | {spec.needs} |")
+    rows += [f"| `{name}` | {about} | – |" for name, about in FIGURES.items()]
+    return between_marks(BASELINES_PAGE.read_text(encoding="utf-8"), "planners", "\n".join(rows))
+
+
 def _presets() -> str:
     known = presets.presets()
     rows = [
@@ -226,10 +271,11 @@ def commands_page() -> str:
 
 
 def _command_names(command: Any, words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    inner = getattr(command, "commands", None)
-    if not inner:
+    if not isinstance(command, TyperGroup):
         return [words]
-    return [found for name, sub in inner.items() for found in _command_names(sub, (*words, name))]
+    context = typer.Context(command)
+    inner = ((name, command.get_command(context, name)) for name in command.list_commands(context))
+    return [found for name, sub in inner if sub is not None for found in _command_names(sub, (*words, name))]
 
 
 def api_page() -> str:
@@ -341,6 +387,7 @@ def main(arguments: list[str]) -> int:
     stale = 0
     learning, drawings = learning_page(RESULTS)
     pages = {PAGE: page(), COMMANDS_PAGE: commands_page(), API_PAGE: api_page(), LEARNING_PAGE: learning}
+    pages[BASELINES_PAGE] = baselines_page()
     for path, text in (pages | {RESULTS / name: drawn for name, drawn in drawings.items()}).items():
         if "--check" not in arguments:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,9 +29,9 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.claims_table import (
+from gym.benchmarks.claims_table import (
     RIGHT,
     VALID,
     VALID_FILES,
@@ -97,7 +97,7 @@ def _asked(args: argparse.Namespace) -> Table:
 
 def measured(args: argparse.Namespace) -> Table:
     """The table of one trained conductor."""
-    from benchmarks.claims_evidence import Sizes, gather, open_bench
+    from gym.benchmarks.claims_evidence import Sizes, gather, open_bench
 
     from dirigent_gym.train.run import quieten
 
@@ -165,7 +165,7 @@ def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Cl
     file = adapters["warm-start"].parent / "start.json" if "warm-start" in adapters else None
     if line is None or line.value is not None or file is None or not file.is_file():
         return None
-    from dirigent_gym.train.warmstart import SAMPLES, WarmStart
+    from dirigent_gym.train.start import SAMPLES, WarmStart
 
     valid = msgspec.json.decode(file.read_bytes(), type=WarmStart).valid_sampled
     n = recipe.warm_start.measure
@@ -211,7 +211,7 @@ async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row]
     """What llama.cpp makes of the conductor: as many of the rows as are asked for, and the seconds of a plan."""
     if not args.local and not args.latency:
         return Files()
-    from benchmarks.claims_local import as_gguf, plan_seconds, run_locally
+    from gym.benchmarks.claims_local import as_gguf, plan_seconds, run_locally
 
     files = Files()
     with as_gguf(conductor) as file:
@@ -241,7 +241,7 @@ def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
 
 def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
     """The lines of the sets in other words than the generator's, asked on this machine."""
-    from benchmarks.claims_evidence import Sizes, open_bench, other_sets
+    from gym.benchmarks.claims_evidence import Sizes, open_bench, other_sets
 
     from dirigent_gym.train.run import quieten
 
@@ -282,7 +282,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{role}", default="", metavar="ADAPTER")
     parser.add_argument("--workers", choices=("exact", "local"), default="exact")
     parser.add_argument("--specialists", nargs="+", default=[], help="folders of the local workers' adapters")
-    parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "gym-gpu.toml")
+    parser.add_argument("--recipe", type=Path, default=ROOT / "gym" / "recipes" / "gym-gpu.toml")
     parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure")
     parser.add_argument("--sampled", type=int, default=200, help="questions that get 16 sampled plans; slow on a CPU")
     parser.add_argument("--local", type=int, default=0, help="questions of the test that go through llama.cpp too")

@@ -36,6 +36,7 @@ from dirigent.evals.git_info import source_commit
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
+from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
 from dirigent_gym.evals.carried_over import beside, read_report, unlike
 from dirigent_gym.evals.workers import adapters_digest
@@ -43,7 +44,7 @@ from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(dirigent.__file__).parent
-RECIPE = ROOT / "recipes" / "eval-gym.toml"
+RECIPE = ROOT / "gym" / "recipes" / "eval-gym.toml"
 OUT = ROOT / "docs" / "results" / "gym.json"
 """Not the recipe's `out`: with the recipe alone the trained planners' rows would be missing there."""
 TRAINED = ("conductor", "conductor:2", "warm-start")
@@ -73,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     recipe = load_recipe(RECIPE)
     out = args.out or OUT
-    there = [name for name in TRAINED if name.partition(":")[0] in packaged()]
+    there = [name for name in TRAINED if parse_name(name).kind in packaged()]
     try:
         # Before anything is asked: a file that cannot be read must not cost a run.
         earlier = read_earlier()

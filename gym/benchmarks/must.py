@@ -31,18 +31,19 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.gym import source_digest
+from gym.benchmarks.gym import source_digest
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.evaluate import Entry, Evaluated, PlannerFor, PoolFor, evaluate
+from dirigent.evals.evaluate import Entry, Evaluated, PoolFor, evaluate
 from dirigent.evals.git_info import source_commit
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record, digest, read_outcomes
 from dirigent.evals.reply_cache import Replies
 from dirigent.evals.stats import mean
 from dirigent.messages import Event
+from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.adapters import packaged
 from dirigent.workers.pool import Pool
@@ -341,7 +342,7 @@ def latency_of(args: argparse.Namespace, file: Path) -> dict[str, Any]:
         return {}
     if file.exists() and not args.anew:
         return dict(json.loads(file.read_text(encoding="utf-8")))
-    from benchmarks.plan_latency import measure
+    from gym.benchmarks.plan_latency import measure
 
     _say(f"seconds of a plan, {args.latency} questions")
     conductor = str(packaged(args.adapters)[CONDUCTOR])

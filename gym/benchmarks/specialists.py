@@ -35,9 +35,9 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.specialists_page import (
+from gym.benchmarks.specialists_page import (
     GUESSES,
     PARTS,
     RUNS,
@@ -54,9 +54,9 @@ from benchmarks.specialists_page import (
 from dirigent.config.file import parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.evaluate import noise_seed
 from dirigent.evals.git_info import source_commit
 from dirigent.messages import Message, Request
+from dirigent.planners.spec import noise_seed
 from dirigent.tasks.task import Task
 from dirigent.workers.weights import known
 from dirigent.workers.worker import Worker

@@ -105,12 +105,12 @@ _MODULES = {
     "dirigent.limits": "Budget Ledger Limits",
     "dirigent.messages": "Image Message Reply Request Schema Text Tool ToolCall Usage",
     "dirigent.workers.metering": "Metered",
-    "dirigent.plan": "Plan Step format_plan parse_any parse_plan",
-    "dirigent.planner": "Brief Draft LanguagePlanner Planner",
+    "dirigent.plan.plan": "Plan Step format_plan parse_any parse_plan",
+    "dirigent.plan.planner": "Brief Draft LanguagePlanner Planner",
     "dirigent.planners.fixed": "FanOut Fixed Reflect Single Vote",
-    "dirigent.pool": "Pool",
+    "dirigent.workers.pool": "Pool",
     "dirigent.run.trace": "StepRecord Trace",
-    "dirigent.worker": "Price Worker WorkerInfo",
+    "dirigent.workers.worker": "Price Worker WorkerInfo",
     "dirigent.workers.scripted": "FromFunction Scripted",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}

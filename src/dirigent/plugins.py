@@ -3,12 +3,15 @@
 | group | an entry | read by |
 |---|---|---|
 | `dirigent.commands` | a command, or a `typer.Typer` of commands | `dirigent NAME`, `dirigent --help` |
-| `dirigent.tasks` | a family of tasks: a module with `check(recipe)` and `carried_out(making)` | `dirigent eval` |
+| `dirigent.planners` | a `planners.PlannerSpec` | configuration, `dirigent eval`, help, docs |
+| `dirigent.workers` | a `workers.kind.WorkerKind` | `kind = "NAME"` of a `[[worker]]` |
+| `dirigent.tasks` | a `tasks.benchmarks.Benchmark`, or a family with workers of its own | `dirigent eval` |
 | `dirigent.weights` | a package with adapters (`NAME.gguf`) and `cards.toml` | a worker that names an adapter |
 | `dirigent.pools` | a module with `toml_text()` and `advice(answer, config)` | a machine without configuration |
 
-An entry is loaded when somebody asks for it by name, never before: a broken plugin cannot stop a server that does not
-use it. This module knows which distribution brings a well-known entry, so that an error can name its install command.
+An entry is imported when it is asked for by name or when a list is printed, never before: a broken plugin cannot stop a
+server that does not use it. This module knows which distribution brings a well-known entry, so that an error can name
+the install command.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Any, Literal
 from dirigent.errors import ConfigError
 from dirigent.toml import nearest
 
-Group = Literal["commands", "tasks", "weights", "pools"]
-GROUPS: tuple[Group, ...] = ("commands", "tasks", "weights", "pools")
+Group = Literal["commands", "planners", "workers", "tasks", "weights", "pools"]
+GROUPS: tuple[Group, ...] = ("commands", "planners", "workers", "tasks", "weights", "pools")
 
 BROUGHT_BY: dict[tuple[Group, str], str] = {
     ("commands", "train"): "dirigent-gym",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import pytest
 
-from dirigent.config.file import KNOWN_PLANNERS
+from dirigent.cli.output import MAX_PIPED_CHARS, read_piped
+from dirigent.planners import profile_planners
 from tests.cli.conftest import POOL, Run
+from tests.facts import says
 
 pytestmark = pytest.mark.usefixtures("pool_file")
 
@@ -43,10 +46,48 @@ def test_a_dash_reads_the_question_from_stdin(run: Run) -> None:
     assert shown["question"] == [{"role": "user", "content": "line one\nline two"}]
 
 
+def test_piped_text_is_read_after_the_question_and_said_in_the_trace(run: Run) -> None:
+    told = run("ask", "Summarise", "this", "--json", input="line one\nline two\n").object
+    shown = run("traces", "show", told["trace_id"], "--json").object
+    assert shown["question"] == [{"role": "user", "content": "Summarise this\n\nline one\nline two\n"}]
+    assert [note for note in shown["notes"] if "18 characters" in note and "stdin" in note]
+
+
+def test_a_plan_reads_piped_text_as_well(run: Run) -> None:
+    empty, long = run("plan", "q", "--json", input=""), run("plan", "q", "--json", input="word " * 40_000)
+    assert long.object["estimate_usd"]["high"] > empty.object["estimate_usd"]["high"]
+
+
+@pytest.mark.parametrize("piped", ["", " \n"])
+def test_nothing_piped_changes_nothing(run: Run, piped: str) -> None:
+    told = run("ask", "what is it?", "--json", input=piped).object
+    shown = run("traces", "show", told["trace_id"], "--json").object
+    assert shown["question"] == [{"role": "user", "content": "what is it?"}]
+    assert not shown.get("notes")
+
+
+def test_a_terminal_and_a_closed_stdin_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    closed = io.StringIO("text")
+    closed.close()
+    for stdin in (Terminal("text"), closed, None):
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert read_piped(["what?"]) == ""
+
+
+def test_piped_text_is_bounded(run: Run) -> None:
+    ran = run("ask", "Summarise", input="x" * (MAX_PIPED_CHARS + 1))
+    assert ran.code == 2
+    assert f"{MAX_PIPED_CHARS:,}" in ran.err
+
+
 def test_no_question_is_a_usage_error(run: Run) -> None:
     ran = run("ask", "-", input=" \n")
     assert ran.code == 2
-    assert "there is no question" in ran.err
+    assert ran.err.startswith("error: ")
 
 
 def test_the_profile_and_the_planner_are_chosen_by_options(run: Run) -> None:
@@ -57,39 +98,39 @@ def test_the_profile_and_the_planner_are_chosen_by_options(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["ask", "plan"])
 def test_help_names_every_planner_that_the_option_takes(run: Run, command: str) -> None:
-    (line,) = [line for line in run(command, "--help").out.splitlines() if "--planner" in line]
-    assert set(re.findall(r"[a-z]+", line.partition("<str>")[2])) - {"or"} == set(KNOWN_PLANNERS)
+    shown = run(command, "--help").out.partition("--planner <str>")[2].partition("--worker")[0]
+    assert set(re.findall(r"[a-z]+", shown)) - {"or"} == set(profile_planners())
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--profile", "ulta"], 'no profile is called "ulta"; did you mean "ultra"?'),
-        (["--planner", "vot"], 'no planner is called "vot"; did you mean "vote"?'),
-        (["--planner", "conducter"], 'did you mean "conductor"?'),
-        (["--planner", "x"], f"there are: {', '.join(KNOWN_PLANNERS)}"),
-        (["--planner", "conductor"], 'planner "conductor" needs planner_worker (--worker)'),
-        (["--worker", "findr"], "did you mean 'finder'?"),
-        (["--max-steps", "99"], "max_steps must be 1 to 32, not 99"),
-        (["--deadline", "0"], "deadline_s must be above 0"),
-        (["--max-cost", "-1"], "max_cost_usd must be 0 or more"),
-        (["--rounds", "9"], "max_rounds must be 1 to 8, not 9"),
-        (["--plan", "none.json"], "the plan none.json cannot be read"),
-        (["--config", "none.toml"], "there is no config file none.toml; `dirigent init --path none.toml`"),
+        (["--profile", "ulta"], "ulta ultra"),
+        (["--planner", "vot"], "vot vote"),
+        (["--planner", "conducter"], "conducter conductor"),
+        (["--planner", "x"], " ".join(profile_planners())),
+        (["--planner", "conductor"], "conductor planner_worker --worker"),
+        (["--worker", "findr"], "findr finder"),
+        (["--max-steps", "99"], "max_steps 1 32 99"),
+        (["--deadline", "0"], "deadline_s 0"),
+        (["--max-cost", "-1"], "max_cost_usd 0"),
+        (["--rounds", "9"], "max_rounds 1 8 9"),
+        (["--plan", "none.json"], "none.json"),
+        (["--config", "none.toml"], "none.toml dirigent init --path"),
     ],
 )
 def test_a_wrong_option_is_exit_2_and_one_line_that_names_the_fix(run: Run, options: list[str], said: str) -> None:
     ran = run("ask", "q", *options)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
-    assert said in ran.err
+    assert says(ran.err, said)
     assert "Traceback" not in ran.err
 
 
 def test_a_refused_command_with_json_still_prints_one_object(run: Run) -> None:
     ran = run("ask", "q", "--profile", "none", "--json")
     assert ran.code == 2
-    assert 'no profile is called "none"' in ran.object["error"]
+    assert says(ran.object["error"], "none")
 
 
 def test_a_cost_cap_refuses_a_worker_without_a_price(run: Run, pool_file: Path) -> None:
@@ -97,7 +138,7 @@ def test_a_cost_cap_refuses_a_worker_without_a_price(run: Run, pool_file: Path) 
     pool_file.write_text(POOL + f'[[worker]]\nname = "my-vllm"\n{body}')
     ran = run("ask", "q", "--max-cost", "0.2")
     assert ran.code == 2
-    assert 'a price for worker "my-vllm"' in ran.err
+    assert says(ran.err, "my-vllm price")
 
 
 def test_a_run_over_its_cap_fails_with_what_was_spent(run: Run) -> None:
@@ -105,8 +146,8 @@ def test_a_run_over_its_cap_fails_with_what_was_spent(run: Run) -> None:
     assert ran.code == 1
     told = ran.object
     assert told["status"] == "failed"
-    assert "may cost" in told["error"]
-    assert re.search(r"spent \$0.* · trace [0-9a-f]{8} · `dirigent traces show [0-9a-f]{8}`", ran.err)
+    assert "$" in told["error"]
+    assert re.search(r"\$0.* [0-9a-f]{8} .*`dirigent traces show [0-9a-f]{8}`", ran.err)
 
 
 PLANS = {
@@ -144,7 +185,7 @@ def test_a_store_that_fails_costs_a_warning_and_not_the_answer(
     monkeypatch.setenv("DIRIGENT_HOME", str(own_place / "file"))
     ran = run("ask", "q")
     assert (ran.code, ran.out) == (0, "it is four\n")
-    assert "warning: the trace was not kept" in ran.err
+    assert says(ran.err, "warning:")
 
 
 def test_a_key_that_is_missing_is_named_with_its_line_before_anyone_is_asked(run: Run, pool_file: Path) -> None:
@@ -152,16 +193,15 @@ def test_a_key_that_is_missing_is_named_with_its_line_before_anyone_is_asked(run
     ran = run("ask", "q")
     line = POOL.count("\n") + 2
     assert ran.code == 2
-    said = f'worker "gpt-5" has no key: set OPENAI_API_KEY, or remove the worker from dirigent.toml (line {line})'
-    assert said in ran.err
+    assert says(ran.err, f"gpt-5 OPENAI_API_KEY dirigent.toml {line}")
     assert run("pool", "list").code == 0
 
 
 def test_plan_shows_the_plan_and_calls_no_worker_but_the_planner(run: Run) -> None:
     ran = run("plan", "q")
     assert ran.code == 0
-    assert "2 steps, critical path 2" in ran.out
-    assert re.search(r"estimate \$0\.\d+–\$0\.\d+", ran.err)
+    assert says(ran.out, "2 steps")
+    assert re.search(r"\$0\.\d+–\$0\.\d+", ran.err)
     assert run("traces", "list", "--json").object == {"traces": []}
 
 
@@ -180,4 +220,4 @@ def test_a_planned_plan_can_be_carried_out_as_it_is(run: Run, own_place: Path) -
 def test_an_unknown_dialect_is_exit_2(run: Run) -> None:
     ran = run("plan", "q", "--dialect", "line")
     assert ran.code == 2
-    assert 'no dialect is called "line"; did you mean "lines"?' in ran.err
+    assert says(ran.err, "line lines")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.live import evaluate_live
-from dirigent.evals.planners import Written
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record
 from dirigent.evals.report import Report
 from dirigent.limits import Budget
 from dirigent.messages import Event
+from dirigent.planners.given import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction

@@ -141,7 +141,7 @@ async def test_over_a_pool_it_is_chosen_on_the_fitting_questions_and_answers_the
     assert report.notes["ceiling"] == "doer, reviewed by checker"
     (told,) = [event for event in events if isinstance(event, CeilingSought)]
     assert (told.plans, told.questions, told.calls) == (3, 3, 3 * 7)
-    assert report.verdict.startswith("open: no planner was tried")  # a reference: it cannot win
+    assert report.verdict.startswith("open: ")  # a reference: it cannot win
 
 
 async def test_where_its_plan_is_a_worker_that_answers_alone_anyway_it_is_not_paid_for_twice() -> None:

@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import Baseline, log_odds
 from dirigent.evals.evaluate import Entry, evaluate
 from dirigent.evals.hindsight import ceiling
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
-    NAMES,
-    Fitting,
     Rollouts,
-    Written,
     by_limits,
     check_names,
     entry_of,
     examples_of,
-    fit_baselines,
+    fit_planners,
 )
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Step
+from dirigent.planners import Fitted, Fitting, PlannerName, known_planners, parse_name
 from dirigent.planners.examples import Example
+from dirigent.planners.given import Written
+from dirigent.planners.table import log_odds
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price, Worker
 from tests.evals.samples import outcome
+from tests.facts import facts, says
 
 TASKS = [Task(f"t{i}", f"How much is {i} + 1?", str(i + 1), "final_number") for i in range(4)]
 REPLIES = {"dear": "5", "middle": "5", "cheap": "5", "weak": "banana"}
@@ -59,15 +59,15 @@ def pool_of(**replies: str) -> Pool:
 
 
 def fitting(**fields: Any) -> Fitting:
-    return Fitting(**({"examples": EXAMPLES, "pool": pool_of(), "seed": 1} | fields))
+    return Fitting(**({"examples": EXAMPLES, "pool": pool_of(), "seed": 1, "trained": TRAINED} | fields))
 
 
-async def one(name: str, **fields: Any) -> Baseline:
-    (found,) = await fit_baselines([name], fitting(**fields), trained=TRAINED)
+async def one(name: str, **fields: Any) -> Fitted:
+    (found,) = await fit_planners([name], fitting(**fields))
     return found
 
 
-async def answered(baseline: Baseline, pool: Pool | None = None) -> Outcome:
+async def answered(baseline: Fitted, pool: Pool | None = None) -> Outcome:
     """What becomes of `How much is 4 + 1?`, in a pool of one's own."""
     task = Task("t", "How much is 4 + 1?", "5", "final_number")
     pool_for = lambda task, repeat: pool or pool_of()  # noqa: E731
@@ -124,8 +124,8 @@ async def test_a_prompted_planner_plans_with_the_best_worker_or_the_one_named() 
     plan = "model_id = [2]\nsubtasks = ['Answer.']\naccess_list = [[]]"
     for name, planner in (("language", "dear"), ("language:middle", "middle")):
         fits = fitting(pool=pool_of(**{planner: plan}))
-        (baseline,) = await fit_baselines([name], fits)
-        assert baseline.note == f"planned by {planner}"
+        (baseline,) = await fit_planners([name], fits)
+        assert says(baseline.note, planner)
         found = await answered(baseline)
         assert asked(found) == ["cheap"]
         assert found.calls == 2
@@ -134,10 +134,10 @@ async def test_a_prompted_planner_plans_with_the_best_worker_or_the_one_named() 
 async def test_a_number_of_samples_is_open_unless_it_is_named() -> None:
     for name, usual in (("vote", 5), ("self-moa", 6)):
         open_, named = await one(name), await one(f"{name}:7")
-        assert (open_.note, open_.max_steps) == (f"dear, {usual} samples", usual + 1)
+        assert (says(open_.note, f"dear {usual}"), open_.max_steps) == (True, usual + 1)
         assert open_.sampled is not None
         assert open_.sampled.call_usd == pytest.approx(0.010)
-        assert (named.note, named.sampled) == ("dear, 7 samples", None)
+        assert (says(named.note, "dear 7"), named.sampled) == (True, None)
 
 
 async def test_where_the_pool_lacks_the_best_the_next_best_stands_in() -> None:
@@ -157,13 +157,13 @@ async def test_escalation_where_fewer_than_two_are_cheaper_is_the_best_alone() -
     pool = pool_of().subset(["dear", "cheap"])
     assert asked(await answered(await one("escalate"), pool)) == ["dear"]
     fits = fitting(examples=tuple(Example("q", {"dear": 1.0, "cheap": 0.0}, COSTS_USD) for _ in range(2)))
-    assert (await fit_baselines(["escalate"], fits))[0].note == "dear: fewer than two are cheaper"
+    assert (await fit_planners(["escalate"], fits))[0].note.startswith("dear")
 
 
 async def test_of_more_workers_than_a_plan_has_room_for_the_first_take_part() -> None:
     many = tuple(f"w{i}" for i in range(40))
     fits = Fitting((Example("q", dict.fromkeys(many, 1.0)),), Pool(Scripted("5", name=name) for name in many))
-    found = await fit_baselines(["weighted-vote", "smoothie"], fits)
+    found = await fit_planners(["weighted-vote", "smoothie"], fits)
     assert [baseline.max_steps for baseline in found] == [32, 32]
     for baseline in found:
         assert len(asked(await answered(baseline, fits.pool))) == 32
@@ -193,12 +193,12 @@ async def test_masrouter_learns_from_plans_that_are_carried_out_once_each() -> N
         paid.extend(entry.name for entry in entries)
         return await evaluate(entries, asked_tasks, pool_for=lambda task, repeat: pool, limits=Limits(max_steps=6))
 
-    fits = fitting(pool=pool)
-    (baseline,) = await fit_baselines(["masrouter"], fits, rollout=Rollouts(ask, tasks))
+    fits = fitting(pool=pool, rollout=Rollouts(ask, tasks))
+    (baseline,) = await fit_planners(["masrouter"], fits)
     assert len(paid) == 5 * len(EXAMPLES)
-    assert baseline.note == "5 plans for each of 4 questions"
+    assert says(baseline.note, "5 4")
     assert (await answered(baseline, pool)).correct
-    with pytest.raises(ConfigError, match="learns from plans that are carried out"):
+    with pytest.raises(ConfigError, match=facts("masrouter")):
         await one("masrouter")
 
 
@@ -223,7 +223,7 @@ async def test_a_plan_for_a_worker_that_was_not_offered_teaches_nothing() -> Non
 
 async def test_limits_leave_room_for_what_a_planner_needs() -> None:
     names = ["best", "moa:8", "moa:3x2", "escalate", "conductor", "conductor:2"]
-    found = by_limits(await fit_baselines(names, fitting(), trained=TRAINED), Limits(max_rounds=2))
+    found = by_limits(await fit_planners(names, fitting()), Limits(max_rounds=2))
     assert {(limits.max_steps, limits.max_rounds): [b.name for b in group] for limits, group in found.items()} == {
         (5, 1): ["best", "conductor"],
         (8, 1): ["moa:8"],
@@ -247,39 +247,47 @@ def test_examples_are_made_of_each_worker_alone_and_lost_runs_left_out() -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bst", 'did you mean "best"'),
-        ("single", "write  single:NAME"),
-        ("single:nobody", "no worker is called 'nobody'"),
-        ("language:nobody", "no worker is called 'nobody'"),
-        ("warm-start", "has no weights here"),
-        ("vote:0", "a number from 1 to 31, not '0'"),
-        ("vote:many", "a number from 1 to 31, not 'many'"),
-        ("vote:²", "a number from 1 to 31, not '²'"),
-        ("moa:1", "write  moa:8"),
-        ("moa:²x2", "write  moa:8"),
-        ("moa:3x", "write  moa:8"),
-        ("moa:8x8", "at most 32 calls"),
-        ("pipeline:3", "'pipeline' takes no '3'"),
-        ("conductor:9", "a number from 1 to 8"),
+        ("bst", "bst best"),
+        ("single", "single:NAME"),
+        ("single:nobody", "nobody single:nobody"),
+        ("language:nobody", "nobody language:nobody"),
+        ("warm-start", "warm-start"),
+        ("vote:0", "vote:0 1 31"),
+        ("vote:many", "vote:many 1 31"),
+        ("vote:²", "vote:² 1 31"),
+        ("moa:1", "moa:8"),
+        ("moa:²x2", "moa:8"),
+        ("moa:3x", "moa:8"),
+        ("moa:8x8", "32"),
+        ("pipeline:3", "pipeline 3"),
+        ("conductor:9", "1 8"),
     ],
 )
 def test_a_name_that_nobody_stands_behind_is_refused_before_anything_is_paid(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         check_names([name], pool_of(), trained=TRAINED)
 
 
 async def test_without_a_training_split_only_those_that_need_none_can_take_part() -> None:
     names = ["single:dear", "random", "conductor", "language:middle", "oracle"]
-    found = await fit_baselines(names, fitting(examples=()), trained=TRAINED)
+    found = await fit_planners(names, fitting(examples=()))
     assert [baseline.name for baseline in found] == names[:4]  # the oracle is a figure
-    with pytest.raises(ConfigError, match="'knn' is chosen on the training split"):
+    with pytest.raises(ConfigError, match=facts("knn")):
         await one("knn", examples=())
 
 
-def test_the_registry_lists_every_name() -> None:
-    import dirigent.planners
+def test_every_planner_of_the_table_says_what_it_is_and_can_be_made() -> None:
+    for spec in known_planners():
+        assert spec.about, spec.name
+        assert not spec.about.endswith("."), spec.name
+        assert spec.make or spec.fit, spec.name
+        assert all(parse_name(form).kind == spec.name for form in spec.forms)
 
-    assert [name for name in NAMES if name not in (dirigent.planners.__doc__ or "")] == []
+
+def test_a_name_is_taken_apart_once() -> None:
+    assert parse_name("vote:5") == PlannerName("vote", "5")
+    assert (str(parse_name("vote:5")), parse_name("vote:5").number) == ("vote:5", 5)
+    assert (str(parse_name("best")), parse_name("best").number) == ("best", None)
 
 
 def test_the_ceiling_takes_the_best_planner_of_each_kind_and_the_cheaper_of_two() -> None:

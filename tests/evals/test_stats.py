@@ -15,6 +15,7 @@ from dirigent.evals.stats import (
     sum_or_none,
     wilson,
 )
+from tests.facts import facts
 
 
 def test_wilson_by_hand() -> None:
@@ -95,7 +96,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 
 def test_scores_of_other_questions_cannot_be_paired() -> None:
-    with pytest.raises(ConfigError, match="3 against 2"):
+    with pytest.raises(ConfigError, match=facts("3 2")):
         paired_difference([1.0, 1.0, 1.0], [1.0, 1.0], seed=1)
 
 

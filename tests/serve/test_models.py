@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from dirigent.config.file import KNOWN_PLANNERS, parse_config
+from dirigent.config.file import parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Request
+from dirigent.planners import profile_planners
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy import models
 from dirigent.serve.policy.models import Models
 from dirigent.serve.runs.asked import Asked
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
 from dirigent.workers.adapters import Card
+from tests.facts import facts, says
 from tests.serve.conftest import CONFIG, Server, Start
 
 DATED = (
@@ -88,13 +90,13 @@ async def test_a_pin_whose_policy_is_gone_is_a_404_that_names_the_floating_name(
         await server.get("/v1/models/ultra-2025-01-31"),
     ):
         assert (answer.status, answer.error["code"]) == (404, "model_not_found")
-        assert "is not here any more" in answer.error["message"]
-    assert "'dirigent-ultra'" in (await server.chat(model="dirigent-ultra-2025-01-31")).error["message"]
-    assert "any more" not in (await server.chat(model="nobody-2025-01-31")).error["message"]
+        assert says(answer.error["message"], "ultra") or says(answer.error["message"], "dirigent-ultra")
+    assert says((await server.chat(model="dirigent-ultra-2025-01-31")).error["message"], "dirigent-ultra")
+    assert not says((await server.chat(model="nobody-2025-01-31")).error["message"], "nobody")
 
 
 def test_a_version_is_a_date() -> None:
-    with pytest.raises(ConfigError, match='version must be a date such as "2026-11-15", not "v2"'):
+    with pytest.raises(ConfigError, match=facts("version 2026-11-15 v2")):
         parse_config('[profile.ultra]\nversion = "v2"')
 
 
@@ -145,7 +147,7 @@ async def test_a_rule_that_denies_whoever_plans_is_held_to(monkeypatch: pytest.M
     text = WORKERS + '[profile.ultra]\nplanner = "conductor"\nplanner_worker = "chief"\n'
     here, _ = await found(text, monkeypatch)
     rule = Override(name="not the chief", model="ultra", deny=("chief",))
-    with pytest.raises(Problem, match="planned by 'chief'"):
+    with pytest.raises(Problem, match=facts("chief")):
         here.conductor(asking("ultra"), caller=LOCAL_ADMIN, rule=rule)
 
 
@@ -160,7 +162,7 @@ async def test_without_a_trained_conductor_mini_is_the_default_held_to_one_step(
 
 async def test_every_planner_that_can_work_here_is_a_model(server: Server) -> None:
     ids = {model["id"] for model in (await server.get("/v1/models")).object["data"]}
-    made = {f"planner/{planner}" for planner in KNOWN_PLANNERS}
+    made = {f"planner/{planner}" for planner in profile_planners()}
     assert {"planner/language", "planner/single", "planner/moa", "planner/reflect", "planner/vote"} <= ids & made
 
 

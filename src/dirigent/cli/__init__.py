@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dirigent.cli import ask, audit, keys, pool, serve, setup, traces
 from dirigent.cli import eval as evaluation
@@ -48,6 +48,20 @@ class Commands(TyperGroup):
         return _command_of(brought, cmd_name)
 
 
+class Listing(TyperCommand):
+    """A command whose help names planners, benchmarks or kinds of workers. They are looked up when the help is printed,
+    since plugins may bring some."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from dirigent.cli.choices import listed
+
+        self.help = listed(self.help or "")
+        for option in self.params:
+            if isinstance(said := getattr(option, "help", None), str):
+                option.help = listed(said)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
 def _command_of(brought: object, name: str) -> Any:
     """A plugin's entry as a command: a function with Typer's annotations, or a Typer of several."""
     if isinstance(brought, typer.Typer):
@@ -68,15 +82,15 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(setup.init)
-app.command()(ask.ask)
-app.command()(ask.plan)
+app.command(cls=Listing)(setup.init)
+app.command(cls=Listing)(ask.ask)
+app.command(cls=Listing)(ask.plan)
 app.command()(serve.serve)
 app.add_typer(pool.app, name="pool")
 app.add_typer(traces.app, name="traces")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
-app.command("eval")(evaluation.evaluate)
+app.command("eval", cls=Listing)(evaluation.evaluate)
 app.command()(setup.doctor)
 app.command()(setup.version)
 

@@ -30,20 +30,16 @@ RecipeArgument = Annotated[
 TasksOption = Annotated[
     str | None,
     typer.Option(
-        help="gym (default), gym:second-seed, gym:novel, gym:handwritten, gym:plain, gym:reasoning, "
-        "gym:reasoning-new; or benchmarks: gsm8k, math500, ...; by commas.",
+        help="Benchmarks by name ({benchmarks}), or the gym and its sets: gym (default), gym:second-seed, gym:novel, "
+        "gym:handwritten, gym:plain, gym:reasoning, gym:reasoning-new; by commas.",
         show_default=False,
     ),
 ]
 PlannersOption = Annotated[
     str | None,
     typer.Option(
-        help="each, best, single:NAME, random, cheapest, vote, self-moa, moa, reflect, knn, routerdc, masrouter, "
-        "smoothie, language, pipeline, escalate, weighted-vote, panel, warm-start, conductor, oracle, ceiling; on the "
-        "gym also right; by commas. "
-        "Default: best,oracle,ceiling; with a pool of yours "
-        "best,cheapest,random,vote,self-moa,moa,reflect,knn,escalate,pipeline,language,oracle; "
-        "with a recorded one all it can replay but each, single:NAME and panel.",
+        help="{eval_planners}; on the gym also right; by commas. Default on the gym: {gym_defaults}; with a pool of "
+        "yours: {live_defaults}; with a recorded one: {recorded_defaults}.",
         show_default=False,
     ),
 ]

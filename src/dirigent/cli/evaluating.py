@@ -24,27 +24,22 @@ from dirigent.evals.evaluate import Keep
 from dirigent.evals.git_info import source_commit
 from dirigent.evals.live import evaluate_live, expanded, needs_fitting
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
+from dirigent.evals.planners import default_planners
 from dirigent.evals.questions import gather, grading
 from dirigent.evals.recipe import GYM, RECORDED, EvalRecipe
 from dirigent.evals.record import About, Record, digest
 from dirigent.evals.recorded import (
     RecordedSet,
     RecordedSettings,
-    default_planners,
     evaluate_recorded,
     load_recorded,
     of_benchmarks,
+    usable_planners,
 )
 from dirigent.evals.recorded import expanded as expanded_recorded
 from dirigent.evals.report import Report
 from dirigent.limits import Budget, Limits
 from dirigent.tasks.benchmarks import load_benchmark
-
-LIVE_PLANNERS = (
-    "best", "cheapest", "random", "vote", "self-moa", "moa", "reflect", "knn", "escalate", "pipeline", "language",
-    "oracle",
-)  # fmt: skip
-"""Where none is named: everybody who needs no weights of ours and no package beyond the base."""
 
 
 async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:
@@ -94,7 +89,7 @@ class Making(msgspec.Struct, frozen=True):
 async def _recorded(made: Making) -> Report:
     recipe = made.recipe
     questions = _recorded_questions(recipe)
-    planners = expanded_recorded(recipe.planners or default_planners(questions), questions)
+    planners = expanded_recorded(recipe.planners or usable_planners(questions), questions)
     settings = RecordedSettings(seed=recipe.seed)
     about = {
         "pool": recipe.pool,
@@ -109,7 +104,7 @@ async def _recorded(made: Making) -> Report:
 
 async def _live(made: Making) -> Report:
     recipe = made.recipe
-    planners = recipe.planners or LIVE_PLANNERS
+    planners = recipe.planners or default_planners("live")
     async with _opened(Path(recipe.pool), planners) as runtime:
         pool, trained = live_pool(runtime, planners)
         names = expanded(planners, pool, trained=trained)

@@ -21,11 +21,13 @@ def init(
 ) -> None:
     """Write dirigent.toml from what is found: keys in the environment, local model servers, local weights.
 
+    Kinds of workers that the file may name: {kinds}.
+
     Example:  dirigent init
     """
 
     async def work() -> None:
-        from dirigent.config.discovery import discover, toml_of
+        from dirigent.config.discovery import choices, discover, toml_of
         from dirigent.config.file import config_path, parse_config
         from dirigent.errors import ConfigError
         from dirigent.show.words import count_text
@@ -33,7 +35,7 @@ def init(
         if path.exists() and not force:
             raise ConfigError(f"{path} is there already; --force writes over it, --path names another")
         found = await discover()
-        text = toml_of(found)
+        text = f"{toml_of(found)}\n{choices()}"
         loaded = parse_config(text, path=path)
         if not found.anything:
             await _check_local(loaded)

@@ -16,11 +16,12 @@ import msgspec
 
 from dirigent.config.file import Loaded
 from dirigent.config.presets import preset, vendor
-from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig
+from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig, brought_kind
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.kind import WorkerOptions
 from dirigent.workers.request_defaults import Defaults
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import Wire
@@ -73,8 +74,10 @@ class Builder:
                 return Recorded(self._path(worker.path), **_card_fields(info))
             case "local":
                 return local_worker(worker, self._model(worker))
-            case _:
+            case "openai" | "anthropic" | "gemini":
                 return self._http(worker, info)
+            case _:
+                return self._brought(worker, info)
 
     def _http(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
         return HttpWorker(
@@ -85,6 +88,20 @@ class Builder:
             key=self._key(worker),
             timeout=worker.timeout,
         )
+
+    def _brought(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        """A worker of a plugin's kind."""
+        kind = brought_kind(worker.kind)
+        if kind is None:
+            raise ConfigError(f'no kind of worker is called "{worker.kind}" ({self._loaded.place(worker)})')
+        options = WorkerOptions(
+            model=worker.model,
+            base_url=worker.base_url,
+            key=self._key(worker),
+            path=self._path(worker.path) if worker.path else None,
+            extra=worker.extra,
+        )
+        return kind.make(info, options)
 
     def _model(self, worker: WorkerConfig) -> LocalModel:
         """One process a weights file, with the adapters of all its workers; a merged adapter has its own."""
@@ -158,7 +175,7 @@ def card(worker: WorkerConfig) -> WorkerInfo:
     return WorkerInfo(
         name=worker.name,
         about=worker.about,
-        kind=str(worker.kind),
+        kind=worker.kind,
         model=worker.model,
         price=_price(worker),
         region=worker.region,
@@ -214,8 +231,8 @@ def _price(worker: WorkerConfig) -> Price | None:
         return worker.price
     if worker.kind in ("local", "scripted"):
         return Price()
-    served_by = vendor(str(worker.kind), worker.base_url)
-    provider = served_by.prices if served_by else VENDORS_OWN_WIRE.get(str(worker.kind))
+    served_by = vendor(worker.kind, worker.base_url)
+    provider = served_by.prices if served_by else VENDORS_OWN_WIRE.get(worker.kind)
     if provider is None:
         return None
     from dirigent.workers.prices import price_of
@@ -233,6 +250,8 @@ def _abilities(worker: WorkerConfig) -> frozenset[Ability]:
         from dirigent.workers.local import ABILITIES
 
         found.update(ABILITIES)
+    elif (kind := brought_kind(worker.kind)) is not None:
+        found.update(kind.abilities)
     if worker.preset:
         found.update(preset(worker.preset)[0].abilities)
     corrections = msgspec.structs.asdict(worker.abilities)

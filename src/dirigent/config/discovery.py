@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,8 +19,12 @@ from typing import Any
 import msgspec
 
 from dirigent.config.presets import presets
+from dirigent.config.worker_config import known_kinds
+from dirigent.planners import profile_planners
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import NAME
+
+FILE = "dirigent.toml"
 
 PROBE_S = 0.6
 """A server on this machine answers within milliseconds; a port that hangs must not hold up `init`."""
@@ -118,7 +123,20 @@ def toml_of(found: Found) -> str:
     if not found.anything:
         return f"{HEADER}\n{_local_text()}"
     workers = [*_preset_tables(found), *_server_tables(found)]
-    return "\n".join([HEADER, *workers, PROFILES])
+    return "\n".join([HEADER, *workers, PROFILES.format(planners=" | ".join(profile_planners()))])
+
+
+def choices() -> str:
+    """The kinds of workers and the benchmarks that can be named, as comments; plugins' are among them."""
+    from dirigent.tasks.benchmarks import known_benchmarks
+
+    lines = [
+        f"Kinds of workers: {', '.join(known_kinds())}.",
+        f"Does planning pay on this pool? `dirigent eval --pool {FILE} --tasks NAME` compares, over one of: "
+        f"{', '.join(known_benchmarks())}.",
+    ]
+    wrapped = (row for line in lines for row in textwrap.wrap(line, 110, break_on_hyphens=False))
+    return "".join(f"# {row}\n" for row in wrapped)
 
 
 def _local_text() -> str:
@@ -139,7 +157,9 @@ HEADER = """\
 PROFILES = """\
 # Without planner_worker the first worker plans; its order above is yours to change.
 [profile.ultra]
-planner = "language"            # language | single | moa | reflect | vote; conductor: a trained worker
+# {planners}
+# (conductor: needs a trained worker, named by planner_worker)
+planner = "language"
 max_steps = 5
 max_rounds = 2
 deadline_s = 900
@@ -211,13 +231,14 @@ def _server_tables(found: Found) -> list[str]:
             while name in taken:
                 name += "+"
             taken.add(name)
-            about = f"{model} on this machine ({server.name}); say here what it is good at"
+            about = f"{model} on this machine ({server.name})"
             lines = [
                 "[[worker]]",
                 f"name = {_quoted(name)}",
                 'kind = "openai"',
                 f"model = {_quoted(model)}",
                 f"base_url = {_quoted(server.base_url)}",
+                "# Planners read this line: add what the model is good at.",
                 f"about = {_quoted(about)}",
                 "price = { input = 0, output = 0 }",
             ]

@@ -24,13 +24,10 @@ from dirigent.config.worker_config import WorkerConfig, filled_in
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.plan.plan import Dialect
-from dirigent.planners import PLANNERS
+from dirigent.planners import find_planner, profile_planners
 from dirigent.toml import decode, lines, nearest, where
 
 FILE_NAME = "dirigent.toml"
-KNOWN_PLANNERS = tuple(dict.fromkeys((*PLANNERS, "conductor")))
-"""`conductor` may stand in a file before its weights ship; asking for it then says so."""
-
 VERSION = r"\d{4}-\d{2}-\d{2}"
 """How a policy's version is written: the day it was made."""
 
@@ -47,9 +44,9 @@ class Profile(Limits, frozen=True, kw_only=True):
     """One `[profile.NAME]`: who plans, over whom, within which limits."""
 
     planner: str = "language"
-    """language | conductor | single | moa | reflect | vote."""
+    """The planner, by name: see [Planners](#planners)."""
     planner_worker: str = ""
-    """Who plans for `language`, `conductor`; who answers for `single`, `reflect`, `vote`. Default: the first worker."""
+    """The worker that plans (`language`, `conductor`) or answers (the others). Default: the first worker."""
     workers: tuple[str, ...] = ()
     """Workers that plans may use, in this order. Default: all."""
     dialect: Dialect | None = None
@@ -199,6 +196,12 @@ def choose_profile(config: Config, name: str = "") -> tuple[str, Profile]:
     return wanted, profiles[wanted]
 
 
+def can_plan(planner: str) -> bool:
+    """Whether a profile may name this planner."""
+    spec = find_planner(planner)
+    return spec is not None and spec.make is not None
+
+
 def _check_names(config: Config, at: At) -> None:
     """Every name that points somewhere points at something."""
     names = [worker.name for worker in config.worker]
@@ -207,8 +210,8 @@ def _check_names(config: Config, at: At) -> None:
             raise ConfigError(f'two workers are called "{name}"; names are unique ({at("worker", i)})')
     for title, profile in config.profile.items():
         place = f"[profile.{title}]"
-        if profile.planner not in KNOWN_PLANNERS:
-            hint = nearest(profile.planner, KNOWN_PLANNERS)
+        if not can_plan(profile.planner):
+            hint = nearest(profile.planner, profile_planners())
             line = at("profile", title, "planner")
             raise ConfigError(f'unknown planner "{profile.planner}" in {place}{hint} ({line})')
         for key, values in (("planner_worker", (profile.planner_worker,)), ("workers", profile.workers)):
@@ -228,10 +231,12 @@ def _check_names(config: Config, at: At) -> None:
 def _check_rule(rule: Override, config: Config, names: list[str], at: At) -> None:
     place = f'[[override]] "{rule.name}"'
     profiles = config.profile or BUILT_IN_PROFILES
+    if rule.planner and not can_plan(rule.planner):
+        hint = nearest(rule.planner, profile_planners())
+        raise ConfigError(f'"planner" in {place} is not known here: "{rule.planner}"{hint} ({at("planner")})')
     checks: tuple[tuple[str, tuple[str, ...], Iterable[str]], ...] = (
         ("pin", (rule.pin,), names),
         ("deny", rule.deny, names),
-        ("planner", (rule.planner,), KNOWN_PLANNERS),
         ("profile", (rule.profile,), profiles),
     )
     for key, values, known in checks:

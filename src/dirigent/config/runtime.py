@@ -20,10 +20,10 @@ from dirigent.conduct import Conductor
 from dirigent.config.build import Builder
 from dirigent.config.discovery import discover, toml_of
 from dirigent.config.file import (
-    KNOWN_PLANNERS,
     Config,
     Loaded,
     Profile,
+    can_plan,
     choose_profile,
     config_path,
     load_config,
@@ -31,14 +31,14 @@ from dirigent.config.file import (
 )
 from dirigent.errors import ConfigError
 from dirigent.paths import home
-from dirigent.plan.plan import Dialect, Plan
-from dirigent.plan.planner import LanguagePlanner, Planner
-from dirigent.planners import make_planner
+from dirigent.plan.plan import Plan
+from dirigent.plan.planner import Planner
+from dirigent.planners import PlannerSpec, Setup, profile_planners
+from dirigent.planners import planner as planner_named
 from dirigent.planners.fixed import Fixed, Single
 from dirigent.toml import nearest
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import WorkerInfo
 
 if TYPE_CHECKING:
     from dirigent.store import Store
@@ -106,29 +106,33 @@ class Runtime:
         name, settings = choose_profile(self.config, profile)
         if changes:
             settings = _changed(settings, changes, names=self.pool.names)
-        pool = self._usable_pool(settings)
+        spec = planner_named(settings.planner)
+        only_plans = spec.planned_by == "trained worker"
+        pool = self._usable_pool(settings, only_plans=only_plans)
         if plan is not None:
             for step in plan.steps:
                 pool.require(step.worker)
         falls_back = plan is None and settings.fallback == "single"
         return Conductor(
-            Fixed(plan) if plan is not None else _planner(settings, pool, everybody=self.pool),
+            Fixed(plan) if plan is not None else _planner(spec, settings, pool, everybody=self.pool),
             pool,
             limits=settings.limits(),
-            fallback=Single("" if settings.planner == "conductor" else settings.planner_worker) if falls_back else None,
+            fallback=Single("" if only_plans else settings.planner_worker) if falls_back else None,
             repairs=settings.repairs,
             reassign=settings.reassign,
             profile=called or name,
         )
 
-    def _usable_pool(self, settings: Profile) -> Pool:
+    def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
         if not pool:
             raise ConfigError(NO_WORKER)
         planner_names: tuple[str, ...] = ()
-        if settings.planner == "conductor":  # it plans, and is given no step
+        if only_plans:
             if not settings.planner_worker:
-                raise ConfigError('planner "conductor" needs planner_worker (--worker): who has the trained adapter')
+                raise ConfigError(
+                    f'planner "{settings.planner}" needs planner_worker (--worker): the worker with the trained adapter'
+                )
             planner_names = (self.pool.require(settings.planner_worker),)
             pool = pool.without(planner_names)
         elif settings.planner_worker and self.pool.require(settings.planner_worker) not in pool:
@@ -144,10 +148,11 @@ class Runtime:
 
 def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str, ...]) -> Profile:
     planner = changes.get("planner", settings.planner)
-    if planner not in KNOWN_PLANNERS:
-        raise ConfigError(f'no planner is called "{planner}"{nearest(planner, KNOWN_PLANNERS)}')
+    if not can_plan(planner):
+        raise ConfigError(f'no planner is called "{planner}"{nearest(planner, profile_planners())}')
     values = msgspec.structs.asdict(settings)
-    if settings.planner == "conductor" and planner != "conductor":  # the trained worker does nothing but plan
+    if planner_named(settings.planner).planned_by == "trained worker" and planner != settings.planner:
+        # The trained worker does nothing but plan, so another planner does not get it.
         workers = tuple(name for name in settings.workers or names if name != settings.planner_worker)
         values |= {"planner_worker": "", "workers": workers}
     try:
@@ -156,34 +161,19 @@ def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str,
         raise ConfigError(str(error)) from None
 
 
-def _planner(settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
-    if settings.planner == "conductor":
-        return LanguagePlanner(
-            everybody[settings.planner_worker],
-            # Ours reads bare cards and writes lines. One trained on the prompt of another dialect is asked by that.
-            dialect=settings.dialect or "lines",
-            trained=settings.dialect in (None, "lines"),
+def _planner(spec: PlannerSpec, settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
+    if settings.planner_worker and spec.planned_by != "trained worker":
+        pool.require(settings.planner_worker)
+    assert spec.make is not None  # `can_plan` was asked where the name came in
+    return spec.make(
+        Setup(
+            pool=pool,
+            everybody=everybody,
+            worker=settings.planner_worker,
+            dialect=settings.dialect,
             few_shots=settings.few_shots,
             show_names=settings.show_names,
             temperature=settings.temperature,
             max_output_tokens=settings.planner_output_tokens,
-            name="conductor",
         )
-    if settings.planner != "language":
-        return make_planner(settings.planner, pool=pool, worker=settings.planner_worker)
-    worker = pool[settings.planner_worker or pool.names[0]]
-    return LanguagePlanner(
-        worker,
-        dialect=settings.dialect or _dialect(worker.info),
-        few_shots=settings.few_shots,
-        show_names=settings.show_names,
-        temperature=settings.temperature,
-        max_output_tokens=settings.planner_output_tokens,
     )
-
-
-def _dialect(info: WorkerInfo) -> Dialect:
-    """The dialect that the worker can be held to while it writes."""
-    if "grammar" in info.abilities:
-        return "lines"
-    return "json" if "schema" in info.abilities else "lists"

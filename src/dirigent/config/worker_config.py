@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from dirigent import plugins
 from dirigent.config.presets import Provider, preset, vendor
 from dirigent.errors import ConfigError
 from dirigent.messages import Effort
+from dirigent.toml import nearest
 from dirigent.workers.http import Timeouts
+from dirigent.workers.kind import WorkerKind
 from dirigent.workers.pool import NAME
 from dirigent.workers.worker import Ability, Price
 
@@ -31,7 +34,15 @@ WIRE_ABILITIES: Mapping[str, tuple[Ability, ...]] = {
 }
 """What an endpoint is taken to honour where no provider is known; `abilities = {…}` corrects it."""
 
-Kind = Literal["openai", "anthropic", "gemini", "local", "recorded", "scripted"]
+KINDS: Mapping[str, str] = {
+    "openai": "an endpoint of OpenAI's wire format: OpenAI itself, vLLM, Ollama, llama.cpp, most providers",
+    "anthropic": "an endpoint of Anthropic's wire format",
+    "gemini": "an endpoint of Google's wire format",
+    "local": "a GGUF model on this machine",
+    "recorded": "answers from a file, given again",
+    "scripted": "replies that stand in the configuration, for tests",
+}
+"""The kinds of worker that ship, each in one sentence; plugins of `dirigent.workers` bring others."""
 
 KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "base_url": WIRES,
@@ -43,7 +54,9 @@ KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "path": ("recorded",),
     "replies": ("scripted",),
 }
-"""Keys that mean something to some kinds only; elsewhere they are a mistake worth saying."""
+"""Keys that mean something to some kinds only; elsewhere they are a mistake worth saying. A plugin's kind may read
+`base_url`, `api_key_env`, `extra` and `path`."""
+KEYS_OF_PLUGINS = ("base_url", "api_key_env", "extra", "path")
 
 REFUSES_SAMPLING = re.compile(r"(?:openai/)?(?:o\d|gpt-[5-9])")
 """OpenAI's reasoning models answer a temperature with an error."""
@@ -83,8 +96,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     """What plans, traces and reports call it. Default: the preset's name."""
-    kind: Kind | None = None
-    """Which wire format or local backend it speaks."""
+    kind: str = ""
+    """The wire format or backend that it speaks: see [Kinds of workers](#kinds-of-workers)."""
     preset: str = ""
     """Fill what is not said here from a known model: `dirigent pool presets` lists them."""
     model: str = ""
@@ -169,14 +182,33 @@ def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
                 f'"{worker.name}" is not a usable worker name: letters, digits and . _ / : @ + - only, '
                 "at most 100, with at least one letter"
             )
-        if worker.kind is None:
-            raise ConfigError(f'{label} has no "kind": openai, anthropic, gemini, local, recorded or scripted')
+        if not worker.kind:
+            raise ConfigError(f'{label} has no "kind": {", ".join(known_kinds())}')
+        if worker.kind not in KINDS and brought_kind(worker.kind) is None:
+            raise ConfigError(
+                f'"kind" in {label} is not known here: "{worker.kind}"{nearest(worker.kind, known_kinds())}'
+            )
         _check_keys(worker, label=label)
         if worker.kind == "local" and not worker.weights:
             return msgspec.structs.replace(worker, weights=DEFAULT_WEIGHTS)
         return _at_vendor(worker, label=label) if worker.kind in WIRES else worker
     except ConfigError as error:
         raise ConfigError(f"{error} ({where})") from None
+
+
+def known_kinds() -> tuple[str, ...]:
+    """Every kind of worker, ours first. Plugins are named and not imported."""
+    return tuple(dict.fromkeys((*KINDS, *plugins.entries("workers"))))
+
+
+def brought_kind(name: str) -> WorkerKind | None:
+    """The kind that a plugin brings under this name; None if none does."""
+    if name not in plugins.entries("workers"):
+        return None
+    found = plugins.load("workers", name)
+    if not isinstance(found, WorkerKind):
+        raise ConfigError(f"the plugin {name!r} of dirigent.workers must be a WorkerKind, not {found!r}")
+    return found
 
 
 def _from_preset(worker: WorkerConfig) -> WorkerConfig:
@@ -203,9 +235,12 @@ def _check_keys(worker: WorkerConfig, *, label: str) -> None:
     """Keys that belong to another kind, and keys that this kind cannot do without."""
     defaults = WorkerConfig()
     for key, kinds in KEYS_OF_KINDS.items():
-        if getattr(worker, key) != getattr(defaults, key) and worker.kind not in kinds:
+        fits = worker.kind in kinds or (worker.kind not in KINDS and key in KEYS_OF_PLUGINS)
+        if getattr(worker, key) != getattr(defaults, key) and not fits:
             raise ConfigError(f'"{key}" in {label} is for kind {" | ".join(kinds)}, not "{worker.kind}"')
-    needed = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}.get(str(worker.kind), ("model",))
+    brought = brought_kind(worker.kind) if worker.kind not in KINDS else None
+    own: dict[str, tuple[str, ...]] = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}
+    needed = brought.needs if brought is not None else own.get(worker.kind, ("model",))
     for key in needed:
         if not getattr(worker, key):
             raise ConfigError(f'{label} has no "{key}", which kind "{worker.kind}" needs')
@@ -215,7 +250,7 @@ def _check_keys(worker: WorkerConfig, *, label: str) -> None:
 
 def _at_vendor(worker: WorkerConfig, *, label: str) -> WorkerConfig:
     """Fill the address and the key's variable. A vendor's key is never offered to another address."""
-    served_by = vendor(str(worker.kind), worker.base_url)
+    served_by = vendor(worker.kind, worker.base_url)
     base_url = (worker.base_url or (served_by.base_url if served_by else "")).rstrip("/")
     try:
         parts = urlsplit(base_url)

@@ -11,7 +11,6 @@ Knows nothing of any family of tasks: a pool for a question, and a planner for i
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
@@ -22,7 +21,8 @@ from dirigent.evals.outcome import Inspect, Outcome, graded, outcome_of
 from dirigent.evals.record import Record
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Observe, Request, ignore
-from dirigent.plan.planner import LanguagePlanner, Planner
+from dirigent.plan.planner import LanguagePlanner
+from dirigent.planners.spec import PlannerFor, noise_seed
 from dirigent.run.trace import Trace
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge
@@ -31,8 +31,6 @@ from dirigent.workers.pool import Pool
 
 PoolFor = Callable[[Task, int], Pool]
 """The pool that a question is answered with; the number tells repeats of the question apart, for noisy workers."""
-
-PlannerFor = Callable[[Task, Pool], Planner]
 
 Keep = Callable[[Trace], Awaitable[None]]
 
@@ -114,12 +112,6 @@ async def evaluate(
         raise errors.exceptions[0] from None  # one is enough to mend, and the rest are its like
     done = (run.outcomes.get((job.entry.name, job.task.id, job.repeat)) for job in jobs)
     return [outcome for outcome in done if outcome is not None]
-
-
-def noise_seed(seed: int, task: Task, repeat: int) -> int:
-    """The same for every planner, so that a worker's luck with a question is no planner's advantage."""
-    text = f"{seed} {task.id} {repeat}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 34  # 30 bits: every server takes those
 
 
 def _runs(entry: Entry, tasks: Sequence[Task]) -> int:

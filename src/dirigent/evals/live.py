@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import Baseline, Fitting
 from dirigent.evals.carried_rows import fitted_on
-from dirigent.evals.evaluate import Entry, Keep, PlannerFor, evaluate
+from dirigent.evals.evaluate import Entry, Keep, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.hindsight import CEILING
 from dirigent.evals.live_ceiling import MAX_STEPS, Listed, ceiling_of, chosen, search, sought
@@ -33,7 +32,8 @@ from dirigent.evals.planners import (
     chosen_before,
     entry_of,
     examples_of,
-    fit_baselines,
+    fit_planners,
+    is_fitted,
     require_whole,
 )
 from dirigent.evals.questions import Questions
@@ -46,16 +46,15 @@ from dirigent.evals.stats import sum_or_none
 from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
+from dirigent.planners import Fitted, Fitting
 from dirigent.planners.given import Alone
+from dirigent.planners.spec import PlannerFor, kinds_of
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.task import Task
 from dirigent.version import __version__
 from dirigent.workers.pool import Pool
 
 EACH = "each"
-UNFITTED = ("single", "random", "conductor", "warm-start", ORACLE)
-PLANNED_BY = "language:"
-"""With a name behind it, who plans is settled; without one it is the best worker."""
 SAME_AS_ALONE = (BEST, "cheapest")
 
 
@@ -122,7 +121,7 @@ def expanded(planners: Sequence[str], pool: Pool, *, trained: Mapping[str, Plann
         found |= {f"{SINGLE}{worker}": None for worker in pool} if name == EACH else {name: None}
     if not found:
         raise ConfigError("no planner is named; say  --planners best,moa,language")
-    if "conductor" not in trained and (ours := [name for name in found if name.partition(":")[0] == "conductor"]):
+    if "conductor" not in trained and (ours := [name for name in found if "conductor" in kinds_of([name])]):
         raise ConfigError(
             f'{ours[0]!r} needs a profile of the pool\'s file that says  planner = "conductor"; add one or leave it out'
         )
@@ -136,9 +135,7 @@ def needs_fitting(planners: Sequence[str]) -> bool:
 
 
 def _fitted_among(planners: Sequence[str]) -> list[str]:
-    return [
-        name for name in planners if name.partition(":")[0] not in (*UNFITTED, EACH) and not name.startswith(PLANNED_BY)
-    ]
+    return [name for name in planners if is_fitted(name) or name == CEILING]
 
 
 class _Live(msgspec.Struct):
@@ -163,10 +160,10 @@ class _Live(msgspec.Struct):
     sizes: dict[str, Sizing] = {}
     """How those came to their samples that were to cost as much as another."""
 
-    async def fitted(self) -> list[Baseline]:
+    async def fitted(self) -> list[Fitted]:
         """The planners, fitted on what each worker does alone with the questions for it."""
         if not needs_fitting(self.names):
-            return await fit_baselines(self.names, Fitting((), self.pool, self.seed), trained=self.trained)
+            return await fit_planners(self.names, Fitting((), self.pool, self.seed, trained=self.trained))
         if not self.questions.fit:
             raise ConfigError("no questions to choose the best worker on: give  --fit 60  or data with a training part")
         self.settled = chosen_before(self.record, _fitted_among(self.names), self.questions.tasks)
@@ -174,14 +171,14 @@ class _Live(msgspec.Struct):
         alone = await self._tried(singles, self.questions.fit)
         require_whole(alone, singles, self.questions.fit, before="the workers were ranked")
         known = examples_of(self.questions.fit, alone)
-        fitting = Fitting(known, self.pool, self.seed)
         rollouts = Rollouts(partial(self._tried, limits=Rollouts.limits(self.limits)), self.questions.fit)
         ceiling = [await self._ceiling(alone)] if CEILING in self.names else []
-        baselines = await fit_baselines(self.names, fitting, rollout=rollouts, trained=self.trained)
+        fitting = Fitting(known, self.pool, self.seed, rollout=rollouts, trained=self.trained)
+        baselines = await fit_planners(self.names, fitting)
         rollouts.require_paid()
         return [*baselines, *ceiling]
 
-    async def _ceiling(self, alone: Sequence[Outcome]) -> Baseline:
+    async def _ceiling(self, alone: Sequence[Outcome]) -> Fitted:
         """The best of the plans listed, each tried on the questions for fitting; what that costs is told before."""
         found = search(self.questions.fit, alone)
         expected = sought(found, self.pool, known=lambda name, task: self.record.finished(name, task) is not None)
@@ -200,7 +197,7 @@ class _Live(msgspec.Struct):
         self.best_plans = chosen(found, outcomes)
         return ceiling_of(self.best_plans)
 
-    async def asked(self, baselines: Sequence[Baseline]) -> tuple[list[Outcome], bool]:
+    async def asked(self, baselines: Sequence[Fitted]) -> tuple[list[Outcome], bool]:
         """What everybody answered to the questions of the test, and whether nothing is missing. Those that are to cost
         as much as another come last."""
         tasks = self.questions.tasks
@@ -234,7 +231,7 @@ class _Live(msgspec.Struct):
         expected = (len(alone) + len(others)) * len(tasks)
         return outcomes, len(outcomes) == expected
 
-    def _copies(self, baselines: Sequence[Baseline], alone: Sequence[str]) -> dict[str, dict[str, str]]:
+    def _copies(self, baselines: Sequence[Fitted], alone: Sequence[str]) -> dict[str, dict[str, str]]:
         """Planner -> benchmark -> the worker alone whose answers there are its own too."""
         kinds = dict.fromkeys(task.kind for task in self.questions.tasks)
         found = {b.name: dict.fromkeys(kinds, f"{SINGLE}{b.note}") for b in baselines if b.name in SAME_AS_ALONE}
@@ -265,7 +262,7 @@ def _but(entry: Entry, kinds: Collection[str]) -> Entry:
 def _facts(
     live: _Live,
     recipe: dict[str, Any],
-    baselines: Sequence[Baseline],
+    baselines: Sequence[Fitted],
     outcomes: Sequence[Outcome],
     *,
     pool_name: str,
@@ -303,7 +300,7 @@ def _told(questions: Questions, pool: Pool, pool_name: str) -> dict[str, Any]:
     }
 
 
-def _notes(baselines: Sequence[Baseline], names: Sequence[str]) -> dict[str, str]:
+def _notes(baselines: Sequence[Fitted], names: Sequence[str]) -> dict[str, str]:
     """What is said beside a planner's name."""
     notes = {b.name: b.note for b in baselines if b.note and b.name in names}
     return notes | ({ORACLE: "one worker per question"} if ORACLE in names else {})

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dirigent.evals.baselines import Baseline
 from dirigent.evals.costing import STEP_TOKENS
 from dirigent.evals.evaluate import Entry
 from dirigent.evals.hindsight import CEILING
@@ -29,6 +28,7 @@ from dirigent.messages import Event
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Planner
 from dirigent.plan.prompt import ANSWER, REVIEW, SYNTHESISE
+from dirigent.planners import Fitted
 from dirigent.planners.examples import ranked
 from dirigent.planners.given import Adapted
 from dirigent.tasks.task import Task
@@ -134,7 +134,7 @@ def chosen(found: Search, outcomes: Sequence[Outcome]) -> dict[str, Listed]:
     return {kind: min(plans, key=lambda listed: rank(kind, listed)) for kind, plans in found.plans.items()}
 
 
-def ceiling_of(best: Mapping[str, Listed]) -> Baseline:
+def ceiling_of(best: Mapping[str, Listed]) -> Fitted:
     """Whoever answers the test under the name `ceiling`: for each benchmark the plan chosen. One that nothing was
     chosen for, having no question to fit on, gets the first one's."""
     first = next(iter(best.values()))
@@ -146,7 +146,7 @@ def ceiling_of(best: Mapping[str, Listed]) -> Baseline:
     note = (
         "; ".join(f"{kind}: {name}" for kind, name in words.items()) if len(words) > 1 else next(iter(words.values()))
     )
-    return Baseline(CEILING, planner_for, max_steps=MAX_STEPS, note=note)
+    return Fitted(CEILING, planner_for, max_steps=MAX_STEPS, note=note)
 
 
 def _judged(panel: Sequence[str], judge: str) -> Listed:

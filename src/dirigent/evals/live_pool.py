@@ -23,11 +23,11 @@ from dirigent.config.file import Config, Loaded, Profile
 from dirigent.config.runtime import Runtime
 from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import TRAINED
-from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.origins import Weights
+from dirigent.evals.planners import TRAINED
 from dirigent.evals.reply_cache import weights_digest
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.planners.spec import PlannerFor, kinds_of
 from dirigent.workers.adapters import packaged, read_cards
 from dirigent.workers.pool import Pool
 from dirigent.workers.weights import KNOWN
@@ -43,7 +43,7 @@ SETTLING = ("temperature", "effort", "system", "extra", "subtask_only", "path", 
 def with_warm_start(loaded: Loaded, planners: Sequence[str]) -> Loaded:
     """The configuration, with the warm start that ships where it is named and the file has no profile for it."""
     config = loaded.config
-    if WARM_START not in _kinds(planners) or _plans(config.profile.get(WARM_START)):
+    if WARM_START not in kinds_of(planners) or _plans(config.profile.get(WARM_START)):
         return loaded
     if WARM_START in config.profile or any(worker.name == WARM_START for worker in config.worker):
         raise ConfigError(
@@ -71,7 +71,7 @@ def with_warm_start(loaded: Loaded, planners: Sequence[str]) -> Loaded:
 
 def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[str, PlannerFor]]:
     """The workers that are asked, and the planners among those named that are models trained to plan."""
-    found = {kind: _profile_of(kind, runtime.config) for kind in TRAINED if kind in _kinds(planners)}
+    found = {kind: _profile_of(kind, runtime.config) for kind in TRAINED if kind in kinds_of(planners)}
     trained = {kind: _planner_for(runtime, profile, name=kind) for kind, profile in found.items() if profile}
     pool = runtime.pool.without([p.planner_worker for p in runtime.config.profile.values() if _plans(p)])
     for name in pool:
@@ -90,7 +90,7 @@ def trained_weights(planners: Collection[str], folder: Path | None = None) -> di
     """The cards of the trained planners, from a folder or from all that are installed; planners without one are left
     out."""
     cards = read_cards(folder)
-    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    kinds = kinds_of(planners)
     return {
         kind: Weights(recipe=card.recipe, commit=card.commit, sha256=card.sha256, claims=card.claims)
         for kind in kinds
@@ -158,7 +158,3 @@ def _planner_for(runtime: Runtime, profile: str, *, name: str) -> PlannerFor:
 
 def _plans(profile: Profile | None) -> bool:
     return profile is not None and profile.planner == CONDUCTOR
-
-
-def _kinds(planners: Sequence[str]) -> set[str]:
-    return {name.partition(":")[0] for name in planners}

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dirigent.evals.baselines import TRAINED
 from dirigent.evals.metrics import Figures
 from dirigent.evals.sizing import EQUAL_COST, EQUAL_WITHIN, Sizing, equal
+from dirigent.planners import find_planner, parse_name
 
 SHARED_CALLS = (
     "A greedy call that several planners make alike is made once, and counts for each of them with the seconds it took."
@@ -107,8 +107,10 @@ def standing_note(rows: Mapping[str, Figures]) -> str:
 
 def _in_one(name: str) -> str:
     """The planner in one round, of one whose number counts rounds; else nobody."""
-    kind, _, rounds = name.partition(":")
-    return kind if kind in TRAINED and rounds.isdigit() and int(rounds) > 1 else ""
+    parsed = parse_name(name)
+    spec = find_planner(parsed.kind)
+    trained = spec is not None and spec.planned_by == "trained worker"
+    return parsed.kind if trained and (parsed.number or 1) > 1 else ""
 
 
 def _let_stand(row: Figures, one: Figures | None) -> bool:

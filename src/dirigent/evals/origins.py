@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from dirigent.planners.spec import kinds_of
+
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """Whose figures they are: a trained adapter, as its card says."""
@@ -38,7 +40,7 @@ NOT_AGAIN = (
 
 def origins_note(planners: Collection[str], weights: Mapping[str, Weights], earlier: Mapping[str, Earlier]) -> str:
     """What must stand under a table with these planners; nothing where no card claims anything and all were asked."""
-    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    kinds = kinds_of(planners)
     then = [name for name in kinds if name in earlier]
     now = [name for name in kinds if name not in earlier]
     claims = {name: weights[name].claims.rstrip(". ") for name in (*then, *now) if name in weights}

@@ -1,110 +1,109 @@
-"""Every planner that an evaluation can name, fitted on the training split and ready to take part.
+"""The planners of an evaluation: named, checked, fitted on the training split and put to work.
 
-`planners/__init__.py` lists the names; `baselines.py` has a function for each. What a name needs beyond itself is
-settled there: who is best, what samples are expected to cost, which local workers its plans call, how many steps and
-rounds it must be allowed. The planners themselves know nothing of tasks and graders.
+`dirigent.planners` lists them and says how each is made. What a planner needs beyond itself is settled here: which
+names can be used, which examples it learns from, which local workers its plans call, how many steps and rounds it is
+allowed. The planners themselves know nothing of tasks and graders.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import PLAIN, TEAM, TRAINED, UNKNOWN_USD, Baseline, Fitting, fit_baseline, layers_of
-from dirigent.evals.evaluate import Entry, PlannerFor, PoolFor
+from dirigent.evals.evaluate import Entry, PoolFor
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record, name_of
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan
-from dirigent.planners.examples import Example, Rollout
-from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
-from dirigent.tasks.task import Task
+from dirigent.planners import PLANNERS, Fitted, Fitting, find_planner, known_planners, parse_name, unknown_planner
+from dirigent.planners.examples import Example
+from dirigent.planners.given import Adapted
+from dirigent.planners.spec import UNKNOWN_USD, PlannerFor, check_argument
+from dirigent.planners.table import TEAM
+from dirigent.planners.vote_counter import Same
+from dirigent.tasks.graders import same_answer
+from dirigent.tasks.task import Task, tidy
 from dirigent.workers.pool import Pool
 
-__all__ = [
-    "Rollouts",
-    "Alone",
-    "Baseline",
-    "FIGURES",
-    "Fitting",
-    "NAMES",
-    "RandomWorker",
-    "Written",
-    "by_limits",
-    "check_names",
-    "chosen_before",
-    "entry_of",
-    "examples_of",
-    "fit_baselines",
-    "require_whole",
-    "takes",
-    "unknown_planner",
-]
-
-NAMES = ("single", "random", *PLAIN, "routerdc", "smoothie", "masrouter", *TRAINED)
-FIGURES = ("oracle", "ceiling")
-"""References: whoever evaluates makes them, of outcomes or of plans that were tried."""
-
-SIZES = {
-    "vote": 31,
-    "self-moa": 31,
-    "reflect": 32,
-    "panel": 31,
-    "knn": 1000,
-    "smoothie": 1000,
-    **dict.fromkeys(TRAINED, 8),
+EACH, ORACLE, CEILING = "each", "oracle", "ceiling"
+FIGURES: Mapping[str, str] = {
+    EACH: "every worker alone",
+    ORACLE: "the best choice of one worker for each question, with hindsight (a figure)",
+    CEILING: "the best known plan for each kind of question (a figure)",
 }
-"""What a number behind the colon may be: samples, turns, workers, neighbours, rounds."""
+"""Names that stand for no single planner."""
+
+TRAINED = tuple(spec.name for spec in PLANNERS if spec.planned_by == "trained worker")
+"""Planners that are trained models; the evaluation is given them."""
 
 
-async def fit_baselines(
-    names: Sequence[str],
-    fitting: Fitting,
-    *,
-    rollout: Rollout | None = None,
-    trained: Mapping[str, PlannerFor] | None = None,
-) -> list[Baseline]:
-    """The planners named, in that order. `rollout` (`Rollouts`) pays for MasRouter's training; `trained` gives the
-    conductor and its warm start."""
-    check_names(names, fitting.pool, trained=trained or {})
+def default_planners(pool: str) -> tuple[str, ...]:
+    """The planners that take part if none is named, on a pool that is `live`, `recorded` or the `gym`."""
+    figures = {"live": (ORACLE,)}.get(pool, (ORACLE, CEILING))
+    return (*(spec.name for spec in PLANNERS if pool in spec.default_on), *figures)
+
+
+async def fit_planners(names: Sequence[str], fitting: Fitting) -> list[Fitted]:
+    """The planners named, fitted, in that order; figures are left out."""
+    check_names(names, fitting.pool, trained=fitting.trained)
+    fitting = msgspec.structs.replace(fitting, same=fitting.same or same_for)
     found = []
-    for name in names:
-        if name not in FIGURES:
-            found.append(await fit_baseline(name, fitting, rollout=rollout, trained=trained or {}))
+    for text in names:
+        name = parse_name(text)
+        if name.kind in FIGURES:
+            continue
+        spec = find_planner(name.kind)
+        assert spec is not None  # the names were checked
+        assert spec.fit is not None
+        if spec.learns_from and not fitting.examples and not (name.kind == "language" and name.argument):
+            raise ConfigError(f"{text!r} is chosen on the training split, and no question of it was asked")
+        found.append(await spec.fit(name, fitting))
     return found
 
 
+def is_fitted(text: str) -> bool:
+    """Whether a planner is chosen or fitted on the training split."""
+    name = parse_name(text)
+    spec = find_planner(name.kind)
+    return spec is not None and bool(spec.learns_from) and not (name.kind == "language" and name.argument)
+
+
 def check_names(names: Sequence[str], pool: Pool, *, trained: Mapping[str, PlannerFor]) -> None:
-    """Refuse, before anything is asked or paid, a name that nobody stands behind."""
-    for name in names:
-        kind, _, detail = name.partition(":")
-        if kind not in (*NAMES, *FIGURES):
-            raise unknown_planner(name, takes(pool, trained=trained))
-        if kind == "single" and not detail:
-            raise ConfigError(f"a single worker needs a name: write  single:NAME  with one of {', '.join(pool.names)}")
-        if kind in TRAINED and kind not in trained:
-            raise ConfigError(f"{kind!r} has no weights here: name another planner, or say where they are")
-        if detail and kind in ("single", "language"):
-            _check_worker(name, detail, pool)
-        elif detail:
-            _check_size(name, kind, detail)
+    """Refuse a name that no planner has, before anything is asked or paid."""
+    for text in names:
+        name = parse_name(text)
+        if name.kind in FIGURES:
+            if name.argument:
+                raise ConfigError(f"{name.kind!r} takes no {name.argument!r} behind a colon; write  {name.kind}")
+            continue
+        spec = find_planner(name.kind)
+        if spec is None or spec.fit is None:
+            raise unknown_planner(text, takes(pool, trained=trained))
+        if spec.planned_by == "trained worker" and name.kind not in trained:
+            raise ConfigError(f"{name.kind!r} has no weights here: name another planner, or say where they are")
+        check_argument(name, spec, pool.names)
 
 
 def takes(pool: Pool, *, trained: Collection[str] = ()) -> tuple[str, ...]:
-    """Every name that stands for something over this pool."""
-    alone = ("each", *_singles(pool))
-    known = [name for name in NAMES if name != "single" and (name not in TRAINED or name in trained)]
-    return (*alone, *known, *FIGURES)
+    """Every name that can be used over this pool."""
+    known = [spec for spec in known_planners() if spec.fit is not None and spec.name != "single"]
+    there = [spec.name for spec in known if spec.planned_by != "trained worker" or spec.name in trained]
+    return (EACH, *(f"single:{worker}" for worker in pool), *there, ORACLE, CEILING)
 
 
-def unknown_planner(name: str, known: Sequence[str]) -> ConfigError:
-    """What to raise of a name that nobody has: it names the nearest ones, and all that can be had here. A trained
-    planner may be meant that cannot be had yet: asked for by its right name, it says what it needs."""
-    near = difflib.get_close_matches(name.lower(), dict.fromkeys([*known, *TRAINED]), n=3, cutoff=0.6)
-    return ConfigError(f"no planner is called {name!r}{_did_you_mean(near)} There are: {', '.join(known)}")
+def same_for(task: Task) -> Same:
+    """How a vote compares answers: as the grader does, and programs by their syntax trees. Recorded scores cannot be
+    compared; there only the same text is the same answer, and the first answer is taken."""
+    if task.grader != "score":
+        return partial(same_answer, grader=task.grader)
+
+    async def same_text(first: str, second: str) -> bool:
+        return bool(first.strip()) and tidy(first) == tidy(second)
+
+    return same_text
 
 
 def examples_of(tasks: Sequence[Task], alone: Sequence[Outcome]) -> tuple[Example, ...]:
@@ -119,61 +118,61 @@ def examples_of(tasks: Sequence[Task], alone: Sequence[Outcome]) -> tuple[Exampl
 def require_whole(
     outcomes: Sequence[Outcome], entries: Sequence[Entry], tasks: Sequence[Task], *, before: str, leave_out: str = ""
 ) -> None:
-    """Refuse to choose by a part of what was to be tried: the money ran out, and what is chosen so would answer under
-    the same name as what a resumed evaluation chooses."""
+    """Refuse to choose by a part of what was to be tried. The money ran out, and a choice made now could differ from
+    the choice of a resumed evaluation, under the same name."""
     if len(outcomes) < sum(entry.repeats for entry in entries for task in tasks if entry.wants(task)):
         raise cap_reached(before, leave_out=leave_out)
 
 
 def chosen_before(record: Record, names: Sequence[str], tasks: Sequence[Task]) -> bool:
-    """Whether one of these planners has answered a question of the test already. Then what it was chosen and fitted on
-    stands, lost runs and all: asked again, they might choose somebody else, who would get the other's answers."""
+    """Whether one of these planners has answered a question of the test already. Then the outcomes that it was chosen
+    by stay, lost runs too: asked again, they might lead to another choice, which would get the first one's answers."""
     return any(record.finished(name, task.id) is not None for name in names for task in tasks)
 
 
 def cap_reached(before: str, *, leave_out: str = "") -> ConfigError:
-    """What to raise where the money ended before something could be chosen or fitted."""
+    """The error for money that ended before something could be chosen or fitted."""
     otherwise = f", or leave `{leave_out}` out" if leave_out else ""
     return ConfigError(f"the cost cap was reached before {before}; raise --max-cost and --resume{otherwise}")
 
 
-def entry_of(baseline: Baseline, pool_for: PoolFor) -> Entry:
-    """Its part in an evaluation; the local workers it needs join the question's pool."""
-    if baseline.helpers_for is None:
-        return Entry(baseline.name, baseline.planner_for)
-    helpers_for = baseline.helpers_for
+def entry_of(fitted: Fitted, pool_for: PoolFor) -> Entry:
+    """A planner's part in an evaluation; the local workers that it needs join the question's pool."""
+    if fitted.helpers_for is None:
+        return Entry(fitted.name, fitted.planner_for, repeats=fitted.repeats)
+    helpers_for = fitted.helpers_for
 
     def with_helpers(task: Task, repeat: int) -> Pool:
         pool = pool_for(task, repeat)
         return Pool([*pool.values(), *helpers_for(task, pool)])
 
-    return Entry(baseline.name, baseline.planner_for, pool_for=with_helpers)
+    return Entry(fitted.name, fitted.planner_for, repeats=fitted.repeats, pool_for=with_helpers)
 
 
-def by_limits(baselines: Sequence[Baseline], limits: Limits) -> dict[Limits, list[Baseline]]:
-    """Who runs under which limits: the given ones, with the steps and rounds that a planner needs."""
-    found: dict[Limits, list[Baseline]] = {}
-    for baseline in baselines:
-        own = msgspec.structs.replace(
-            limits, max_steps=max(limits.max_steps, baseline.max_steps), max_rounds=baseline.max_rounds
-        )
-        found.setdefault(own, []).append(baseline)
+def by_limits(fitted: Sequence[Fitted], limits: Limits) -> dict[Limits, list[Fitted]]:
+    """The planners by the limits they run under: the given ones, with the steps and rounds that each needs."""
+    found: dict[Limits, list[Fitted]] = {}
+    for one in fitted:
+        own = msgspec.structs.replace(limits, max_steps=max(limits.max_steps, one.max_steps), max_rounds=one.max_rounds)
+        found.setdefault(own, []).append(one)
     return found
 
 
 Ask = Callable[[Sequence[Entry], Sequence[Task]], Awaitable[list[Outcome]]]
-"""`evaluate` with all but entries and tasks settled."""
+"""Asks these entries these questions, with everything else settled."""
 
 
 class Rollouts:
-    """Carries out plans for training questions, as MasRouter's fitting wants it. A plan that the record holds already
-    is not paid again: the entry is named after it. One that names a worker its question was not offered with teaches
-    nothing. Once one could not be paid for, no further one is tried."""
+    """Carries out plans for training questions, for planners that learn from plans.
+
+    The entry is named after the plan, so a plan that the record holds is not paid again. A plan that names a worker its
+    question was not offered with teaches nothing. After the first plan that could not be paid, none is tried.
+    """
 
     @staticmethod
     def limits(limits: Limits) -> Limits:
-        """Those to ask under: with room for the largest team, as when the fitted router answers the test. A plan that
-        is refused for its length would teach that large teams are wrong."""
+        """The limits to ask under, with room for the largest team, as when the fitted router answers the test: a plan
+        that is refused for its length would teach that large teams are wrong."""
         return msgspec.structs.replace(limits, max_steps=max(limits.max_steps, TEAM))
 
     def __init__(self, ask: Ask, tasks: Sequence[Task]) -> None:
@@ -190,37 +189,9 @@ class Rollouts:
         return outcomes[0].value, outcomes[0].cost_usd
 
     def require_paid(self) -> None:
-        """Refuse what was fitted on a part of them."""
+        """Refuse a planner that was fitted on a part of the plans."""
         if self._out_of_money:
             raise cap_reached("masrouter was fitted", leave_out="masrouter")
-
-
-def _check_worker(name: str, worker: str, pool: Pool) -> None:
-    if worker not in pool:
-        hint = _did_you_mean(difflib.get_close_matches(worker, pool.names, n=2))
-        raise ConfigError(
-            f"no worker is called {worker!r}, which {name!r} asks for{hint} The pool has: {', '.join(pool.names)}"
-        )
-
-
-def _did_you_mean(near: Sequence[str]) -> str:
-    """The end of a sentence."""
-    quoted = [f'"{name}"' for name in near]
-    return f"; did you mean {' or '.join(quoted)}?" if near else "."
-
-
-def _singles(pool: Pool) -> list[str]:
-    return [f"single:{worker}" for worker in pool]
-
-
-def _check_size(name: str, kind: str, detail: str) -> None:
-    """Refuse a size that is none."""
-    if kind == "moa":
-        layers_of(name, detail)
-    elif kind not in SIZES:
-        raise ConfigError(f"{kind!r} takes no {detail!r} behind a colon; write  {kind}")
-    elif not detail.isdecimal() or not 1 <= int(detail) <= SIZES[kind]:
-        raise ConfigError(f"{name!r}: what follows the colon must be a number from 1 to {SIZES[kind]}, not {detail!r}")
 
 
 def _example(task: Task, outcomes: Sequence[Outcome]) -> Example:

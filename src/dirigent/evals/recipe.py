@@ -20,7 +20,7 @@ import msgspec
 from dirigent import plugins, toml
 from dirigent.errors import ConfigError
 from dirigent.limits import HARD_MAX_STEPS
-from dirigent.tasks.benchmarks import BENCHMARKS
+from dirigent.tasks.benchmarks import find_benchmark, known_benchmarks
 from dirigent.toml import nearest
 
 GYM, GYM_SET = "gym", "gym:"
@@ -134,8 +134,8 @@ def checked(recipe: EvalRecipe) -> EvalRecipe:
         for name in recipe.tasks:
             if name.partition(":")[0] == GYM:
                 raise ConfigError("the gym and public benchmarks are evaluated apart: two reports")
-            if name not in BENCHMARKS:
-                raise ConfigError(f'no family of tasks is called "{name}"{nearest(name, (GYM, *BENCHMARKS))}')
+            if find_benchmark(name) is None:
+                raise ConfigError(f'no family of tasks is called "{name}"{nearest(name, (GYM, *known_benchmarks()))}')
         if not recipe.pool:
             raise ConfigError(
                 f"{', '.join(recipe.tasks)} needs models that answer: add  --pool dirigent.toml  for those of a "

@@ -23,6 +23,7 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.outcome import UNGRADED, Outcome
+from dirigent.planners.spec import kinds_of
 from dirigent.tasks.task import Task
 
 BATCH = 32
@@ -208,7 +209,7 @@ def _check(known: _Known, path: Path, about: dict[str, str], weights: dict[str, 
                 f"{path} was begun with {name} = {header.get(name, '')!r}, not {about.get(name, '')!r}; "
                 "leave --resume out to begin anew, or give another --out"
             )
-    asked = {outcome.planner.partition(":")[0] for outcome in known.outcomes}
+    asked = kinds_of({outcome.planner for outcome in known.outcomes})
     for name, now in weights.items():
         then = known.weights.get(name, "")
         if name in asked and then != now:

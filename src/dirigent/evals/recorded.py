@@ -30,7 +30,6 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import Baseline, Fitting, escalating
 from dirigent.evals.cross_validation import best_by_draw, folds_of
 from dirigent.evals.evaluate import Entry, Keep, evaluate
 from dirigent.evals.examples import examples
@@ -38,13 +37,13 @@ from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, par
 from dirigent.evals.metrics import ORACLE, by_planner, oracle
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
-    NAMES,
-    Alone,
+    EACH,
+    FIGURES,
     check_names,
+    default_planners,
     examples_of,
-    fit_baselines,
+    fit_planners,
     require_whole,
-    unknown_planner,
 )
 from dirigent.evals.record import Record, name_of
 from dirigent.evals.recorded_prices import recorded_price
@@ -54,7 +53,11 @@ from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.plan.planner import Planner
+from dirigent.planners import PLANNERS as TABLE
+from dirigent.planners import Fitted, Fitting, find_planner, parse_name, unknown_planner
 from dirigent.planners.examples import Example, ranked
+from dirigent.planners.given import Alone
+from dirigent.planners.table import escalating
 from dirigent.tasks.benchmarks import decoded, task_of
 from dirigent.tasks.published import Row
 from dirigent.tasks.task import Task
@@ -63,9 +66,9 @@ from dirigent.workers.pool import Pool
 from dirigent.workers.recorded import Recorded
 from dirigent.workers.worker import Price, Worker
 
-EACH, VOTE, PANEL, ESCALATE = "each", "vote", "panel", "escalate"
-NEED_ANSWERS = (VOTE, PANEL, "weighted-vote", ESCALATE, "smoothie")
-DEFAULT = (BEST, "cheapest", "random", VOTE, "weighted-vote", ESCALATE, "knn", "routerdc", "smoothie", ORACLE, CEILING)
+VOTE, PANEL, ESCALATE = "vote", "panel", "escalate"
+NEED_ANSWERS = tuple(spec.name for spec in TABLE if spec.compares)
+DEFAULT = default_planners("recorded")
 REFERENCES = (ORACLE, CEILING)
 PLANNERS = (EACH, *DEFAULT, PANEL)
 
@@ -221,8 +224,8 @@ def of_benchmarks(
     return msgspec.structs.replace(questions, tasks=_drawn(held, limit, seed), left_out=len(tasks) - len(held))
 
 
-def default_planners(questions: RecordedSet) -> list[str]:
-    """Everybody who can take part."""
+def usable_planners(questions: RecordedSet) -> list[str]:
+    """The planners that can take part by default."""
     return [name for name in DEFAULT if questions.has_answers or name not in NEED_ANSWERS]
 
 
@@ -242,13 +245,13 @@ def expanded(planners: Sequence[str], questions: RecordedSet) -> list[str]:
 
 def _check_planner(name: str, questions: RecordedSet) -> None:
     """Refuse what one answer a model cannot give; what a number behind the colon may be is settled as elsewhere."""
-    kind, _, detail = name.partition(":")
-    if kind == EACH:
-        raise ConfigError(f"{EACH!r} takes no {detail!r} behind a colon; write  {EACH}")
+    parsed = parse_name(name)
+    kind, detail = parsed.kind, parsed.argument
     if kind == VOTE and detail:
         raise ConfigError(f"{name!r} asks one worker again, and each answered once; for several write  panel:{detail}")
-    if kind not in (*PLANNERS, "single"):
-        if kind in NAMES:
+    spec = find_planner(kind)
+    if kind not in FIGURES and not (spec is not None and spec.replays):
+        if spec is not None:
             raise ConfigError(
                 f"{name!r} cannot be had of recorded answers, one a model; there are: {', '.join(PLANNERS)}"
             )
@@ -265,7 +268,7 @@ class Fold(msgspec.Struct, frozen=True):
     """What is chosen for one fold, from the outcomes of the others."""
 
     examples: tuple[Example, ...]
-    planners: dict[str, Baseline]
+    planners: dict[str, Fitted]
     """By the name that the report gives them."""
 
     @property
@@ -287,7 +290,7 @@ async def fit_fold(
     own = [name for name in planners if name not in REFERENCES and not name.startswith(SINGLE)]
     # A vote over recorded answers is one of several workers: each answered once.
     asked = [f"panel:{settings.panel}" if name == VOTE else name for name in own]
-    return Fold(examples, dict(zip(own, await fit_baselines(asked, fitting), strict=True)))
+    return Fold(examples, dict(zip(own, await fit_planners(asked, fitting), strict=True)))
 
 
 def _single(model: str) -> Entry:

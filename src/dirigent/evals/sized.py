@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from dirigent.evals.baselines import Baseline, Sampled
 from dirigent.evals.evaluate import PoolFor
 from dirigent.evals.metrics import by_planner
 from dirigent.evals.outcome import Outcome
@@ -25,7 +24,9 @@ from dirigent.evals.sizing import FIRST, SIZED_BY, Sizing, equal, in_lots, round
 from dirigent.evals.stats import mean, mean_or_none
 from dirigent.evals.verdict import BEST
 from dirigent.limits import Limits
+from dirigent.planners import Fitted
 from dirigent.planners.examples import MAX_SAMPLES
+from dirigent.planners.spec import Sampled
 from dirigent.tasks.task import Task
 
 Ask = Callable[..., Awaitable[list[Outcome]]]
@@ -39,7 +40,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 async def ask_sized(
-    baselines: Sequence[Baseline],
+    baselines: Sequence[Fitted],
     before: Sequence[Outcome],
     tasks: Sequence[Task],
     *,
@@ -138,7 +139,7 @@ class _Asking(msgspec.Struct, frozen=True):
     runs: int
     """Questions in all."""
 
-    async def put(self, baseline: Baseline, tasks: Sequence[Task]) -> list[Outcome]:
+    async def put(self, baseline: Fitted, tasks: Sequence[Task]) -> list[Outcome]:
         """Some of the questions; whoever watches is told of how many in all."""
         ((own, _),) = by_limits([baseline], self.limits).items()
         entry = msgspec.structs.replace(entry_of(baseline, self.pool_for), runs=self.runs)
@@ -146,7 +147,7 @@ class _Asking(msgspec.Struct, frozen=True):
 
 
 async def _one(
-    baseline: Baseline, sampled: Sampled, parts: Sequence[_Part], own: _Asking
+    baseline: Fitted, sampled: Sampled, parts: Sequence[_Part], own: _Asking
 ) -> tuple[list[Outcome], Sizing]:
     """One planner's answers and how it came to its samples, task by task. Once the money of the evaluation has run out,
     no further task begins."""
@@ -166,7 +167,7 @@ async def _one(
     return outcomes, msgspec.structs.replace(whole, by_task=sizes)
 
 
-async def _part(baseline: Baseline, sampled: Sampled, part: _Part, own: _Asking) -> list[Outcome]:
+async def _part(baseline: Fitted, sampled: Sampled, part: _Part, own: _Asking) -> list[Outcome]:
     """The answers to one task: sized where that can be done, else with the usual samples."""
     if part.money.cut:
         return []
@@ -185,7 +186,7 @@ def _why_not(sizes: Mapping[str, Sizing]) -> str:
     return "; ".join(f"{why_not} ({', '.join(of)})" for why_not, of in tasks.items() if why_not)
 
 
-async def _in_rounds(baseline: Baseline, sampled: Sampled, part: _Part, own: _Asking) -> list[Outcome]:
+async def _in_rounds(baseline: Fitted, sampled: Sampled, part: _Part, own: _Asking) -> list[Outcome]:
     """Round after round, each with its share of the money that is left, at a forecast that the rounds before have
     corrected. Where the money of the evaluation runs out, no further round begins."""
     by_id = {task.id: task for task in part.tasks}
@@ -209,7 +210,7 @@ async def _in_rounds(baseline: Baseline, sampled: Sampled, part: _Part, own: _As
     return outcomes
 
 
-def _with(baseline: Baseline, sampled: Sampled, sizes: Mapping[str, int]) -> Baseline:
+def _with(baseline: Fitted, sampled: Sampled, sizes: Mapping[str, int]) -> Fitted:
     """The planner with so many samples for each question."""
     planners = {n: sampled.planner_of(n) for n in sizes.values()}
     return msgspec.structs.replace(

@@ -3,19 +3,20 @@
 Questions come from the hub (`fetch_benchmark`), or from a folder or file of one's own (`load_benchmark`): any table
 (`tables.py`), as the authors publish them (`published.py`) or in our own form: `id`, `question`, `answer`, `grader`,
 perhaps `task` and `meta`. A folder may also hold a copy of the hub's repository, or a file for each configuration.
-Adding a benchmark is adding a line to `BENCHMARKS` and a function to `published.py`.
+Adding a benchmark is adding a line to `BENCHMARKS` and a function to `published.py`; a plugin brings one as an entry of
+`dirigent.tasks` that is a `Benchmark`.
 """
 
 from __future__ import annotations
 
-import difflib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from dirigent import plugins
 from dirigent.errors import ConfigError, GradeError
 from dirigent.tasks.code import answer_of
 from dirigent.tasks.hub import Addresses, HubSet, Progress, config_of, fetch, where_to_get
@@ -23,6 +24,7 @@ from dirigent.tasks.published import PUBLISHED, Row, RowGrader, asked_question, 
 from dirigent.tasks.tables import ENDINGS, raw_rows
 from dirigent.tasks.tables import decoded as decoded
 from dirigent.tasks.task import Grader, Task
+from dirigent.toml import nearest
 
 Part = Literal["test", "train"]
 
@@ -55,6 +57,8 @@ class Benchmark(msgspec.Struct, frozen=True):
     """Another benchmark whose questions are its training part."""
     most_train: int | None = None
     """The first so many of those, where all are too many to hold."""
+    row: Callable[[Mapping[str, Any], int], Row | None] | None = None
+    """Reads a line as its authors publish it; `published.py` has these for our own benchmarks."""
 
 
 def _shard(split: str, folder: str) -> str:
@@ -183,11 +187,22 @@ MOST_TAG_CHARS = 200
 
 def benchmark(name: str) -> Benchmark:
     """The benchmark of this name; else an error that names the nearest."""
+    if (found := find_benchmark(name)) is not None:
+        return found
+    raise ConfigError(f'no benchmark is called "{name}"{nearest(name, known_benchmarks())}')
+
+
+def find_benchmark(name: str) -> Benchmark | None:
+    """The benchmark of this name, ours or a plugin's; None if there is none. A plugin's family of tasks is none."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    near = difflib.get_close_matches(name, BENCHMARKS, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(BENCHMARKS)}"
-    raise ConfigError(f'no benchmark is called "{name}"; {hint}')
+    found = plugins.load("tasks", name) if name in plugins.entries("tasks") else None
+    return found if isinstance(found, Benchmark) else None
+
+
+def known_benchmarks() -> tuple[str, ...]:
+    """Every name that `--tasks` takes, ours first. Plugins are named and not imported."""
+    return tuple(dict.fromkeys((*BENCHMARKS, *plugins.entries("tasks"))))
 
 
 def load_benchmark(name: str, data: Path, *, limit: int | None = None, part: Part = "test") -> list[Task]:
@@ -197,7 +212,8 @@ def load_benchmark(name: str, data: Path, *, limit: int | None = None, part: Par
         if not data.is_dir():
             return []
         if other := wanted.train_from:
-            return _tasks(_files(other, BENCHMARKS[other].files, BENCHMARKS[other].hub, data), benchmark=other)[:limit]
+            its = benchmark(other)
+            return _tasks(_files(other, its.files, its.hub, data), benchmark=other)[:limit]
         files = _files(name, wanted.train_files, wanted.train_hub, data)
         return _tasks(files, benchmark=name, most=wanted.most_train)[:limit]
     files = _files(name, wanted.files, wanted.hub, data)
@@ -298,9 +314,11 @@ def task_of(row: Row) -> Task:
 def _row(raw: Mapping[str, Any], index: int, *, benchmark: str, at: str) -> Row | None:
     """Our form where it says how to grade, else the authors' own."""
     try:
-        if "grader" in raw or benchmark not in PUBLISHED:
+        brought = find_benchmark(benchmark) if benchmark else None
+        read = (brought.row if brought is not None else None) or PUBLISHED.get(benchmark)
+        if "grader" in raw or read is None:
             return msgspec.convert(raw, Row)
-        return PUBLISHED[benchmark](raw, index)
+        return read(raw, index)
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, StopIteration, GradeError) as error:
         said = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ConfigError(f"{at} is not a question: {said}") from None

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import elsewhere as program
+from gym.benchmarks import elsewhere as program
 
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import Written
 from dirigent.evals.record import Record
 from dirigent.plan.plan import Plan, format_plan
 from dirigent.plan.planner import Planner
+from dirigent.planners.given import Written
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.pools import Gym, GymSettings

@@ -6,6 +6,7 @@ import random
 
 import msgspec
 import pytest
+from tests.facts import facts
 
 from dirigent.errors import ConfigError
 from dirigent.evals.stats import wilson
@@ -241,7 +242,7 @@ def test_seeds_are_put_together_as_mean_and_spread() -> None:
     assert [(line.p, line.verdict) for line in over_seeds(gains)] == [(0.06, "MISSED")]
     assert over_seeds([gains[0], [msgspec.structs.replace(gains[0][0], p=None)]])[0].verdict == "MISSED"
     assert over_seeds([[Claim("b")], [Claim("b")]]) == [Claim("b")]
-    with pytest.raises(ConfigError, match="same lines in the same order"):
+    with pytest.raises(ConfigError):
         over_seeds([[Claim("a")], [Claim("b")]])
 
 
@@ -289,7 +290,7 @@ def test_a_line_that_was_measured_for_one_of_three_seeds_is_no_mean_of_three() -
 
 
 def test_a_run_needs_a_rollout_for_every_row() -> None:
-    with pytest.raises(ConfigError, match="1 rows, 0 rollouts"):
+    with pytest.raises(ConfigError, match=facts("1 0")):
         Run(ROWS[:1], ())
 
 

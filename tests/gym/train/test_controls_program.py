@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks import controls as program
+from gym.benchmarks import controls as program
+from tests.facts import says
 
 from dirigent_gym.train.recipe import load_recipe
 
@@ -33,7 +34,7 @@ alpha = 8
 
 
 def run(*given: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "controls.py"), *given]
+    command = [sys.executable, str(ROOT / "gym" / "benchmarks" / "controls.py"), *given]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
@@ -126,8 +127,8 @@ def test_a_run_has_ended_with_its_last_update_and_not_where_it_was_cut(tmp_path:
 
 def test_every_control_that_is_trained_has_a_recipe_and_a_line() -> None:
     for name in program.ROLES:
-        assert load_recipe(ROOT / "recipes" / f"control-{name}.toml").name == f"control-{name}"
-    from benchmarks.claims_table import CONTROL_LINES
+        assert load_recipe(ROOT / "gym" / "recipes" / f"control-{name}.toml").name == f"control-{name}"
+    from gym.benchmarks.claims_table import CONTROL_LINES
 
     assert set(program.ROLES.values()) == set(CONTROL_LINES)
 
@@ -155,16 +156,19 @@ def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "argv", ["controls.py", "rft", "direct", "--out", str(tmp_path)])
     monkeypatch.setattr(program, "train_all", lambda *_, **__: ["rft"])
     monkeypatch.setattr(program, "measure", lambda controls, _: measured.append(controls) or 0)
-    with pytest.raises(SystemExit, match=r"error: rft failed; see .*control-rft\.log"):
+    with pytest.raises(SystemExit, match=r"error: rft.*control-rft\.log"):
         program.main()
     assert measured == [{"direct": tmp_path / "control-direct"}]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(("rfd",), "no control is called rfd; there are rft, "), (("rft", "--at-once", "0"), "--at-once is at least 1")],
+    [
+        (("rfd",), "rfd rft"),
+        (("rft", "--at-once", "0"), "--at-once 1"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = run(*given, cwd=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert says(done.stderr, message)

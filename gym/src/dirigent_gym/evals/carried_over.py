@@ -17,6 +17,7 @@ from dirigent.errors import ConfigError
 from dirigent.evals.metrics import Figures
 from dirigent.evals.origins import Earlier
 from dirigent.evals.report import Report
+from dirigent.planners import parse_name
 
 SETTINGS = ("sets", "split", "limit", "seed", "pool_sizes", "cards", "workers", "max_steps")
 """What questions, pools and answers depend on."""
@@ -80,6 +81,6 @@ def _is_same_planner(report: Report, earlier: Report, planner: str) -> bool:
 def _inserted(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
     """Behind the last of `behind`, `behind:2`, ...; first where there is none. A row of that name is replaced."""
     others = [other for other in rows if other != name]
-    place = 1 + max((i for i, other in enumerate(others) if other.partition(":")[0] == behind), default=-1)
+    place = 1 + max((i for i, other in enumerate(others) if parse_name(other).kind == behind), default=-1)
     order = [*others[:place], name, *others[place:]]
     return {other: row if other == name else rows[other] for other in order}

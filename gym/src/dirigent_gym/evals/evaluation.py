@@ -22,23 +22,23 @@ from typing import Any, Protocol
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.baselines import TRAINED, Baseline, Fitting
 from dirigent.evals.carried_rows import fitted_on
-from dirigent.evals.evaluate import Entry, Keep, PlannerFor, PoolFor, evaluate
+from dirigent.evals.evaluate import Entry, Keep, PoolFor, evaluate
 from dirigent.evals.examples import examples
 from dirigent.evals.metrics import ORACLE, by_planner, oracle
 from dirigent.evals.origins import Weights
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
-    NAMES,
+    FIGURES,
+    TRAINED,
     Rollouts,
     by_limits,
     chosen_before,
     entry_of,
     examples_of,
-    fit_baselines,
+    fit_planners,
+    is_fitted,
     require_whole,
-    unknown_planner,
 )
 from dirigent.evals.record import Record, digest
 from dirigent.evals.report import Facts, Report, make_report
@@ -48,8 +48,11 @@ from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.plan.planner import Planner
+from dirigent.planners import PLANNERS as TABLE
+from dirigent.planners import Fitted, Fitting, find_planner, parse_name, unknown_planner
 from dirigent.planners.fixed import Fixed
 from dirigent.planners.given import Alone
+from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.toml import nearest
 from dirigent.version import __version__
@@ -60,7 +63,7 @@ from dirigent_gym.questions.pools import plan_for, solvable
 from dirigent_gym.questions.specialists import ROSTER, Specialist, find_specialist
 
 CEILING, RIGHT, RANDOM, EACH, SINGLE = "ceiling", "right", "random", "each", "single:"
-PLANNERS = (RIGHT, ORACLE, CEILING, EACH, *(name for name in NAMES if name != "single"))
+PLANNERS = (RIGHT, ORACLE, CEILING, EACH, *(spec.name for spec in TABLE if spec.name != "single"))
 REFERENCES = (ORACLE, CEILING, RIGHT)
 """They know what no planner can; they are there to compare with and cannot win."""
 
@@ -128,12 +131,13 @@ def set_name(name: str) -> str:
 
 async def fit_gym(
     gym: Gym, planners: Sequence[str], ask: Ask, *, limits: Limits, factories: Mapping[str, PlannerFor]
-) -> tuple[list[Baseline], dict[str, Any]]:
+) -> tuple[list[Fitted], dict[str, Any]]:
     """The baselines among the planners, fitted on the training split, and what fitting took."""
     names = [name for name in planners if is_baseline(name) and name not in factories]
     fitting = Fitting((), gym.everybody, gym.settings.seed)
-    if not any(name.partition(":")[0] not in (RANDOM, *TRAINED) for name in names):
-        return await fit_baselines(names, fitting, trained=factories), {}
+    fitting = msgspec.structs.replace(fitting, trained=factories)
+    if not any(is_fitted(name) for name in names):
+        return await fit_planners(names, fitting), {}
     tasks = gym.calibration("train")
     costs_usd: dict[tuple[Any, ...], float] = {}  # a run that the record held already was paid once
 
@@ -145,9 +149,9 @@ async def fit_gym(
     singles = [_single(specialist, gym) for specialist in gym.roster]
     alone = await tried(singles, tasks)
     require_whole(alone, singles, tasks, before="the workers were ranked")
-    known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone))
     rollouts = Rollouts(partial(tried, limits=Rollouts.limits(limits)), tasks)
-    fitted = await fit_baselines(names, known, rollout=rollouts, trained=factories)
+    known = msgspec.structs.replace(fitting, examples=examples_of(tasks, alone), rollout=rollouts)
+    fitted = await fit_planners(names, known)
     rollouts.require_paid()
     return fitted, {"n": len(tasks), "cost_usd": math.fsum(costs_usd.values()), "ranking": list(known.ranking)}
 
@@ -160,8 +164,9 @@ def _fitted_among(planners: Sequence[str], factories: Mapping[str, PlannerFor]) 
 
 def is_baseline(name: str) -> bool:
     """Whether `evals/planners.py` stands behind the name; the gym's own references and single workers it does not."""
-    kind = name.partition(":")[0]
-    return kind in NAMES and kind != "single"
+    kind = parse_name(name).kind
+    spec = find_planner(kind)
+    return kind not in FIGURES and kind != "single" and spec is not None and spec.fit is not None
 
 
 async def find_ways(gym: Gym, ask: Ask, *, limits: Limits) -> dict[Kind, Way]:
@@ -225,7 +230,7 @@ def check_planners(planners: Sequence[str], factories: Mapping[str, PlannerFor])
     if twice:
         raise ConfigError(f"the planner {twice[0]!r} is named twice")
     for name in planners:
-        kind = name.partition(":")[0]
+        kind = parse_name(name).kind
         if name in factories or name in (RIGHT, ORACLE, CEILING, EACH):
             continue
         if name.startswith(SINGLE):
@@ -270,7 +275,7 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 async def _answers(
     gym: Gym,
     entries: Sequence[Entry],
-    baselines: Sequence[Baseline],
+    baselines: Sequence[Fitted],
     ask: Ask,
     *,
     limits: Limits,
@@ -304,7 +309,7 @@ class _Found(msgspec.Struct, frozen=True):
 
     gym: Gym
     planners: Sequence[str]
-    baselines: Sequence[Baseline]
+    baselines: Sequence[Fitted]
     fit: dict[str, Any]
     """What fitting took; empty where nothing was fitted."""
     ways: Mapping[Kind, Way]

@@ -12,6 +12,7 @@ import msgspec
 from dirigent.cli.evaluating import Making, bounds_of, limits_of
 from dirigent.cli.output import say
 from dirigent.evals.live_pool import trained_weights
+from dirigent.evals.planners import default_planners
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import digest
 from dirigent.evals.reply_cache import SHARED, Replies
@@ -21,7 +22,6 @@ from dirigent_gym.evals.pools import Gym, GymSettings, check_sets, roster_of
 from dirigent_gym.evals.workers import adapters_digest, gym_workers
 from dirigent_gym.weights import FOLDER
 
-GYM_PLANNERS = ("best", "oracle", "ceiling")
 MANY = 5_000
 """From this many questions on, the user is told that drawing them takes a while."""
 
@@ -33,7 +33,7 @@ def check(recipe: EvalRecipe) -> None:
 
 async def carried_out(made: Making) -> Report:
     recipe = made.recipe
-    planners = list(recipe.planners or GYM_PLANNERS)
+    planners = list(recipe.planners or default_planners("gym"))
     settings = GymSettings(
         sets=recipe.gym_sets,
         split=recipe.split,

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import PoolFor, noise_seed
+from dirigent.evals.evaluate import PoolFor
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan
+from dirigent.planners.spec import noise_seed
 from dirigent.tasks.task import Task
 from dirigent.toml import nearest
 from dirigent.workers.pool import Pool

@@ -16,9 +16,9 @@ from typing import Any
 
 from dirigent.config.build import local_worker, with_defaults
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import PlannerFor
 from dirigent.evals.reply_cache import Replies, Shared, weights_digest
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.planners.spec import PlannerFor, kinds_of
 from dirigent.toml import nearest
 from dirigent.workers.adapters import packaged
 from dirigent.workers.local import Local, LocalModel
@@ -65,7 +65,7 @@ async def gym_workers(
     """
     if workers not in WORKERS:
         raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
-    kinds = dict.fromkeys(name.partition(":")[0] for name in planners)
+    kinds = kinds_of(planners)
     trained = [kind for kind in kinds if kind in TRAINED_PLANNERS]
     hands = [specialist.name for specialist in roster] if workers == "local" else []
     if not trained and not hands and PROMPTED not in kinds:

@@ -112,7 +112,7 @@ def library_score(entry: Entry, reply: str) -> float:
 
 def read_sample() -> tuple[Sample, list[Entry]]:
     """The recorded sample and where it comes from."""
-    text = resources.files("dirigent.tasks").joinpath("reasoning_sample.jsonl").read_text()
+    text = resources.files("dirigent_gym.questions").joinpath("reasoning_sample.jsonl").read_text()
     head, *lines = text.splitlines()
     return msgspec.json.decode(head, type=Sample), [msgspec.json.decode(line, type=Entry) for line in lines]
 

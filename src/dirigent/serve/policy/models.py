@@ -27,7 +27,7 @@ from typing import Any, Literal
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.config.file import BUILT_IN_PROFILES, KNOWN_PLANNERS, VERSION, choose_profile
+from dirigent.config.file import BUILT_IN_PROFILES, VERSION, choose_profile
 from dirigent.config.runtime import Runtime
 from dirigent.config.server_settings import Override
 from dirigent.config.worker_config import WIRES
@@ -35,6 +35,7 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.prompt import ANSWER
+from dirigent.planners import profile_planners
 from dirigent.planners.fixed import Fixed
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state
@@ -342,7 +343,7 @@ def models_of(runtime: Runtime) -> list[Model]:
     ]
     found += _pinned(found, runtime)
     found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos]
-    for planner in KNOWN_PLANNERS:
+    for planner in profile_planners():
         model = Model(f"planner/{planner}", f"planned by {planner}", default, (("planner", planner),))
         try:
             runtime.conductor(default, changes=dict(model.changes))
