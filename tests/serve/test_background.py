@@ -369,7 +369,7 @@ async def test_a_row_that_cannot_be_read_does_not_keep_the_others_from_going_on(
         begun = prepared(server.service)
         await run_states.begin(store, begun.id, key_id="local", body=row_of(begun))
         if number == 0:
-            damaged = begun.run_id
+            damaged = begun.id
             await change(store, body=b"nonsense")
     await disown(store)
     assert await takeover.take_over(server.service) == 2

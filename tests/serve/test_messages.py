@@ -13,7 +13,7 @@ from dirigent.messages import Attempt, ToolCall, Usage
 from dirigent.plan.prompt import TOOL_FAILED
 from dirigent.planners.fixed import Single
 from dirigent.run.trace import Round, StepRecord
-from dirigent.serve.apis.anthropic.reply import usage_of
+from dirigent.serve.apis.anthropic.route import usage_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -422,7 +422,7 @@ async def test_a_bug_says_nothing_of_itself(server: Server, monkeypatch: pytest.
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("something inside")
 
-    monkeypatch.setattr("dirigent.serve.apis.anthropic.reply.usage_of", broken)
+    monkeypatch.setattr("dirigent.serve.apis.anthropic.route.usage_of", broken)
     answer = await ask(server)
     assert (answer.status, answer.error["type"]) == (500, "api_error")
     assert "inside" not in answer.text

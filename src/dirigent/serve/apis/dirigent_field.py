@@ -20,24 +20,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.datastructures import Headers
 
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.runs.asked import Asked, Extension, PoolChoice
+from dirigent.serve.runs.asked import Extension, PoolChoice
 from dirigent.toml import nearest
 
 PREFIX = "x-dirigent-"
-RAW_PREFIX = PREFIX.encode()
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-def with_headers(asked: Asked, scope: Mapping[str, Any]) -> Asked:
-    """The request, its field `dirigent` completed from the headers of its ASGI scope."""
-    if not any(name.startswith(RAW_PREFIX) for name, _ in scope["headers"]):  # as nearly always
-        return asked
-    extension = merged(asked.dirigent, Headers(raw=list(scope["headers"])))
-    return msgspec.structs.replace(asked, dirigent=extension)
 
 
 def merged(body: Extension, headers: Mapping[str, str]) -> Extension:

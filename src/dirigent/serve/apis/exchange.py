@@ -1,20 +1,20 @@
 """The one way of a request through any API: body, admission, run, reply.
 
-An API says how its body is read (`Incoming.asked`) and how a run is written in its words (`stream.Writer`). Everything
-between the two is here and in `runs/`.
+An API reads its body into an `Asked` and writes a run in its own words (`stream.Writer`). Everything between the two is
+here and in `runs/`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.serve.apis.dirigent_field import with_headers
+from dirigent.serve.apis.dirigent_field import PREFIX, merged
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Asked
@@ -26,58 +26,52 @@ from dirigent.store.admission import Place
 from dirigent.store.keys import Caller
 
 
-class Incoming(Protocol):
-    """A body that was read, in the words of its API."""
+class Unfinished(Protocol):
+    """A body that asks for something only together with what the store has."""
 
     async def asked(self, service: Service, caller: Caller) -> Asked:
-        """The request in core types. The caller has a place by now, so this may read the store."""
-
-    async def reply(self, request: Request, run: Run, place: Place) -> Any:
-        """Start the run and return its reply."""
+        """The whole request. Its caller was admitted before the store is read."""
 
 
-class Plain:
-    """A request that its body says in full."""
+async def respond(
+    request: Request,
+    read: Callable[[bytes], Asked | Unfinished],
+    writer: Callable[[Run], Writer],
+    *,
+    begin: Callable[[Run, Place], Awaitable[Any]] | None = None,
+) -> Any:
+    """Read the body, admit the caller, choose the conductor, run, and reply.
 
-    def __init__(self, asked: Asked, writer: Callable[[Run], Writer]) -> None:
-        self._asked = asked
-        self._writer = writer
-
-    async def asked(self, service: Service, caller: Caller) -> Asked:
-        return self._asked
-
-    async def reply(self, request: Request, run: Run, place: Place) -> Any:
-        return await answer(request, run, place, self._writer(run))
-
-
-async def respond(request: Request, read: Callable[[bytes], Incoming]) -> Any:
-    """Read the body, admit the caller, choose the conductor, and reply."""
+    `begin` starts a background run and returns the reply; it is needed by APIs that have such runs.
+    """
     began = time.monotonic()
     service: Service = request.app.state.service
     caller: Caller = request.scope["caller"]
     try:
-        incoming = read(await read_body(request, timeout_s=service.settings.body_timeout_s))
+        found = read(await read_body(request, timeout_s=service.settings.body_timeout_s))
     except ClientDisconnect:
         return CLIENT_GONE
     place = admitted(service, caller)
     try:
-        asked = with_headers(await incoming.asked(service, caller), request.scope)
+        asked = found if isinstance(found, Asked) else await found.asked(service, caller)
+        if any(name.startswith(PREFIX) for name in request.headers):
+            asked = msgspec.structs.replace(asked, dirigent=merged(asked.dirigent, request.headers))
         run = prepare(service, asked, caller=caller, began=began)
-        if asked.dirigent.dry_run and asked.stream:
-            raise Problem(400, "a dry run has nothing to stream", param="dirigent.dry_run")
         if not asked.dirigent.dry_run:
             await resume(run)
-        return await incoming.reply(request, run, place)
+        elif asked.background:
+            said = "dirigent.dry_run does not go with background: true: a dry run is quick"
+            raise Problem(400, said, param="dirigent.dry_run")
+        elif asked.stream:
+            raise Problem(400, "a dry run has nothing to stream", param="dirigent.dry_run")
+        if asked.background and begin is not None:
+            return await begin(run, place)
+        if asked.stream:
+            return EventStream(run, place, writer(run))
+        response = await unless_gone(service, _whole(run, writer(run)), request)
     except BaseException:
         place.leave()
         raise
-
-
-async def answer(request: Request, run: Run, place: Place, writer: Writer) -> Any:
-    """Start a run that its caller waits for, and reply: as a stream, whole, or with the plan of a dry run."""
-    if run.asked.stream:
-        return EventStream(run, place, writer)
-    response = await unless_gone(run.service, _whole(run, writer), request)
     place.leave()
     return CLIENT_GONE if response is None else response
 
@@ -85,11 +79,8 @@ async def answer(request: Request, run: Run, place: Place, writer: Writer) -> An
 async def _whole(run: Run, writer: Writer) -> Response:
     if run.asked.dirigent.dry_run:
         plan = await drafted(run)
-        return json_reply(msgspec.json.encode(plan), {"X-Dirigent-Cost-USD": f"{plan.cost_usd:.9f}"})
+        headers = {"X-Dirigent-Cost-USD": f"{plan.cost_usd:.9f}"}
+        return Response(msgspec.json.encode(plan), media_type="application/json", headers=headers)
     trace = await run.start()
     report = run.report(trace)
-    return json_reply(await writer.whole(trace, report), report.headers)
-
-
-def json_reply(body: bytes, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, media_type="application/json", headers=headers)
+    return Response(await writer.whole(trace, report), media_type="application/json", headers=report.headers)

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: what a caller thought of an answer. Bound to a run of the caller's own key, once."""
+"""`POST /v1/feedback`: a caller's judgement of an answer, once for each run of the caller's own key."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class FeedbackRequest(Strict, frozen=True):
     """The body of `POST /v1/feedback`: a score or a thumb."""
 
     trace_id: Annotated[str, Meta(min_length=1, max_length=80)]
-    """Of the run, as the reply's header and its field `dirigent` tell it; a completion's id will do as well."""
+    """The id of the run, from the reply's header or its field `dirigent`; a completion's id is accepted as well."""
     score: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """0: useless, 1: as good as can be."""
+    """From 0 (useless) to 1 (perfect)."""
     thumb: Literal["up", "down"] | None = None
     comment: Annotated[str, Meta(max_length=4000)] = ""
 

@@ -59,7 +59,7 @@ def checker(schema: Schema | None, *, param: str = Fields().schema) -> Check:
 
 
 class Checked:
-    """A worker around a worker."""
+    """A worker whose JSON is checked."""
 
     def __init__(self, worker: Worker, check: Check) -> None:
         self.worker = worker

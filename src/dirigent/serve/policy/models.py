@@ -125,7 +125,8 @@ class Models:
 
     def conductor(self, asked: Asked, *, caller: Caller, rule: Override | None = None) -> Conductor:
         """The conductor for one request, or a `Problem` that names the field at fault."""
-        plain = rule is None and asked.dirigent == NOTHING_MORE and _is_unbounded(caller)
+        is_unbounded = not (caller.budgets_usd or caller.allow or caller.deny or caller.region)  # see `_allowed`
+        plain = rule is None and asked.dirigent == NOTHING_MORE and is_unbounded
         found = self._plain.get(asked.model) if plain else None
         if found is None:
             found = self._narrowed(asked.model, caller, asked.dirigent, rule)
@@ -246,11 +247,6 @@ def _allowed(info: WorkerInfo, caller: Caller) -> bool:
     if caller.allow and info.name not in caller.allow:
         return False
     return info.name not in caller.deny and (not caller.region or info.region == caller.region)
-
-
-def _is_unbounded(caller: Caller) -> bool:
-    """Whether `_allowed` is true for every worker."""
-    return not (caller.budgets_usd or caller.allow or caller.deny or caller.region)
 
 
 def _ruled(pool: Pool, rule: Override | None, caller: Caller) -> Pool:

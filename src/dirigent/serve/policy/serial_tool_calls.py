@@ -1,7 +1,7 @@
-"""One tool call at a time, where a caller asks for that (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
+"""One tool call at a time, if the caller asks for that (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
 
-Providers differ in whether they can be told, so it is held to here, for all of them: of several calls in one
-reply the first goes on. The worker can make the others when it has seen that one's result.
+Not every provider has such a setting, so it is done here for all of them: of several calls in one reply the first is
+kept. The worker can make the others when it has seen the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def one_call_each(conductor: Conductor) -> Conductor:
 
 
 class OneCall:
-    """A worker around a worker."""
+    """A worker of whose tool calls only the first counts."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

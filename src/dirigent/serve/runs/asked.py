@@ -81,6 +81,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Labels. Only `task_kind` has an effect, on the operator's rules."""
     one_call: bool = False
     """A reply may call one tool at most."""
+    background: bool = False
+    """Nobody waits for the run."""
     stream: bool = False
     stream_usage: bool = False
     """The stream is to end with the usage."""
@@ -110,7 +112,7 @@ def conversation(messages: Sequence[Message], fields: Fields, *, call_id: str) -
             if message.name and message.name != called[id]:
                 said = f"{id!r} is a call of {called[id]!r}, not of {message.name!r}"
                 raise Problem(400, said, param=_part_of(fields.message(index), "name"))
-            message = msgspec.structs.replace(message, name=called[id])  # noqa: PLW2901
+            message = msgspec.structs.replace(message, name=called[id])
         for call in message.tool_calls:
             called[call.id] = call.name
         checked.append(message)

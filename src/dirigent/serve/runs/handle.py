@@ -289,7 +289,7 @@ class Run:
 
 
 class _Words:
-    """The words that one step has written so far. A buffer: a thousand short strings would take ten times its memory."""
+    """The words of one step so far, in a buffer: a thousand short strings would take ten times its memory."""
 
     def __init__(self, first: StepDelta) -> None:
         self._first = first

@@ -1,8 +1,8 @@
 """From a request to a run: rules, guardrails, conductor, ledger, and the state it goes on from.
 
-    run = prepare(service, asked, caller=caller, began=began)  # refuses what can be refused without paying anybody
-    await resume(run)                                          # goes on with the run that waits for these tool results
-    trace = await run.start()                                  # or `await begin(run, purpose={…})`: nobody waits
+run = prepare(service, asked, caller=caller, began=began)  # refuses what can be refused without paying anybody
+await resume(run)                                          # goes on with the run that waits for these tool results
+trace = await run.start()                                  # or `await begin(run, purpose={…})`: nobody waits
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=id)
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
-    return Run(
-        service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule
-    )
+    return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
 
 
 async def resume(run: Run) -> None:
@@ -81,7 +79,7 @@ async def begin(
     The run leaves `place` when it is over. `begun` names the claim on an Idempotency-Key that it is begun for: the same
     request, sent again, then finds the run.
     """
-    service, store = run.service, run.service.store
+    store = run.service.store
     state = run.state or run.conductor.begin(run.asked.question, run_id=run.id)
     asked = msgspec.structs.replace(run.asked, stream=False, stream_usage=False)
     run.body = msgspec.structs.replace(kept(state, run.asked), asked=asked, purpose=dict(purpose))

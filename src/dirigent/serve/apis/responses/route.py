@@ -13,12 +13,12 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.serve.apis.exchange import answer, json_reply, respond
+from dirigent.serve.apis.exchange import respond
 from dirigent.serve.apis.responses.background import ResponseReplay, begin, cancelled, up_to_date
 from dirigent.serve.apis.responses.kept import found, items_before, items_used, missing
 from dirigent.serve.apis.responses.kept import read as read_kept
 from dirigent.serve.apis.responses.reply import ResponseWriter
-from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, Wanted, asked_of, opened, read
+from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, Wanted, asked_of, opened, read
 from dirigent.serve.http.body import CLIENT_GONE, read_body
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.idempotency import claim_of
@@ -26,6 +26,7 @@ from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.service import Service
 from dirigent.store.admission import Place
+from dirigent.store.idempotency import Claimed
 from dirigent.store.keys import Caller
 from dirigent.store.responses import UNFINISHED, KeptResponse, delete_response
 
@@ -34,39 +35,48 @@ MAX_ITEMS = 100
 
 async def create_response(request: Request) -> Any:
     """A response: whole, as a stream, or in the background."""
-    claimed = claim_of(request)
-    if claimed is None or not claimed.begun:
-        return await respond(request, _Incoming)
-    service, caller = _service(request), _caller(request)
-    try:
-        wanted = read(await read_body(request, timeout_s=service.settings.body_timeout_s))
-    except ClientDisconnect:
-        return CLIENT_GONE
-    kept = await up_to_date(service, await found(service.store, claimed.begun, caller))
-    return _background_reply(service, kept, stream=bool(wanted.request.stream))
+    service, caller, claimed = _service(request), _caller(request), claim_of(request)
+    if claimed is not None and claimed.begun:
+        try:
+            wanted = read(await read_body(request, timeout_s=service.settings.body_timeout_s))
+        except ClientDisconnect:
+            return CLIENT_GONE
+        kept = await up_to_date(service, await found(service.store, claimed.begun, caller))
+        return _background_reply(service, kept, stream=bool(wanted.request.stream))
+    incoming = _Incoming(claimed)
+    return await respond(request, incoming.read, incoming.writer, begin=incoming.begin)
 
 
 class _Incoming:
-    """A request that its body says only together with the conversation that it continues."""
+    """A request to make a response, which asks for something only together with the conversation before it."""
 
-    def __init__(self, body: bytes) -> None:
-        self._wanted: Wanted = read(body)
+    _wanted: Wanted
+
+    def __init__(self, claimed: Claimed | None) -> None:
+        self._claimed = claimed
+
+    def read(self, body: bytes) -> _Incoming:
+        self._wanted = read(body)
+        return self
 
     async def asked(self, service: Service, caller: Caller) -> Asked:
         previous = self._wanted.request.previous_response_id
         history = () if previous is None else await items_before(service.store, previous, caller)
         return asked_of(self._wanted, history=history)
 
-    async def reply(self, request: Request, run: Run, place: Place) -> Any:
-        response = opened(self._wanted.request, f"resp_{secrets.token_hex(16)}")
-        if not response.background:
-            return await answer(request, run, place, ResponseWriter(run, response, self._wanted.items))
-        kept = await begin(run, response, self._wanted.items, place=place, claimed=claim_of(request))
+    def writer(self, run: Run) -> ResponseWriter:
+        return ResponseWriter(run, self._opened(), self._wanted.items)
+
+    async def begin(self, run: Run, place: Place) -> Any:
+        kept = await begin(run, self._opened(), self._wanted.items, place=place, claimed=self._claimed)
         return _background_reply(run.service, kept, stream=run.asked.stream)
+
+    def _opened(self) -> ResponseObject:
+        return opened(self._wanted.request, f"resp_{secrets.token_hex(16)}")
 
 
 def _background_reply(service: Service, kept: KeptResponse, *, stream: bool) -> Any:
-    return ResponseReplay(service, kept) if stream else json_reply(kept.response, {"X-Dirigent-Trace-Id": kept.run_id})
+    return ResponseReplay(service, kept) if stream else _json(kept.response, {"X-Dirigent-Trace-Id": kept.run_id})
 
 
 async def get_response(request: Request) -> Any:
@@ -77,7 +87,7 @@ async def get_response(request: Request) -> Any:
     if query.get("stream", "false").lower() != "true":
         if "starting_after" in query:
             raise Problem(400, "starting_after needs stream=true", param="starting_after")
-        return json_reply(kept.response)
+        return _json(kept.response)
     if not read_kept(kept).background:
         raise Problem(400, "only responses of the background can be streamed again", param="stream")
     after = _number(query.get("starting_after"), "starting_after", least=0, most=10**9, default=-1)
@@ -92,7 +102,7 @@ async def delete_kept_response(request: Request) -> Response:
         await cancelled(service, kept)
     if not await delete_response(service.store, id, key_id=caller.key_id):
         raise missing(id)
-    return json_reply(msgspec.json.encode(DeletedResponse(id)))
+    return _json(msgspec.json.encode(DeletedResponse(id)))
 
 
 async def cancel_response(request: Request) -> Response:
@@ -101,7 +111,7 @@ async def cancel_response(request: Request) -> Response:
     kept = await found(service.store, request.path_params["id"], caller)
     if not read_kept(kept).background:
         raise Problem(400, "only responses of the background can be cancelled", code="not_background")
-    return json_reply((await cancelled(service, kept)).response)
+    return _json((await cancelled(service, kept)).response)
 
 
 async def list_input_items(request: Request) -> Response:
@@ -120,7 +130,7 @@ async def list_input_items(request: Request) -> Response:
         items = items[ids.index(after) + 1 :]
     page = items[:limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return json_reply(msgspec.json.encode(ItemList(tuple(page), first, last, has_more=len(items) > limit)))
+    return _json(msgspec.json.encode(ItemList(tuple(page), first, last, has_more=len(items) > limit)))
 
 
 def _service(request: Request) -> Service:
@@ -147,3 +157,7 @@ def _number(text: str | None, name: str, *, least: int, most: int, default: int)
     if not text.isascii() or not text.isdecimal() or not least <= int(text[:12]) <= most:
         raise Problem(400, f"{name} must be {least} to {most}, not {text[:20]!r}", param=name)
     return int(text[:12])
+
+
+def _json(body: bytes, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, media_type="application/json", headers=headers)

@@ -248,19 +248,18 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
         one_call=request.parallel_tool_calls is False,
+        background=bool(request.background),
         stream=bool(request.stream),
         fields=fields,
     )
 
 
 def _check_background(request: ResponseRequest) -> None:
-    dry_run = request.dirigent is not None and request.dirigent.dry_run
-    for param, why in (
-        ("store", "a response that is not kept cannot be found again" if request.store is False else ""),
-        ("dirigent.dry_run", "a dry run is quick" if dry_run else ""),
-        ("parallel_tool_calls", "it cannot be false" if request.parallel_tool_calls is False else ""),
+    for param, is_false, why in (
+        ("store", request.store is False, "a response that is not kept cannot be found again"),
+        ("parallel_tool_calls", request.parallel_tool_calls is False, "it cannot be false"),
     ):
-        if why:
+        if is_false:
             raise Problem(400, f"{param} does not go with background: true: {why}", param=param)
 
 
