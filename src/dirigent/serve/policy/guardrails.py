@@ -80,7 +80,7 @@ def redactor(rails: Guardrails) -> Redact | None:
 
 
 def without_personal_data(text: str) -> str:
-    """The text with placeholders for personal data. Equal data gets equal placeholders, so that the text still reads."""
+    """The text with placeholders for personal data. Equal data gets equal placeholders, so the text still reads."""
     for kind, pattern, is_one in KINDS:
         text = pattern.sub(partial(_masked, kind, is_one), text)
     return text
@@ -202,7 +202,7 @@ def _hook(where: str) -> Redact:
 
 
 def _masked(kind: str, is_one: Callable[[str], bool], found: re.Match[str]) -> str:
-    """The same mark for the same number in every step. It is keyed with a secret, so the number cannot be found from it."""
+    """The same mark for the same number in every step, keyed with a secret so that it does not give the number away."""
     if not is_one(found[0]):
         return found[0]
     plain = found[0].lower() if kind == "email" else re.sub(r"[\s./()-]", "", found[0])
