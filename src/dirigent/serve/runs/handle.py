@@ -246,7 +246,7 @@ class Run:
         try:
             await self._conducted(stream=False, journal=self._write_down)
         except asyncio.CancelledError:
-            await to_the_end(self._over() if self.cancelled else self._hand_over(body))
+            await to_the_end(self._over() if self.cancelled else self._hand_over(self.body or body))
             raise
         except Exception as error:  # a bug: a run that stayed in the store would fail again at every start
             log.exception("background run %s", self.id)
