@@ -95,7 +95,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,(\s*[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*)\Z", re.IGNORECASE)
 
 
-def conversation(messages: Sequence[Message], fields: Fields, *, call_id: str) -> tuple[Message, ...]:
+def checked_messages(messages: Sequence[Message], fields: Fields, *, call_id: str) -> tuple[Message, ...]:
     """The messages, once every tool result answers an earlier call and the last message can be answered.
 
     `call_id` is the API's name for the id in a tool result. Results get the name of the tool that was called.
@@ -122,7 +122,7 @@ def conversation(messages: Sequence[Message], fields: Fields, *, call_id: str) -
     return tuple(checked)
 
 
-def content(parts: Iterable[Part], *, may_show_images: bool) -> str | tuple[Part, ...]:
+def message_content(parts: Iterable[Part], *, may_show_images: bool) -> str | tuple[Part, ...]:
     """A message's parts, as plain text if it has no image."""
     parts = tuple(parts)
     if may_show_images and any(isinstance(part, Image) for part in parts):
@@ -130,7 +130,7 @@ def content(parts: Iterable[Part], *, may_show_images: bool) -> str | tuple[Part
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
-def image(url: str, *, param: str, detail: ImageDetail | None = None) -> Image:
+def image_part(url: str, *, param: str, detail: ImageDetail | None = None) -> Image:
     """An image by its address, which is passed on unchanged: the server fetches no address that a caller names."""
     closeness: Literal["", "low", "high"] = "low" if detail == "low" else "high" if detail == "high" else ""
     if match := DATA_URL.match(url):
@@ -140,7 +140,7 @@ def image(url: str, *, param: str, detail: ImageDetail | None = None) -> Image:
     return Image(url=url, detail=closeness)
 
 
-def tool_choice(choice: str | None, names: Sequence[str], *, param: str, named: bool = False) -> str:
+def chosen_tool(choice: str | None, names: Sequence[str], *, param: str, named: bool = False) -> str:
     """`auto`, `none`, `required` or the name of a tool. `param` is a tool's name field, with `{}` for its index."""
     if len(set(names)) < len(names):
         second = next(i for i, name in enumerate(names) if name in names[:i])

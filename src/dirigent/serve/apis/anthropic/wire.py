@@ -33,10 +33,10 @@ from dirigent.serve.runs.asked import (
     Fields,
     Strict,
     Tokens,
-    content,
-    conversation,
-    image,
-    tool_choice,
+    checked_messages,
+    chosen_tool,
+    image_part,
+    message_content,
 )
 from dirigent.serve.runs.report import RunReport
 
@@ -228,7 +228,7 @@ def read(body: bytes) -> Asked:
     one_call = choice is not None and not isinstance(choice, NoChoice) and bool(choice.disable_parallel_tool_use)
     return Asked(
         model=request.model,
-        question=conversation([message for _, message in placed], fields, call_id="tool_use_id"),
+        question=checked_messages([message for _, message in placed], fields, call_id="tool_use_id"),
         options=_options(request, tools),
         dirigent=request.dirigent or NOTHING_MORE,
         one_call=one_call,
@@ -297,7 +297,7 @@ def _options(request: MessagesRequest, tools: tuple[Tool, ...]) -> Request:
     return Request(
         messages=(),
         tools=tools,
-        tool_choice=tool_choice(
+        tool_choice=chosen_tool(
             choice.name if isinstance(choice, ToolChoice) else words[type(choice)],
             [tool.name for tool in tools],
             param="tools[{}].name",
@@ -367,7 +367,7 @@ def _messages(message: MessageParam, where: str) -> list[tuple[str, Message]]:
             images = [(f"{at}.content[{j}]", part) for j, part in enumerate(inner) if isinstance(part, ImageBlock)]
             parts += [_image(part, place) for place, part in images]
     if parts or calls or not results:
-        said_in_parts = content(parts, may_show_images=message.role == "user")
+        said_in_parts = message_content(parts, may_show_images=message.role == "user")
         results.append((where, Message(message.role, said_in_parts, tool_calls=tuple(calls))))
     return results
 
@@ -375,8 +375,8 @@ def _messages(message: MessageParam, where: str) -> list[tuple[str, Message]]:
 def _image(block: ImageBlock, where: str) -> Image:
     source = block.source
     if isinstance(source, Base64Source):
-        return image(f"data:{source.media_type};base64,{source.data}", param=f"{where}.source.data")
-    return image(source.url, param=f"{where}.source.url")
+        return image_part(f"data:{source.media_type};base64,{source.data}", param=f"{where}.source.data")
+    return image_part(source.url, param=f"{where}.source.url")
 
 
 # ---- the reply --------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from dirigent.serve.runs.asked import (
     ImageDetail,
     Strict,
     Tokens,
-    content,
-    conversation,
-    image,
-    tool_choice,
+    checked_messages,
+    chosen_tool,
+    image_part,
+    message_content,
 )
 from dirigent.serve.runs.report import RunReport
 
@@ -163,7 +163,7 @@ def read(body: bytes) -> Asked:
     messages = [_message(said, f"messages[{index}]") for index, said in enumerate(request.messages)]
     return Asked(
         model=request.model,
-        question=conversation(messages, FIELDS, call_id="tool_call_id"),
+        question=checked_messages(messages, FIELDS, call_id="tool_call_id"),
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
@@ -193,7 +193,7 @@ def _options(request: ChatRequest) -> Request:
     return Request(
         messages=(),
         tools=tools,
-        tool_choice=tool_choice(
+        tool_choice=chosen_tool(
             choice.function.name if isinstance(choice, NamedTool) else choice,
             [tool.name for tool in tools],
             param="tools[{}].function.name",
@@ -244,8 +244,8 @@ def _content(said: ChatMessage, where: str) -> str | tuple[Part, ...]:
             raise Problem(400, f"a {said.role} message cannot hold an image", param=f"{where}.content[{index}]")
         else:
             param = f"{where}.content[{index}].image_url.url"
-            parts.append(image(part.image_url.url, detail=part.image_url.detail, param=param))
-    return content(parts, may_show_images=said.role == "user")
+            parts.append(image_part(part.image_url.url, detail=part.image_url.detail, param=param))
+    return message_content(parts, may_show_images=said.role == "user")
 
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}

@@ -26,10 +26,10 @@ from dirigent.serve.runs.asked import (
     ImageDetail,
     Strict,
     Tokens,
-    content,
-    conversation,
-    image,
-    tool_choice,
+    checked_messages,
+    chosen_tool,
+    image_part,
+    message_content,
 )
 from dirigent.serve.runs.report import RunReport
 
@@ -243,7 +243,7 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
     fields = msgspec.structs.replace(FIELDS, places=places)
     return Asked(
         model=request.model,
-        question=conversation(messages, fields, call_id="call_id"),
+        question=checked_messages(messages, fields, call_id="call_id"),
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
@@ -276,7 +276,7 @@ def _options(request: ResponseRequest) -> Request:
     return Request(
         messages=(),
         tools=tools,
-        tool_choice=tool_choice(
+        tool_choice=chosen_tool(
             choice.name if isinstance(choice, NamedFunctionTool) else choice,
             [tool.name for tool in tools],
             param="tools[{}].name",
@@ -334,8 +334,8 @@ def _content(
         elif role != "user":
             raise Problem(400, f"a {role} message cannot hold an image", param=f"{where}[{index}]")
         else:
-            parts.append(image(part.image_url, detail=part.detail, param=f"{where}[{index}].image_url"))
-    return content(parts, may_show_images=role == "user")
+            parts.append(image_part(part.image_url, detail=part.detail, param=f"{where}[{index}].image_url"))
+    return message_content(parts, may_show_images=role == "user")
 
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
