@@ -46,7 +46,10 @@ async def feedback(request: Request) -> Response:
         said = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _DECODER)
     except ClientDisconnect:
         return CLIENT_GONE
-    verdict = Verdict(said.trace_id.removeprefix(COMPLETION), caller.key_id, _score(said), said.comment)
+    if (said.score is None) == (said.thumb is None):
+        raise Problem(400, "give a score from 0 to 1, or a thumb up or down: one of the two", param="score")
+    score = said.score if said.score is not None else THUMBS[str(said.thumb)]
+    verdict = Verdict(said.trace_id.removeprefix(COMPLETION), caller.key_id, score, said.comment)
     match await add_feedback(service.store, verdict):
         case "unknown":
             # Another key's run does not exist.
@@ -62,9 +65,3 @@ async def feedback(request: Request) -> Response:
 
 
 _DECODER = msgspec.json.Decoder(FeedbackRequest)
-
-
-def _score(said: FeedbackRequest) -> float:
-    if (said.score is None) == (said.thumb is None):
-        raise Problem(400, "give a score from 0 to 1, or a thumb up or down: one of the two", param="score")
-    return said.score if said.score is not None else THUMBS[str(said.thumb)]

@@ -41,6 +41,7 @@ from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.policy.json_schema import Checked, checker
 from dirigent.serve.policy.routing_rules import note_of
+from dirigent.serve.policy.serial_tool_calls import OneCall
 from dirigent.serve.runs.asked import NOTHING_MORE, Asked, Extension, PoolChoice
 from dirigent.store.keys import Caller
 from dirigent.toml import nearest
@@ -132,7 +133,24 @@ class Models:
             found = self._narrowed(asked.model, caller, asked.dirigent, rule)
             if plain:
                 self._plain[asked.model] = found
-        return _with(found, asked, notes=(note_of(rule),) if rule is not None else ())
+        pool = found.pool
+        if asked.options.schema is not None or asked.options.json_mode:
+            check = checker(asked.options.schema, param=asked.fields.schema)
+            pool = Pool(Checked(worker, check) for worker in pool.values())
+        if asked.one_call:
+            pool = Pool(OneCall(worker) for worker in pool.values())
+        if pool is found.pool and rule is None:
+            return found
+        return Conductor(
+            found.planner,
+            pool,
+            limits=found.limits,
+            fallback=found.fallback,
+            repairs=found.repairs,
+            reassign=found.reassign,
+            profile=found.profile,
+            notes=(note_of(rule),) if rule is not None else (),
+        )
 
     def _narrowed(self, id: str, caller: Caller, extension: Extension, rule: Override | None) -> Conductor:
         if not self._usable(id, caller):
@@ -190,7 +208,12 @@ class Models:
         limits = msgspec.structs.replace(profile.limits(), **{k: v for k, v in changes.items() if k != "workers"})
         plan = Plan((Step(model.worker, ANSWER),))
         limits = msgspec.structs.replace(limits, max_rounds=1)
-        return Conductor(Fixed(plan, name=model.id), Pool([_straight(worker)]), limits=limits, profile=model.id)
+        return Conductor(
+            Fixed(plan, name=model.id),
+            Pool([_Straight(worker) if worker.info.subtask_only else worker]),
+            limits=limits,
+            profile=model.id,
+        )
 
     def _check_planner(
         self,
@@ -290,32 +313,9 @@ def _narrowed_limits(whole: Conductor, extension: Extension) -> dict[str, Any]:
     return changes
 
 
-def _with(conductor: Conductor, asked: Asked, *, notes: tuple[str, ...]) -> Conductor:
-    """The conductor with notes for its trace, over workers whose JSON is checked if JSON was asked for."""
-    pool = conductor.pool
-    if asked.options.schema is not None or asked.options.json_mode:
-        check = checker(asked.options.schema, param=asked.fields.schema)
-        pool = Pool(Checked(worker, check) for worker in pool.values())
-    elif not notes:
-        return conductor
-    return Conductor(
-        conductor.planner,
-        pool,
-        limits=conductor.limits,
-        fallback=conductor.fallback,
-        repairs=conductor.repairs,
-        reassign=conductor.reassign,
-        profile=conductor.profile,
-        notes=notes,
-    )
-
-
-def _straight(worker: Worker) -> Worker:
-    """A worker that is asked by itself sees the conversation, even if plans show it its subtask alone."""
-    return _Straight(worker) if worker.info.subtask_only else worker
-
-
 class _Straight:
+    """A worker that is asked by itself: it sees the conversation, even if plans show it its subtask alone."""
+
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.info = msgspec.structs.replace(worker.info, subtask_only=False)

@@ -6,21 +6,10 @@ kept. The worker can make the others when it has seen the result.
 
 from __future__ import annotations
 
-import copy
-
 import msgspec
 
-from dirigent.conduct import Conductor
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
-
-
-def one_call_each(conductor: Conductor) -> Conductor:
-    """The same conductor over workers that call one tool at a time."""
-    narrowed = copy.copy(conductor)
-    narrowed.pool = Pool(OneCall(worker) for worker in conductor.pool.values())
-    return narrowed
 
 
 class OneCall:

@@ -21,7 +21,6 @@ from dirigent.serve.http.errors import problem_of
 from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
-from dirigent.serve.policy.serial_tool_calls import one_call_each
 from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
@@ -41,8 +40,6 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     rule = rule_for(config.override, asked, caller=caller)
     conductor = service.models.conductor(asked, caller=caller, rule=rule)
     check_abilities(conductor, asked)
-    if asked.one_call:
-        conductor = one_call_each(conductor)
     id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=id)
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)

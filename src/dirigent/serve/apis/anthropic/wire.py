@@ -292,7 +292,6 @@ def _options(request: MessagesRequest, tools: tuple[Tool, ...]) -> Request:
     effort: Effort | None = config.effort
     if effort is None and isinstance(thinking, ThinkingEnabled):
         effort = next((effort for below, effort in EFFORT_OF_BUDGET if thinking.budget_tokens < below), "high")
-    named = isinstance(choice, ToolChoice)
     words = {AutoChoice: "auto", AnyChoice: "required", NoChoice: "none", type(None): None}
     return Request(
         messages=(),
@@ -301,7 +300,7 @@ def _options(request: MessagesRequest, tools: tuple[Tool, ...]) -> Request:
             choice.name if isinstance(choice, ToolChoice) else words[type(choice)],
             [tool.name for tool in tools],
             param="tools[{}].name",
-            named=named,
+            named=isinstance(choice, ToolChoice),
         ),
         schema=None if config.format is None else Schema(config.format.schema),
         max_output_tokens=request.max_tokens,

@@ -188,8 +188,11 @@ def _options(request: ChatRequest) -> Request:
         Tool(f.name, f.parameters or NO_PARAMETERS, f.description or "", bool(f.strict))
         for f in (tool.function for tool in request.tools or ())
     )
+    schema = None
+    if isinstance(shape, SchemaFormat):
+        asked = shape.json_schema
+        schema = Schema(asked.schema, name=asked.name, strict=asked.strict is not False)
     choice = request.tool_choice
-    named = isinstance(choice, NamedTool)
     return Request(
         messages=(),
         tools=tools,
@@ -197,9 +200,9 @@ def _options(request: ChatRequest) -> Request:
             choice.function.name if isinstance(choice, NamedTool) else choice,
             [tool.name for tool in tools],
             param="tools[{}].function.name",
-            named=named,
+            named=isinstance(choice, NamedTool),
         ),
-        schema=_schema(shape.json_schema) if isinstance(shape, SchemaFormat) else None,
+        schema=schema,
         json_mode=isinstance(shape, ObjectFormat),
         max_output_tokens=older_name if most is None else most,
         temperature=request.temperature,
@@ -208,10 +211,6 @@ def _options(request: ChatRequest) -> Request:
         stop=stop,
         effort=request.reasoning_effort,
     )
-
-
-def _schema(asked: JsonSchema) -> Schema:
-    return Schema(asked.schema, name=asked.name, strict=asked.strict is not False)
 
 
 def _message(said: ChatMessage, where: str) -> Message:

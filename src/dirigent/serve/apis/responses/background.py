@@ -170,7 +170,10 @@ class ResponseReplay:
         spoke_at = time.monotonic()
         while self._kept.status in UNFINISHED:
             self._kept, row = await _looked_at(self._service, self._kept)
-            out = self._script.reason_on(self._news(row))
+            out = b""
+            if row is not None and row.updated_at != self._seen:  # reading a state takes longer than looking for it
+                self._seen = row.updated_at
+                out = self._script.reason_on(_lines_of(row))
             if not out and time.monotonic() - spoke_at > self._service.settings.keep_alive_s:
                 out = KEEP_ALIVE
             if out:
@@ -180,13 +183,6 @@ class ResponseReplay:
                 await asyncio.sleep(LOOK_EVERY_S)
                 self._kept = await _again(self._service, self._kept.id, self._kept.key_id)
         return read(self._kept)
-
-    def _news(self, row: RunRow | None) -> list[str]:
-        """The run's lines if its state was written since the last look: reading a state takes longer than looking."""
-        if row is None or row.updated_at == self._seen:
-            return []
-        self._seen = row.updated_at
-        return _lines_of(row)
 
     async def _body(self, send: Send, body: bytes, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": more}

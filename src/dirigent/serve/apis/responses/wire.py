@@ -225,8 +225,12 @@ def read(body: bytes) -> Wanted:
     check_depth(free)
     if request.stream_options is not None and not request.stream:
         raise Problem(400, "stream_options need stream: true", param="stream_options")
-    if request.background:
-        _check_background(request)
+    if request.background and request.store is False:
+        said = "store does not go with background: true: a response that is not kept cannot be found again"
+        raise Problem(400, said, param="store")
+    if request.background and request.parallel_tool_calls is False:
+        said = "parallel_tool_calls does not go with background: true: it cannot be false"
+        raise Problem(400, said, param="parallel_tool_calls")
     if isinstance(request.input, str):
         return Wanted(request, (MessageItem("user", (InputText(request.input),)),))
     if not request.input and request.previous_response_id is None:
@@ -252,15 +256,6 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
         stream=bool(request.stream),
         fields=fields,
     )
-
-
-def _check_background(request: ResponseRequest) -> None:
-    for param, is_false, why in (
-        ("store", request.store is False, "a response that is not kept cannot be found again"),
-        ("parallel_tool_calls", request.parallel_tool_calls is False, "it cannot be false"),
-    ):
-        if is_false:
-            raise Problem(400, f"{param} does not go with background: true: {why}", param=param)
 
 
 def _options(request: ResponseRequest) -> Request:
