@@ -65,7 +65,7 @@ async def test_a_late_watcher_sees_what_an_early_one_saw(server: Server) -> None
     assert server.service.runs == set()
 
 
-async def test_who_looks_away_sees_no_more(server: Server) -> None:
+async def test_a_watcher_that_stops_sees_no_more(server: Server) -> None:
     run = prepared(server, "worker/alpha")
     seen: list[Event] = []
     stop = run.watch(seen.append)
