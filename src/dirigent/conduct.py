@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dirigent.errors import ConfigError, DirigentError, PlanError, WorkerError
+from dirigent.errors import ConfigError, DeadlineError, DirigentError, PlanError, WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
@@ -35,10 +35,9 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.plan.plan import Plan
-from dirigent.plan.planner import Brief, LanguagePlanner, Planner, Previous
+from dirigent.plan.plan import EarlierStep, Plan
+from dirigent.plan.planner import Brief, Draft, LanguagePlanner, Planner, Previous, read_draft
 from dirigent.run.execution import Execution, execute
-from dirigent.run.plan_request import drafted_plan
 from dirigent.run.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
 from dirigent.run.trace import (
     Drafted,
@@ -55,7 +54,7 @@ from dirigent.run.trace import (
     total_usage,
 )
 from dirigent.version import __version__
-from dirigent.workers.metering import note_attempts
+from dirigent.workers.metering import attempts_of, note_attempts
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Price, WorkerInfo
 
@@ -229,7 +228,7 @@ class _AnswerWords:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
-            self._last_index = len(event.plan.steps) - 1
+            self._last_index = event.plan.last
         elif isinstance(event, StepReassigned) and event.index == self._last_index:
             self.taken_back = self._begun
         elif isinstance(event, StepDelta) and event.index == self._last_index and not self.taken_back:
@@ -318,7 +317,7 @@ class _Run:
         previous = None
         if number > 0:
             before = self.rounds[number - 1]
-            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan())
+            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan(), self._earlier(number))
         return Brief(
             question=self.question,
             pool=self.conductor.pool,
@@ -330,10 +329,62 @@ class _Run:
             tenant=self.options.tenant,
         )
 
-    async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
-        return await drafted_plan(planner, brief, tries=tries, started=self.started, keep=self._keep_draft)
+    def _earlier(self, number: int) -> tuple[EarlierStep, ...]:
+        """Every step of the rounds before this one."""
+        return tuple(step.as_earlier for round in self.rounds[:number] for step in round.steps)
 
-    def _keep_draft(self, record: DraftRecord) -> None:
+    async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
+        """The planner's plan. A draft that holds none goes back to it with the reason; after the last try it raises."""
+        for left in reversed(range(tries)):
+            began_s = self._now_s()
+            draft = await self._drafted(planner, brief, began_s)
+            try:
+                plan = read_draft(draft, brief)
+            except PlanError as error:
+                self._keep_draft(planner, draft, began_s, str(error))
+                if not left:
+                    raise
+                brief = msgspec.structs.replace(brief, refused=draft.text, fault=str(error))
+            else:
+                self._keep_draft(planner, draft, began_s)
+                return plan
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _drafted(self, planner: Planner, brief: Brief, began_s: float) -> Draft:
+        """The planner's draft, within the deadline. Without a draft, the record says why there is none."""
+        scope = asyncio.timeout(max(0.0, self.deadline - time.monotonic()))
+        try:
+            async with scope:
+                return await planner.draft(brief)
+        except asyncio.CancelledError as cancelled:
+            self._keep_draft(planner, Draft(attempts=attempts_of(cancelled)), began_s, "the run was cancelled")
+            raise
+        except DirigentError as error:
+            self._keep_draft(planner, Draft(attempts=error.attempts), began_s, str(error))
+            raise
+        except Exception as error:
+            if not (isinstance(error, TimeoutError) and scope.expired()):  # a bug of the planner's
+                said = f"{type(error).__name__}: {error}"
+                self._keep_draft(planner, Draft(attempts=attempts_of(error)), began_s, said)
+                raise
+            paid = attempts_of(error) or attempts_of(error.__cause__)
+            self._keep_draft(planner, Draft(attempts=paid), began_s, "ran out of time")
+            limit_s = self.limits.deadline_s
+            ours = self.deadline == self.started + limit_s
+            whose = f"the deadline of {limit_s:g} s" if ours else "the caller's deadline"
+            raise DeadlineError(f"{whose} passed while {planner.name} planned") from error
+
+    def _keep_draft(self, planner: Planner, draft: Draft, began_s: float, error: str = "") -> None:
+        record = DraftRecord(
+            planner=planner.name,
+            text=draft.text,
+            dialect=draft.dialect,
+            messages=draft.messages,
+            attempts=draft.attempts,
+            started_s=began_s,
+            ended_s=self._now_s(),
+            error=error,
+        )
         self._amend(drafts=(*self.rounds[-1].drafts, record))
         self.observe(Drafted(len(self.rounds) - 1, record))
 
@@ -355,6 +406,7 @@ class _Run:
                 plan,
                 self.conductor.pool,
                 self.question,
+                earlier=self._earlier(number),
                 limits=self.limits,
                 options=self.options,
                 secret=self._secret(number),

@@ -6,19 +6,15 @@ run, in memory. A durable ledger lives in `store/` and stands behind a `Budget` 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
-from collections.abc import Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
 from dirigent.errors import CostError
 
 HARD_MAX_STEPS = 32
-
-T = TypeVar("T")
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,44 +186,3 @@ def _hold(id: int, quote: Quote, max_output_tokens: int | None, *, parent: Hold 
 def _tokens_for(usd: float, token_usd: float) -> int:
     """Bounded, since an endless sum or next to no price buys more tokens than there are integers for."""
     return int(min(usd / token_usd + 1e-9, 1e12))
-
-
-class OutOfTime(TimeoutError):
-    """`within` has ended the work. Any other `TimeoutError` is the work's own."""
-
-
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `OutOfTime`. Work that ends without waiting for anything costs no timer."""
-    try:
-        waits_for = work.send(None)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    try:
-        async with asyncio.timeout(seconds) as scope:
-            return await _Begun(work, waits_for)
-    except TimeoutError as timeout:
-        if not scope.expired():
-            raise
-        raise OutOfTime from timeout.__cause__ or timeout
-
-
-class _Begun(Generic[T]):
-    """Work that was begun by hand; to be awaited from where it waits."""
-
-    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        self._work = work
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        try:
-            while True:
-                try:
-                    woken = yield self._waits_for
-                except BaseException as error:  # such as being cancelled: the work's own to deal with
-                    self._waits_for = self._work.throw(error)
-                else:
-                    self._waits_for = self._work.send(woken)
-        except StopIteration as ended:
-            result: T = ended.value
-            return result

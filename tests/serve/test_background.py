@@ -379,6 +379,24 @@ async def test_a_row_that_cannot_be_read_does_not_keep_the_others_from_going_on(
     assert await run_states.orphans(store) == []
 
 
+async def test_a_row_of_an_older_format_ends_its_run_with_an_error_that_names_both(server: Server) -> None:
+    store = server.service.store
+    heard = Told(server.service)
+    begun = prepared(server.service)
+    await run_states.begin(store, begun.id, key_id="local", body=row_of(begun))
+    await change(store, format=1)
+    await disown(store)
+    assert await takeover.take_over(server.service) == 1
+    (ended,) = heard.traces
+    assert (ended.id, ended.status) == (begun.id, "failed")
+    assert "format 1" in ended.error
+    assert str(run_states.FORMAT) in ended.error
+    assert heard.purposes == [PURPOSE]
+    assert (await store.get(begun.id)).error == ended.error
+    assert await run_states.find(store, begun.id) is None
+    assert server.stub.calls == [], "nobody is asked"
+
+
 async def change(store: Store, **values: Any) -> None:
     await store.write(
         lambda connection, _: connection.execute(update(rows).values(**values)).rowcount, prepare=lambda: None

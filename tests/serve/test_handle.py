@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from dirigent.messages import Event, Message, Request, ToolCall
+from dirigent.messages import Event, Message, Request
 from dirigent.run.trace import Planned, RunEnded, StepDelta, StepEnded, StepStarted
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Asked
@@ -136,16 +136,4 @@ async def test_a_background_response_of_an_older_format_ends_with_a_named_error(
     ended = await server.get(f"/v1/responses/{begun['id']}")
     assert (ended.status, ended.object["status"]) == (200, "failed")
     assert ended.object["error"]["code"] == "server_error"
-    assert "ask again" in ended.object["error"]["message"]
-
-
-async def test_a_run_that_waits_for_tools_in_an_older_format_is_planned_anew(server: Server) -> None:
-    asked = StubReply(tool_calls=(ToolCall("u", "weather", "{}"),), finish="tool_calls")
-    server.stub.answer = lambda call: "rainy" if '"tool"' in str(call.body).replace("'", '"') else asked
-    tool = {"type": "function", "function": {"name": "weather"}}
-    first = await server.chat("weather?", tools=[tool])
-    await age(server.service.store)
-    said = first.object["choices"][0]["message"]
-    result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "rain"}
-    again = await server.chat([{"role": "user", "content": "weather?"}, said, result], tools=[tool])
-    assert (again.status, again.headers["X-Dirigent-Resumed"]) == (200, "no")
+    assert f"format {run_states.FORMAT - 1}" in ended.object["error"]["message"]

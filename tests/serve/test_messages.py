@@ -10,8 +10,8 @@ import pytest
 
 from dirigent.conduct import Conductor
 from dirigent.messages import Attempt, ToolCall, Usage
-from dirigent.plan.prompt import TOOL_FAILED
 from dirigent.planners.fixed import Single
+from dirigent.run.step_prompt import TOOL_FAILED
 from dirigent.run.trace import Round, StepRecord
 from dirigent.serve.apis.anthropic.route import usage_of
 from dirigent.store.keys import Caller, create_key

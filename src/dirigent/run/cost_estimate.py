@@ -10,7 +10,7 @@ from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.messages import Message, conversation, estimate_tokens
 from dirigent.plan.plan import Plan, critical_path
-from dirigent.plan.prompt import step_messages
+from dirigent.run.step_prompt import step_messages
 from dirigent.workers.worker import Worker
 
 LOW_OUTPUT_TOKENS = 150
@@ -38,7 +38,7 @@ def estimate(
 def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
     messages = conversation(question)
     total = 0.0
-    for index, step in enumerate(plan.steps):
+    for index, step in plan.numbered():
         info = workers[step.worker].info
         if info.price is None:
             raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')

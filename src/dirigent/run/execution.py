@@ -33,7 +33,7 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.plan.plan import Plan
+from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.run.resume import is_final
 from dirigent.run.step_request import Terms, step_deadline, step_request, substitute_for, why_late
 from dirigent.run.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
@@ -66,6 +66,7 @@ async def execute(
     workers: Mapping[str, Worker],
     question: str | tuple[Message, ...],
     *,
+    earlier: Sequence[EarlierStep] = (),
     limits: Limits = Limits(),
     options: Request | None = None,
     secret: str = "",
@@ -80,6 +81,8 @@ async def execute(
 ) -> Execution:
     """Run the plan's steps over `workers`.
 
+    `earlier` are the steps of the run's earlier rounds, which the plan's steps may read; an earlier step that gave no
+    result is not shown.
     `options` carries the caller's sampling settings, tools and schema. `started` is when the run began on the
     monotonic clock: its deadline and the records count from there. With `stream` the observer also gets every
     piece of text as it is written, which costs workers more than a whole reply does. `prior` are the records of
@@ -89,6 +92,7 @@ async def execute(
         plan=plan,
         workers=workers,
         question=conversation(question),
+        earlier=tuple(earlier),
         limits=limits,
         options=options or Request(()),
         secret=secret,
@@ -125,17 +129,17 @@ class _Steps:
         return self.terms.plan
 
     async def run(self) -> Execution:
-        done = [asyncio.Event() for _ in self.plan.steps]
+        done = {i: asyncio.Event() for i, _ in self.plan.numbered()}
         self._take_up(done)
-        todo = [i for i in range(len(self.plan.steps)) if i not in self.records]
+        todo = [i for i in done if i not in self.records]
         try:
             if self.error is None:
                 await (self._alone(todo[0], done) if len(todo) == 1 else self._side_by_side(todo, done))
         finally:
             self._end_the_rest()
-        return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
+        return Execution(tuple(self.records[i] for i in done), self.error)
 
-    async def _alone(self, index: int, done: list[asyncio.Event]) -> None:
+    async def _alone(self, index: int, done: Mapping[int, asyncio.Event]) -> None:
         """A step with nobody to run beside needs no task of its own, which would cost three turns of the event loop."""
         try:
             await self._carry_out(index, done)
@@ -144,7 +148,7 @@ class _Steps:
             if task is None or task.cancelling():
                 raise  # else it was its worker that gave up, and the run was not cancelled
 
-    async def _side_by_side(self, todo: Sequence[int], done: list[asyncio.Event]) -> None:
+    async def _side_by_side(self, todo: Sequence[int], done: Mapping[int, asyncio.Event]) -> None:
         """Carry out every step as a task of its own; all of them have ended when this does, however it does.
 
         A bug in one ends the others: nobody will read what they still write.
@@ -162,7 +166,7 @@ class _Steps:
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
 
-    def _take_up(self, done: list[asyncio.Event]) -> None:
+    def _take_up(self, done: Mapping[int, asyncio.Event]) -> None:
         """What an earlier execution settled: steps that ended, and steps whose tools nobody has answered yet."""
         needed = _needed_for_last(self.plan)
         for index, record in self.prior.items():
@@ -174,11 +178,12 @@ class _Steps:
             elif record.status == "failed" and index in needed:
                 self.error = self.error or WorkerError(record.error)
 
-    async def _carry_out(self, index: int, done: list[asyncio.Event]) -> None:
+    async def _carry_out(self, index: int, done: Mapping[int, asyncio.Event]) -> None:
         try:
-            for j in self.plan.steps[index].access:
+            read = [j for j in self.plan.step(index).access if j in done]  # the others are of earlier rounds
+            for j in read:
                 await done[j].wait()
-            statuses = {j: self.records[j].status for j in self.plan.steps[index].access}
+            statuses = {j: self.records[j].status for j in read}
             lost = [j for j, status in statuses.items() if status not in ("done", "waiting")]
             if lost:
                 error = f"step {lost[0]}, which it reads, gave no result"
@@ -313,7 +318,7 @@ class _Steps:
 
     def _end_the_rest(self) -> None:
         """Steps that were never started when the run ended, and steps that wait for nothing any more."""
-        for index in range(len(self.plan.steps)):
+        for index, _ in self.plan.numbered():
             record = self.records.get(index)
             if record is None:
                 self._end(self._record(index), "cancelled", error=self._why_cancelled())
@@ -324,8 +329,8 @@ class _Steps:
         """The step's record before it is asked: new, or what is left of an earlier execution that broke off."""
         if (before := self.prior.get(index)) is not None:
             return msgspec.structs.replace(before, status="cancelled", reply=None, error="")
-        step = self.plan.steps[index]
-        return StepRecord(index, step.worker, step.subtask, step.access)
+        step = self.plan.step(index)
+        return StepRecord(index, step.worker, step.subtask, step.access, round=self.round_number)
 
     def _why_cancelled(self) -> str:
         why = self.bug or self.error
@@ -357,12 +362,12 @@ def _check_whole_calls(record: StepRecord, reply: Reply) -> None:
 
 
 def _needed_for_last(plan: Plan) -> set[int]:
-    """The last step and everything it reads, directly or through others."""
+    """The last step and everything in the plan that it reads, directly or through others."""
     needed: set[int] = set()
-    waiting = [len(plan.steps) - 1]
+    waiting = [plan.last]
     while waiting:
         index = waiting.pop()
-        if index not in needed:
+        if index not in needed and index >= plan.first:
             needed.add(index)
-            waiting.extend(plan.steps[index].access)
+            waiting.extend(plan.step(index).access)
     return needed

@@ -26,7 +26,7 @@ from dirigent.messages import Attempt, Event, Message, ToolCall
 from dirigent.plan.plan import Plan
 from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, attempts_since, total_usage
 
-REFERENCE = re.compile(r"call_([0-9a-zA-Z]{1,32})_([0-9]{1,2})_[0-9a-f]{12}")
+REFERENCE = re.compile(r"call_([0-9a-zA-Z]{1,32})_([0-9]{1,3})_[0-9a-f]{12}")
 """A tool call's id as callers see it: the run, the step, and a digest of what the provider called it."""
 
 
@@ -124,7 +124,7 @@ def with_lost_calls(state: RunState, lost: Sequence[Attempt]) -> RunState:
     else:
         steps = {step.index: step for step in round.steps}
         for attempt in lost:
-            step = _whose(attempt, round.plan, steps)
+            step = _whose(attempt, round.plan, steps, number=len(trace.rounds) - 1)
             steps[step.index] = msgspec.structs.replace(step, attempts=(*step.attempts, attempt))
         round = msgspec.structs.replace(round, steps=tuple(steps[i] for i in sorted(steps)))
     rounds = (*trace.rounds[:-1], round)
@@ -139,7 +139,7 @@ def unfinished_workers(trace: Trace) -> set[str]:
     assert round.plan is not None
     known = {step.index: step for step in round.steps}
     workers = set()
-    for index, planned in enumerate(round.plan.steps):
+    for index, planned in round.plan.numbered():
         step = known.get(index)
         if step is None:
             workers.add(planned.worker)
@@ -199,10 +199,10 @@ def _attempts_of_step(trace: Trace, number: int, index: int) -> tuple[Attempt, .
     return next((step.attempts for step in trace.rounds[number].steps if step.index == index), ())
 
 
-def _whose(attempt: Attempt, plan: Plan, steps: Mapping[int, StepRecord]) -> StepRecord:
+def _whose(attempt: Attempt, plan: Plan, steps: Mapping[int, StepRecord], *, number: int) -> StepRecord:
     open_steps = [
-        steps.get(index) or StepRecord(index, step.worker, step.subtask, step.access, status="cancelled")
-        for index, step in enumerate(plan.steps)
+        steps.get(index) or StepRecord(index, step.worker, step.subtask, step.access, "cancelled", round=number)
+        for index, step in plan.numbered()
         if index not in steps or not is_final(steps[index])
     ]
     own = [step for step in open_steps if step.worker == attempt.worker]

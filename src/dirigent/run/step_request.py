@@ -14,8 +14,8 @@ import msgspec
 
 from dirigent.limits import Budget, Ledger, Limits
 from dirigent.messages import Message, Request
-from dirigent.plan.plan import Plan
-from dirigent.plan.prompt import step_messages
+from dirigent.plan.plan import EarlierStep, Plan
+from dirigent.run.step_prompt import step_messages
 from dirigent.run.trace import StepRecord
 from dirigent.workers.pool import substitute
 from dirigent.workers.worker import Ability, Worker, WorkerInfo
@@ -27,6 +27,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     workers: Mapping[str, Worker]
     question: tuple[Message, ...]
+    earlier: tuple[EarlierStep, ...]
+    """Every step of the rounds before."""
     limits: Limits
     options: Request
     """The caller's sampling settings, tools and schema."""
@@ -37,7 +39,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """When the run began, on the monotonic clock."""
 
     def is_last(self, index: int) -> bool:
-        return index == len(self.plan.steps) - 1
+        return index == self.plan.last
 
 
 def step_request(
@@ -48,7 +50,13 @@ def step_request(
     last = terms.is_last(index)
     caps = [terms.limits.max_output_tokens, info.output_tokens, options.max_output_tokens if last else None]
     messages = step_messages(
-        terms.question, terms.plan, index, replies, secret=terms.secret, subtask_only=info.subtask_only
+        terms.question,
+        terms.plan,
+        index,
+        replies,
+        secret=terms.secret,
+        earlier=terms.earlier,
+        subtask_only=info.subtask_only,
     )
     return msgspec.structs.replace(
         options,  # whose other settings hold for every step

@@ -1,12 +1,14 @@
-"""Trace: the one record of a run that serving, evaluation, training and the console all read.
+"""Trace: the one record of a run, which serving, evaluation, training and the console all read.
 
 It holds everything needed to understand, bill and replay the run: the pool as it was, every draft, every plan,
-and for each step its messages, reply, attempts, tokens, cost, seconds and error. It holds no secret.
+and for each step its messages, reply, attempts, tokens, cost, seconds and error. Steps are numbered through the whole
+run, and a step of a later round may have read steps of the rounds before it. A trace holds no secret.
 Times are seconds since the run began.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,7 +17,7 @@ import msgspec
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
-from dirigent.plan.plan import Dialect, Plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
@@ -27,11 +29,12 @@ RunStatus = Literal["done", "failed", "cancelled", "waiting"]
 
 
 class StepRecord(msgspec.Struct, frozen=True):
-    """What became of one step."""
+    """One step and its outcome."""
 
     index: int
+    """The step's number in the run: the steps of a later round count on."""
     worker: str
-    """Who did it in the end."""
+    """The worker that was asked last."""
     subtask: str
     access: tuple[int, ...] = ()
     status: StepStatus = "done"
@@ -44,7 +47,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     planned_worker: str = ""
     """Whom the plan named, where the step was re-assigned."""
     tool_traffic: tuple[Message, ...] = ()
-    """Its own tool calls and their results, in the order they went: what it was shown after `messages`."""
+    """Its own tool calls and their results, in order. The worker saw them after `messages`."""
+    round: int = 0
 
     @property
     def tool_rounds(self) -> int:
@@ -67,6 +71,12 @@ class StepRecord(msgspec.Struct, frozen=True):
     @property
     def seconds(self) -> float:
         return self.ended_s - self.started_s
+
+    @property
+    def as_earlier(self) -> EarlierStep:
+        """The step as later rounds read it."""
+        reply = self.reply.text if self.status == "done" and self.reply is not None else ""
+        return EarlierStep(self.worker, self.subtask, self.access, reply)
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
@@ -152,11 +162,16 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """The steps of the round that gave the answer; of a run that gave none, the last that were carried out."""
-        return self._answering([r for r in self.rounds if r.steps]).steps
+        """Every step up to the round that gave the answer; without an answer, up to the last round that has steps.
+
+        The last of them is the answering step.
+        """
+        answering = self._answering([r for r in self.rounds if r.steps])
+        before = itertools.takewhile(lambda r: r is not answering, self.rounds)
+        return (*itertools.chain.from_iterable(r.steps for r in before), *answering.steps)
 
     def _answering(self, rounds: Sequence[Round]) -> Round:
-        """Of these rounds the last; but where a later one came to nothing, the one whose answer stands."""
+        """The last of these rounds; in a run that is done, the last one that gave an answer."""
         answered = [r for r in rounds if r.steps and r.steps[-1].status == "done"] if self.status == "done" else ()
         return (answered or rounds or (Round(()),))[-1]
 

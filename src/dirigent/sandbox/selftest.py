@@ -6,10 +6,10 @@ from typing import Protocol
 
 import msgspec
 
+from dirigent.concurrency import gather_or_cancel
 from dirigent.sandbox.attacks import Attack, attacks_on
 from dirigent.sandbox.launch import Ran
 from dirigent.sandbox.profile import Profile
-from dirigent.together import all_done
 
 
 class Runner(Protocol):
@@ -24,7 +24,7 @@ class Runner(Protocol):
 async def attack_all(sandbox: Runner) -> list[str]:
     """The names of the attacks that got through: none, or nothing may be graded."""
     attacks = attacks_on(sandbox.landlock_abi)
-    held = await all_done(withstands(sandbox, attack) for attack in attacks)
+    held = await gather_or_cancel(withstands(sandbox, attack) for attack in attacks)
     return [attack.name for attack, stood in zip(attacks, held, strict=True) if not stood]
 
 

@@ -9,9 +9,8 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.serve.http.body import CLIENT_GONE, read_body
+from dirigent.serve.http.body import CLIENT_GONE, decoded, read_body
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import decoded
 from dirigent.serve.runs.asked import Strict
 from dirigent.serve.service import Service
 from dirigent.store.feedback import Verdict, add_feedback

@@ -27,7 +27,7 @@ import msgspec
 from dirigent.config.server_settings import Guardrails
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Event, Message, Observe, Part, Reply, Request, Text, ignore
-from dirigent.plan.prompt import placeholder
+from dirigent.run.step_prompt import placeholder
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.json_schema import Answering
 from dirigent.serve.runs.asked import Asked

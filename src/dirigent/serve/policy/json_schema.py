@@ -26,7 +26,7 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Delta, Message, Observe, Reply, Request, Schema, ignore
-from dirigent.plan.prompt import ask_again_messages, mend_json_messages
+from dirigent.run.step_prompt import ask_again_messages, mend_json_messages
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Fields
 from dirigent.workers.metering import Watched

@@ -34,9 +34,9 @@ from dirigent.config.worker_config import WIRES
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER
 from dirigent.planners import profile_planners
 from dirigent.planners.fixed import Fixed
+from dirigent.run.step_prompt import ANSWER
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.policy.json_schema import Checked, checker

@@ -36,7 +36,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds: int = 0
     fallback: bool = False
     steps: tuple[WireStep, ...] = ()
-    """The steps of the round that gave the answer; only if `dirigent.trace` was asked for."""
+    """The steps up to the answering one; only if `dirigent.trace` was asked for."""
     notes: tuple[str, ...] = ()
     """Whatever else had an effect on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None

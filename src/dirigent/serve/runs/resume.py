@@ -67,14 +67,14 @@ def referenced_run(question: tuple[Message, ...]) -> str | None:
 async def waiting_run(
     store: Store, run_id: str, asked: Asked, *, key_id: str, workers: Collection[str]
 ) -> Waiting | None:
-    """The run that waits for these results; None if there is none to go on with."""
+    """Returns the run that waits for these results, or None. A row that cannot be read is a `Problem`."""
     row = await run_states.find(store, run_id)
     if row is None or row.key_id != key_id:
         return None
     try:
         found = row.read(Kept)
-    except StoreError:
-        return None  # stored by another version
+    except StoreError as error:
+        raise Problem(409, str(error), code="run_not_readable", param=asked.fields.messages) from error
     question = asked.question
     pending = [call.id for call in pending_calls(run_id, found.state.trace.rounds)]
     results = _results(question)

@@ -17,11 +17,12 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from starlette.types import Message, Receive, Scope, Send
+
 from dirigent.messages import Event
 from dirigent.run.trace import Planned, StepDelta, StepReassigned, StepStarted, Trace
-from dirigent.serve.http.auth import Receive, Scope, Send, send_problem
 from dirigent.serve.http.body import disconnected
-from dirigent.serve.http.errors import Problem, error_body
+from dirigent.serve.http.errors import Problem, error_body, send_problem
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.runs.report import RunReport, resumed_header
 from dirigent.store.admission import Place
@@ -93,7 +94,7 @@ class EventStream:
         elif isinstance(event, Planned | StepStarted | StepReassigned):
             self._pieces.put_nowait(event)
         if isinstance(event, Planned):
-            self._last_step = len(event.plan.steps) - 1
+            self._last_step = event.plan.last
         elif isinstance(event, StepReassigned) and event.index == self._last_step and self._begun:
             self._cut = True  # another worker's answer cannot continue this one, so it is not paid for
             self._run.cancel()
@@ -206,7 +207,7 @@ async def write_unless_gone(writing: Any, receive: Receive) -> None:
         await asyncio.gather(gone, task, return_exceptions=True)
 
 
-async def send_in_time(send: Send, message: dict[str, Any], patience_s: float) -> None:
+async def send_in_time(send: Send, message: Message, patience_s: float) -> None:
     """Send a message. A client that does not read its reply counts as gone."""
     try:
         async with asyncio.timeout(patience_s):

@@ -112,7 +112,11 @@ async def _go_on(service: Service, row: RunRow) -> None:
         found = row.read(Kept)
     except StoreError as error:
         log.error("a run that was left cannot be carried on: %s", error)
-        await run_states.forget(service.store, row.run_id)
+        old = row.salvage(Kept)
+        if old is None:
+            await run_states.forget(service.store, row.run_id)
+        else:
+            await finish(service, old, ended_as(old.state.trace, "failed", str(error)))
         return
     asked = found.asked
     if asked is None:  # a foreground run, whose caller will ask again

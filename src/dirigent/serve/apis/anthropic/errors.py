@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import MutableMapping
 from functools import partial
-from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dirigent.serve.apis.anthropic.wire import THREADS, ErrorCode, MessagesErrorBody, MessagesErrorDetail
-from dirigent.serve.http.auth import App, Receive, Scope, Send
 from dirigent.serve.http.errors import ERROR_FORM, Problem
 from dirigent.workers.secret import redact
 
@@ -38,7 +36,7 @@ TYPES = {
 class MessagesErrors:
     """ASGI middleware that gives requests under `PATH` their form of errors, and their replies a `request-id`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +47,7 @@ class MessagesErrors:
         id = scope["request_id"] = f"req_{secrets.token_hex(12)}"
         scope[ERROR_FORM] = partial(error_body, request_id=id)
 
-        async def sending(message: MutableMapping[str, Any]) -> None:
+        async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), (b"request-id", id.encode())]}
             await send(message)

@@ -23,9 +23,9 @@ from dirigent.messages import (
     ToolCall,
     estimate_tokens,
 )
-from dirigent.plan.prompt import TOOL_FAILED
+from dirigent.run.step_prompt import TOOL_FAILED
+from dirigent.serve.http.body import check_depth, decoded
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import check_depth, decoded
 from dirigent.serve.runs.asked import (
     NOTHING_MORE,
     Asked,

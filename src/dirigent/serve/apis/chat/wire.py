@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from dirigent.messages import Effort, Message, Part, Request, Schema, Text, Tool, ToolCall
+from dirigent.serve.http.body import check_depth, decoded
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import check_depth, decoded
 from dirigent.serve.runs.asked import (
     NOTHING_MORE,
     Asked,

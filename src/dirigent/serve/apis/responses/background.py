@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from dirigent.errors import StoreError
 from dirigent.run.trace import Trace
@@ -26,7 +27,6 @@ from dirigent.serve.apis.responses.reply import (
     usage_of,
 )
 from dirigent.serve.apis.responses.wire import Item, ResponseObject
-from dirigent.serve.http.auth import Receive, Scope, Send
 from dirigent.serve.http.errors import Problem, problem_of_run
 from dirigent.serve.runs import start, takeover
 from dirigent.serve.runs.handle import Run
@@ -91,7 +91,8 @@ async def _looked_at(service: Service, kept: KeptResponse) -> tuple[KeptResponse
 async def _found_end(service: Service, kept: KeptResponse, row: RunRow | None) -> ResponseObject:
     """The end of a response whose run no process carries out. A waiting run may belong to another response."""
     try:
-        purpose = {} if row is None else row.read(Kept).purpose
+        old = None if row is None else row.salvage(Kept)  # a row of another format waits no more, but says for whom
+        purpose = {} if old is None else old.purpose
         if row is None or purpose.get("response_id") == kept.id:
             return ended(read(kept), await service.store.get(kept.run_id), whole="trace" in purpose)
     except StoreError:

@@ -21,8 +21,8 @@ from dirigent.serve.apis.responses.wire import (
     ReasoningItem,
     ResponseObject,
 )
+from dirigent.serve.http.body import MAX_BODY_BYTES
 from dirigent.serve.http.errors import Problem, problem_of
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
 from dirigent.store import Store
 from dirigent.store.keys import Caller
 from dirigent.store.responses import KeptResponse, find_chain, find_response, finish_response, keep_response

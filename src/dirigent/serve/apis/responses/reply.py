@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dirigent.messages import Event, Finish
+from dirigent.plan.plan import Plan
 from dirigent.run.trace import Planned, StepReassigned, StepStarted, Trace, usage_since
 from dirigent.serve.apis.responses.kept import keep
 from dirigent.serve.apis.responses.wire import (
@@ -189,10 +190,10 @@ class Progress:
             self._planned = event
         if not isinstance(event, StepStarted) or self._planned is None:
             return ""
-        steps = self._planned.plan.steps
-        if event.index == len(steps) - 1 and not self._more_rounds:
+        plan = self._planned.plan
+        if event.index == plan.last and not self._more_rounds:
             return ""
-        self.lines.append(asking(event.worker, steps[event.index].subtask))
+        self.lines.append(asking(event.worker, plan.step(event.index).subtask))
         return self.lines[-1]
 
 
@@ -204,11 +205,12 @@ def summary_of(trace: Trace) -> list[str]:
     lines: list[tuple[int, float, int, str]] = []
     for number, round in enumerate(trace.rounds):
         done_s = {step.index: step.ended_s for step in round.steps if step.status == "done"}
-        steps = round.plan.steps if round.plan is not None else ()
-        for index, step in enumerate(steps):
-            is_answer = index == len(steps) - 1 and trace.limits.max_rounds == 1
-            if not is_answer and done_s.keys() >= set(step.access):
-                since_s = max((done_s[j] for j in step.access), default=0.0)
+        plan = round.plan or Plan()
+        for index, step in plan.numbered():
+            is_answer = index == plan.last and trace.limits.max_rounds == 1
+            read = [j for j in step.access if j >= plan.first]  # the others are of earlier rounds, which are over
+            if not is_answer and done_s.keys() >= set(read):
+                since_s = max((done_s[j] for j in read), default=0.0)
                 lines.append((number, since_s, index, asking(step.worker, step.subtask)))
     return [line for *_, line in sorted(lines)]
 

@@ -16,8 +16,8 @@ from msgspec import Meta, Raw
 
 from dirigent.messages import Effort, Message, Part, Request, Role, Schema, Text, Tool, ToolCall
 from dirigent.serve.apis.chat.wire import ObjectFormat, TextFormat
+from dirigent.serve.http.body import check_depth, decoded
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import check_depth, decoded
 from dirigent.serve.runs.asked import (
     NOTHING_MORE,
     Asked,
