@@ -12,6 +12,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from dirigent.limits import Ledger
+else:
+    Ledger = Any  # so that msgspec can decode a stored `Request`, which has none
 
 Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

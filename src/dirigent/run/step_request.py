@@ -59,7 +59,8 @@ def step_request(
         earlier=terms.earlier,
         subtask_only=info.subtask_only,
     )
-    return Request(
+    return msgspec.structs.replace(
+        options,  # whose other settings hold for every step
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
         tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
@@ -68,14 +69,11 @@ def step_request(
         grammar=options.grammar if last else "",
         stop=options.stop if last else (),
         max_output_tokens=min(cap for cap in caps if cap is not None),
-        temperature=options.temperature,
-        top_p=options.top_p,
         # Each step has its own seed: two steps with the same subtask must be free to differ.
         seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
         effort=options.effort if "effort" in info.abilities else None,
         deadline=deadline,
         ledger=_step_ledger(terms, record),
-        tenant=options.tenant,
     )
 
 

@@ -1,11 +1,12 @@
-"""The HTTP face: an OpenAI-compatible endpoint over `Conductor.run`. It translates and observes runs.
+"""The HTTP server: an OpenAI-compatible endpoint over `Conductor.run`. It translates and observes, nothing else.
 
-    http/    the door: routes, keys, bounds on requests, errors, idempotency, the server itself
-    apis/    the three formats: chat, responses, and anthropic (messages)
-    runs/    one run: started, watched as a stream, resumed, or in the background
-    policy/  models, the operator's rules, guardrails, checks of answers against JSON schemas
+    http/     the door: routes (`app.py`), keys, bodies, errors, idempotency, metrics
+    apis/     chat, responses, anthropic: each reads its body into one `Asked`, and writes a run in its own words;
+              `exchange.py` is the one way of a request between the two
+    runs/     `asked.py` (a request in core types), `start.py` (from a request to a run), `handle.py` (a run that
+              anybody may watch), `stream.py` (a run as events), `resume.py` and `takeover.py` (runs that go on later)
+    policy/   models, the operator's rules, guardrails, JSON schema checks, retention
+    service.py   what one server holds open
 
-Read in the order a request travels: `http/app.py` (the routes), `http/auth.py` (keys), `apis/chat/route.py` (one
-request), `runs/start.py` (its run), `runs/stream.py` (its run, watched).
 starlette, uvicorn, jsonschema-rs and prometheus-client come with the extra: pip install 'dirigent[serve]'.
 """

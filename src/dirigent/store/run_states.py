@@ -31,7 +31,7 @@ from dirigent.store.traces import to_row
 from dirigent.workers.secret import may_hold_key, redact
 
 FORMAT = 2
-"""2: steps are numbered through the whole run. Format 1 numbered each round's steps from 0."""
+"""2: steps are numbered through the whole run, and a background run has its request in core types."""
 LEASE_S = 60.0
 """A run whose row nobody has touched for so long is taken to be left, wherever its process was."""
 

@@ -28,7 +28,7 @@ from dirigent.serve.apis.anthropic.errors import MessagesErrors
 from dirigent.serve.apis.anthropic.route import count_tokens, create_message
 from dirigent.serve.apis.anthropic.wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.apis.chat.route import chat
-from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest, ModelCard, ModelList
+from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest
 from dirigent.serve.apis.feedback import FeedbackKept, FeedbackRequest, feedback
 from dirigent.serve.apis.responses.background import KIND, on_finished
 from dirigent.serve.apis.responses.route import (
@@ -42,11 +42,12 @@ from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, Respon
 from dirigent.serve.apis.usage import UsageReport, usage
 from dirigent.serve.http.auth import Gate
 from dirigent.serve.http.bounds import Exchanges
-from dirigent.serve.http.errors import Problem, mistake, problem_of
+from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.loop_guard import Hops
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.http.openapi import Endpoint, openapi
+from dirigent.serve.policy.models import ModelCard, ModelList
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
 from dirigent.store.owners import run_keys
@@ -243,7 +244,9 @@ def _in_utc(moment: datetime) -> datetime:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return Response(error.body(), error.status, media_type="application/json", headers=error.headers)
+    return Response(
+        error_body(error, request.scope), error.status, media_type="application/json", headers=error.headers
+    )
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

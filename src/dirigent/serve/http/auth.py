@@ -52,7 +52,7 @@ class Gate:
                 target = _split_target(scope)
                 scope["caller"] = await self._caller(scope, target)
             except Problem as problem:
-                await send_problem(problem, send)
+                await send_problem(problem, send, scope)
                 return
         await self._app(scope, receive, send)
 

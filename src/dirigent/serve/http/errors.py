@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import msgspec
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from dirigent.errors import (
     ConfigError,
@@ -64,18 +64,6 @@ class Problem(Exception):
         if retry_after_s is not None:
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
 
-    def in_words(self, words: Mapping[str, str], place: Callable[[int, str], str]) -> Problem:
-        """Return this problem in the words of a route that names chat's fields otherwise. `place` renames a message."""
-        param = self.param
-        head, bracket, rest = param.partition("[")
-        if head == "messages" and bracket:
-            number, _, tail = rest.partition("]")
-            param = place(int(number), tail)
-        for chat_word, word in words.items():
-            param = param.replace(chat_word, word)
-        message = str(self).replace(self.param, param) if self.param else str(self)
-        return Problem(self.status, message, code=self.code, param=param, headers=self.headers)
-
     def body(self) -> bytes:
         """Return the body of the reply. Secrets are redacted here, last before the caller."""
         kind = TYPES.get(self.status, "server_error")
@@ -115,6 +103,16 @@ REFUSED = (400, "worker_refused")
 """For a worker that would refuse the same request again: a client should not try once more."""
 
 
+ERROR_FORM = "dirigent.error_form"
+"""Where the ASGI scope has an API's own form of errors: a function from a `Problem` to its body."""
+
+
+def error_body(problem: Problem, scope: Scope) -> bytes:
+    """Return the body of an error reply in the form of the API that was asked."""
+    form: Callable[[Problem], bytes] = scope.get(ERROR_FORM, Problem.body)
+    return form(problem)
+
+
 def mistake() -> Problem:
     """Return the reply to a request that met a bug."""
     return Problem(500, "the server made a mistake; its log says more", code="bug")
@@ -141,9 +139,9 @@ def _problem(kind: str, message: str, headers: Mapping[str, str], *, fault: str)
     return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)
 
 
-async def send_problem(problem: Problem, send: Send) -> None:
+async def send_problem(problem: Problem, send: Send, scope: Scope) -> None:
     """Send a problem from outside Starlette's routes, whose exception handlers send all others."""
-    body = problem.body()
+    body = error_body(problem, scope)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})

@@ -127,11 +127,10 @@ class _Recording:
         self._response = response
         self._start: MutableMapping[str, Any] | None = None
         self._begun = False
-        self._kept = False
-        self._is_final = True
+        self._closed = False
+        """The claim has its end: the reply is stored, or others may carry the request out."""
         self._pieces: list[bytes] = []
         self._size = 0
-        self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: MutableMapping[str, Any]) -> None:
@@ -142,11 +141,9 @@ class _Recording:
         except StoreError as error:
             if self._begun:
                 raise  # the connection breaks off: a reply that cannot be replayed must not look complete
-            await send_problem(problem_of(error), send)
+            await send_problem(problem_of(error), send, scope)
         finally:
-            if not self._is_final:
-                await release(self._service.store, self._claimed)
-            elif not self._kept:  # the caller left, or it broke off
+            if not self._closed:  # the caller left, or the reply broke off
                 await leave(self._service.store, self._claimed)
 
     async def _take(self, message: MutableMapping[str, Any], send: Send) -> None:
@@ -156,7 +153,6 @@ class _Recording:
             return
         piece = message.get("body", b"")
         self._size += len(piece)
-        self._last = piece or self._last
         if self._size <= MAX_KEPT_BYTES:
             self._pieces.append(piece)
         if not message.get("more_body", False):
@@ -170,11 +166,12 @@ class _Recording:
         assert self._start is not None, "a body without a status"
         status = int(self._start["status"])
         headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._start.get("headers", ()))
-        self._is_final = _is_final(status, dict(headers)) and not _broke_off(self._last)
-        if self._is_final:
+        if _is_final(status, dict(headers)) and not getattr(self._response, "broke_off", False):
             run_id = _said_in(dict(headers), TRACE_HEADER)
             await finish(self._service.store, self._claimed, Kept(status, headers, self._body(), run_id))
-            self._kept = True
+        else:
+            await release(self._service.store, self._claimed)
+        self._closed = True
 
     def _body(self) -> bytes | None:
         """Return the sent body; None if it is too long or would bring a secret to the disk."""
@@ -230,12 +227,6 @@ def _said_in(headers: Mapping[str, str], wanted: str) -> str:
     return next((value for name, value in headers.items() if name.lower() == wanted.lower()), "")
 
 
-def _broke_off(last: bytes) -> bool:
-    """Return whether a stream ended with an error event: its status had been sent by then."""
-    frame = last.strip().rpartition(b"\n\n")[2]
-    return frame.startswith((b'data: {"error"', b"event: error", b"event: response.failed"))
-
-
 def _digest(request: Request, body: bytes) -> str:
     """Hash everything that decides what a request does: route, body, and the headers that change it."""
     said = sorted((n, v) for n, v in request.headers.items() if n.startswith("x-dirigent-") or n == "content-type")
@@ -267,6 +258,6 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
 
 def _said(problem: Problem) -> ASGIApp:
     async def response(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_problem(problem, send)
+        await send_problem(problem, send, scope)
 
     return response

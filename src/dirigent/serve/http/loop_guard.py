@@ -30,7 +30,7 @@ class Hops:
         try:
             count = _count(said)
         except Problem as problem:
-            await send_problem(problem, send)
+            await send_problem(problem, send, scope)
             return
         with after_hops(count):
             await self._app(scope, receive, send)

@@ -24,7 +24,7 @@ from dirigent.errors import ConfigError
 from dirigent.serve.http.app import build_app
 from dirigent.serve.http.auth import is_loopback
 from dirigent.serve.http.gc_tuning import seldom_collecting
-from dirigent.serve.runs.background import resume_all
+from dirigent.serve.runs.takeover import resume_all
 from dirigent.serve.service import Service
 from dirigent.store import Store
 from dirigent.store.keys import any_keys
