@@ -1,13 +1,13 @@
-"""Hold a model to a dialect: GBNF grammars for llama.cpp and a JSON schema for providers that take one.
+"""Hold a model to a dialect: GBNF grammars for llama.cpp, and a JSON schema for providers that accept one.
 
 A grammar admits what `format_plan` prints for subtasks of ordinary length without control characters, and
 nothing that `parse_plan` refuses: workers of this pool, access to earlier steps only (those of earlier rounds
 included), ascending and without repeats, as many steps as the limits allow. The schema cannot say which steps
 are earlier, so a plan written under it can still be refused.
 
-llama.cpp shapes the rules: it keeps a parse state for each way in which the text so far can be read, so there
-is one way (optional steps nest, `a (b (c)?)?`); a bounded repetition costs it a rule a turn and may not pass
-2,000; rule names are letters, digits and dashes.
+llama.cpp decides the form of the rules. It keeps a parse state for each way to read the text so far, so each text
+can be read in one way only (optional steps nest, `a (b (c)?)?`). A bounded repetition costs it one rule a turn and
+may not pass 2,000. Rule names are letters, digits and dashes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dirigent.plan.plan import MAX_TEXT_BYTES, Dialect, worker_names
 from dirigent.workers.pool import Pool
 
 LINE_CHARS = 400
-"""Longest subtask in `lines`: small planners write a sentence, and one that runs on should be stopped."""
+"""Longest subtask in `lines`: small planners write a sentence, and a planner that rambles should be stopped."""
 STRING_CHARS = 1000
 """Longest subtask in `lists` and `json`."""
 

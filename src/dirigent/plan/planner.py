@@ -38,17 +38,17 @@ class Previous(msgspec.Struct, frozen=True):
 
 
 class Brief(msgspec.Struct, frozen=True):
-    """What a planner is given."""
+    """All that a planner gets: question, pool, limits, and in later rounds the run so far."""
 
     question: tuple[Message, ...]
     pool: Pool
     limits: Limits
     secret: str = ""
-    """Of the run; the marks around data are derived from it."""
+    """A secret of the run. The marks around data are derived from it."""
     previous: Previous | None = None
     """Set from the second round on: the planner may accept the answer, or write a new plan."""
     refused: str = ""
-    """Set when its last draft was no plan: that draft."""
+    """The planner's last draft, if it was no valid plan."""
     fault: str = ""
     """Why that draft was refused."""
     deadline: float | None = None
@@ -93,9 +93,9 @@ class Planner(Protocol):
 
 
 class LanguagePlanner:
-    """A planner whose drafts are written by a worker.
+    """A planner whose drafts a worker writes.
 
-    Where the worker can decode under a grammar or a schema, it does, and its drafts are valid by construction.
+    If the worker can decode under a grammar or a schema, it does, so that its drafts are valid by construction.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def prompted_planner_messages(
     few_shots: bool = True,
     show_names: bool = True,
 ) -> tuple[Message, ...]:
-    """For a model that was not trained to plan. What never changes comes first, so that it stays cached."""
+    """The prompt for a model that was not trained to plan. The constant part comes first, so that it stays cached."""
     named = show_names or dialect != "lists"
     parts = [_TASK.format(max_steps=limits.max_steps), _FORMAT[dialect]]
     if few_shots:
@@ -45,10 +45,11 @@ def prompted_planner_messages(
 def trained_planner_messages(
     question: Sequence[Message], infos: Sequence[WorkerInfo], *, limits: Limits
 ) -> tuple[Message, ...]:
-    """For a conductor that learned the language of plans: cards, then the question, and no more.
+    """The prompt for a conductor that learned the language of plans: cards, then the question, and no more.
 
-    A card reads like a line of a plan: what the worker is good at stands where a subtask would, then its name and id.
-    So a model finds who suits a subtask by the way it copies anything, and a name is read after what is said of it.
+    A card reads like a line of a plan: what the worker is good at takes the place of the subtask, and its name and id
+    follow. So a model finds the worker for a subtask in the way it copies any text, and reads a worker's name after its
+    description.
     """
     lines = [f"{_about(info, short=True)} | {info.name} {i}" for i, info in enumerate(infos)]
     system = "\n".join([f"Plan in at most {limits.max_steps} lines: subtask | worker | reads", *lines])
@@ -82,7 +83,7 @@ def next_round_messages(
 
 
 def repair_messages(draft: str, fault: str) -> tuple[Message, ...]:
-    """The turns that follow a draft that was no valid plan."""
+    """The turns that follow an invalid draft: the draft, and the reason it was refused."""
     return (
         Message("assistant", draft or "(nothing)"),
         Message("user", f"That is not a valid plan: {fault}. Write the whole plan again, in the same format."),
@@ -90,14 +91,14 @@ def repair_messages(draft: str, fault: str) -> tuple[Message, ...]:
 
 
 def cards(infos: Sequence[WorkerInfo], *, named: bool) -> str:
-    """The pool as numbered lines: id, name unless hidden, what it is good at, price, speed."""
+    """The pool as numbered lines: id, name unless hidden, description, price, speed."""
     labels = (f"{i} {info.name}" if named else f"{i}" for i, info in enumerate(infos))
     return "\n".join(f"{label}: {_about(info)}" for label, info in zip(labels, infos, strict=True))
 
 
 def _about(info: WorkerInfo, *, short: bool = False) -> str:
-    """What a card says. `short` is for a conductor that was trained on it: it knows what the two numbers of a price
-    are, and every word of a card is read for every plan."""
+    """The text of a card. `short` is for a trained conductor, which knows the two numbers of a price; each word costs
+    time in every plan."""
     notes = [info.about.strip() or "no description"]
     if info.price is not None and (info.price.input or info.price.output):
         price = f"${info.price.input:g}/{info.price.output:g}"
@@ -212,7 +213,7 @@ _EXAMPLES: tuple[tuple[str, Plan], ...] = (
 
 
 def _examples(dialect: Dialect, *, max_steps: int) -> str:
-    """The examples that fit the limit, in this dialect. Their team is not the real one, and that is said."""
+    """The examples that fit the limit, in this dialect. The prompt says that their team is not the real one."""
     team = ", ".join(f"{i} {name}" for i, name in enumerate(_EXAMPLE_TEAM))
     shown = [f"Examples, with another team ({team}):"]
     for request, plan in _EXAMPLES:
@@ -222,7 +223,7 @@ def _examples(dialect: Dialect, *, max_steps: int) -> str:
 
 
 def _transcript(question: Sequence[Message]) -> tuple[str, tuple[Image, ...]]:
-    """A conversation as text for the planner: one message stands alone, several are labelled by role."""
+    """A conversation as text for the planner: one message as it is, several labelled by role."""
     images = tuple(image for message in question for image in message.images)
     if len(question) == 1:
         return question[0].text, images

@@ -108,7 +108,7 @@ class _Once:
         try:
             response = await self._handler(request)
         except Problem as problem:
-            if _stands(problem.status, problem.headers):
+            if _is_final(problem.status, problem.headers):
                 return _Recording(self._service, claimed, _said(problem))
             await leave(self._service.store, claimed)
             raise
@@ -166,7 +166,7 @@ class _Recording:
         assert self._start is not None, "a body without a status"
         status = int(self._start["status"])
         headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._start.get("headers", ()))
-        if _stands(status, dict(headers)) and not getattr(self._response, "broke_off", False):
+        if _is_final(status, dict(headers)) and not getattr(self._response, "broke_off", False):
             run_id = _said_in(dict(headers), TRACE_HEADER)
             await finish(self._service.store, self._claimed, Kept(status, headers, self._body(), run_id))
         else:
@@ -213,7 +213,7 @@ def _kept(outcome: Kept | Running | GivenUp | Differs) -> Kept:
     return outcome
 
 
-def _stands(status: int, headers: Mapping[str, str]) -> bool:
+def _is_final(status: int, headers: Mapping[str, str]) -> bool:
     """Return whether a reply is final: a success, or a run that was carried out and failed because of the request.
 
     A budget that did not allow the first call may allow it another day.
