@@ -16,12 +16,12 @@ from typing import Literal
 
 from dirigent.errors import RETRYABLE, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 State = Literal["closed", "open", "half-open"]
 
 
-class Breaker:
+class Breaker(Wrapper):
     """Refuses calls to a worker that keeps failing, with `WorkerError(fault="open")`."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Breaker:
         open_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._failing_share = failing_share
         self._least_calls = least_calls
         self._window_s = window_s
@@ -46,10 +46,6 @@ class Breaker:
         self._opened_at: float | None = None
         self._why = ""
         self._probing = False
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     @property
     def state(self) -> State:

@@ -23,7 +23,7 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Attempt, Delta, Observe, Reply, Request, Usage, ignore
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, WorkerInfo, Wrapper
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ FORMAT = 1
 NOT_ASKED = frozenset({"deadline", "ledger"})
 
 
-class Cached:
+class Cached(Wrapper):
     """Keeps replies in a folder (one small file each) or in a mapping; by default in memory."""
 
     def __init__(
@@ -43,16 +43,12 @@ class Cached:
         *,
         always: bool = False,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._folder = Path(store) if isinstance(store, str | Path) else None
         self._memory: MutableMapping[str, bytes] = {} if store is None or isinstance(store, str | Path) else store
         self._always = always
         self._flights: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Future[Reply | WorkerError | None]] = {}
         """Calls under way, by event loop: another one cannot wait for them."""
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         if not (self._always or request.temperature == 0 or request.seed is not None):

@@ -18,18 +18,11 @@ import msgspec
 
 from dirigent.messages import Delta, Event, Observe, Reply, Request, ToolCall, ignore
 from dirigent.workers.secret import MASK, live_values
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Wrapper
 
 
-class Masked:
+class Masked(Wrapper):
     """A worker whose replies hold no live key."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         values = live_values()

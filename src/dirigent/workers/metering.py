@@ -28,7 +28,7 @@ from dirigent.messages import (
     ignore,
     well_formed,
 )
-from dirigent.workers.worker import Worker, WorkerInfo, layers
+from dirigent.workers.worker import Worker, Wrapper, layers
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ ROUNDING_USD = 1e-9
 """Ledgers count in billionths; less than one is no overrun."""
 
 
-class Metered:
+class Metered(Wrapper):
     """Enters every call in the request's ledger and gives it an `Attempt`, whatever becomes of it.
 
     A call that was cancelled, or broke off after its first words, is charged for its input and for what it
@@ -57,14 +57,10 @@ class Metered:
     keeps_book = True
 
     def __init__(self, worker: Worker, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._clock = clock
         if worker.info.price is None:
             log.debug("no price is known for worker %s: its calls count as $0", worker.info.name)
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         request = _narrowed(request, self.info.output_tokens)

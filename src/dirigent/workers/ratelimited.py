@@ -18,12 +18,12 @@ from typing import Any
 from dirigent.errors import ConfigError, LimitError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.workers.event_loops import PerLoop
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 MINUTE_S = 60.0
 
 
-class RateLimited:
+class RateLimited(Wrapper):
     """Holds a worker to so many requests a minute and so many at a time."""
 
     def __init__(
@@ -38,7 +38,7 @@ class RateLimited:
         for name, value in (("requests_per_minute", requests_per_minute), ("concurrency", concurrency)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {value}; leave it out for no limit")
-        self.worker = worker
+        super().__init__(worker)
         self._per_minute = requests_per_minute
         self._concurrency = concurrency
         self._slots = PerLoop(lambda: asyncio.Semaphore(concurrency)) if concurrency is not None else None
@@ -50,10 +50,6 @@ class RateLimited:
         self._waiting = 0
         self._clock = clock
         self._sleep = sleep
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         async with self._slot(request.deadline):

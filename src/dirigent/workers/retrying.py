@@ -17,7 +17,7 @@ import msgspec
 from dirigent.errors import LimitError, WorkerError
 from dirigent.messages import Attempt, Observe, Reply, Request, ignore
 from dirigent.workers.metering import Watched, attempts_of, note_attempts
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 MAX_RETRY_AFTER_S = 30.0
 """A provider that asks for more patience than this is not waited for: a substitute answers sooner."""
@@ -62,7 +62,7 @@ class RetryBudget:
         self._since = now
 
 
-class Retrying:
+class Retrying(Wrapper):
     """Asks again after a passing fault: at most `retries` times, and never past the deadline.
 
     The wait is drawn from 0 to a bound that doubles with each try (full jitter), or is what the provider
@@ -82,7 +82,7 @@ class Retrying:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self.budget = budget or RetryBudget(clock=clock)
         self._retries = retries
         self._base_s = base_s
@@ -90,10 +90,6 @@ class Retrying:
         self._rng = rng or random.Random()
         self._clock = clock
         self._sleep = sleep
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         self.budget.earn()

@@ -23,7 +23,7 @@ from dirigent.plan.prompt import ask_again_messages, mend_json_messages
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.schema_work import foreign_reference, is_too_much, is_too_much_to_explain, pattern_bytes
 from dirigent.workers.metering import Watched
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 Check = Callable[[str], str]
 """What is wrong with a text; empty: nothing."""
@@ -48,16 +48,12 @@ def checker(schema: Schema | None) -> Check:
     return lambda text: _schema_fault(validator, schema, text)
 
 
-class Checked:
+class Checked(Wrapper):
     """A worker around a worker."""
 
     def __init__(self, worker: Worker, check: Check) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._check = check
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         if request.schema is None and not request.json_mode:
@@ -78,7 +74,7 @@ class Checked:
         return second
 
 
-class Answering:
+class Answering(Wrapper):
     """A worker that is asked once more where it said nothing, or declined.
 
     A second empty reply fails the step; a second refusal stands, since to decline may be right. Words that were
@@ -86,13 +82,9 @@ class Answering:
     """
 
     def __init__(self, worker: Worker, *, empty: bool, refusal: bool) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._empty = empty
         self._refusal = refusal
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         watched = Watched(observe)

@@ -13,7 +13,7 @@ import msgspec
 from dirigent.conduct import Conductor
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Wrapper
 
 
 def one_call_each(conductor: Conductor) -> Conductor:
@@ -23,15 +23,8 @@ def one_call_each(conductor: Conductor) -> Conductor:
     return narrowed
 
 
-class OneCall:
+class OneCall(Wrapper):
     """A worker around a worker."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         reply = await self.worker.ask(request, observe=observe)
