@@ -1,4 +1,4 @@
-"""Everything that can go wrong on purpose, as one small tree.
+"""Expected failures, as one small tree of classes.
 
     DirigentError
     ├── ConfigError      a setting, key or file is wrong; nothing was run
@@ -8,7 +8,7 @@
     │   ├── DeadlineError
     │   └── CostError
     ├── GradeError       an answer could not be judged
-    └── StoreError       a trace or ledger row could not be kept or found
+    └── StoreError       a trace or ledger row could not be stored or found
 
 Expected failures are recorded on the trace; the class decides what happens next: a `PlanError`
 earns the format penalty in training, a `WorkerError` leaves the group, so that a policy is never
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class DirigentError(Exception):
-    """Base of every expected failure. Its text is meant for a person and names the fix."""
+    """Base of every expected failure. Its text is for people and names the fix."""
 
     attempts: tuple[Attempt, ...] = ()
-    """The calls that were made, and perhaps paid, before it failed."""
+    """The calls that were made, and perhaps paid, before the failure."""
 
     @property
     def for_caller(self) -> str:
-        """What whoever asked may be told. Its whole text is for the trace, whose owner may read it."""
+        """The part of the text that the caller may read. The whole text goes to the trace, for the trace's owner."""
         return str(self)
 
 
@@ -54,35 +54,35 @@ Fault = Literal[
     "reply",  # garbage, an error body with status 200, a cut stream, too large
     "open",  # the circuit breaker is open: not called
     "unanswerable",  # a recorded or scripted worker has no answer for this
-    "failed",  # anything else a worker says of itself
+    "failed",  # any other failure that a worker reports
 ]
 
 RETRYABLE: frozenset[Fault] = frozenset({"connect", "timeout", "rate_limited", "overloaded", "reply"})
 
-SAID: Mapping[Fault, str] = {
+FAULT_TEXTS: Mapping[Fault, str] = {
     "connect": "could not be reached; ask again",
     "timeout": "did not answer in time; ask again",
     "rate_limited": "is asked too often; ask again later",
     "overloaded": "is overloaded or out of order; ask again later",
     "auth": "does not accept its key; tell the operator of this server",
-    "request": "does not take this request; change it or ask another model",
-    "reply": "gave a reply that cannot be used; ask again",
-    "open": "rests after failures and was not asked; ask again later",
+    "request": "does not accept this request; change it or ask another model",
+    "reply": "gave an unusable reply; ask again",
+    "open": "rests after failures and was not called; ask again later",
     "unanswerable": "has no answer for this; ask another model",
     "failed": "failed; ask again or ask another model",
 }
-"""Each fault in our own words, and what to do about it."""
+"""For each fault a message of our own, with advice."""
 
 
 class WorkerError(DirigentError):
-    """A worker could not answer. `fault` says how, `attempts` what was tried and paid.
+    """A worker could not answer. `fault` gives the kind of failure, `attempts` the calls that were tried and paid.
 
-    Its text may quote what a provider wrote and name an address of the operator's. `said` is what callers may read
-    in its place; without it they get the fault in our own words.
+    The text may quote a provider or name an address of the operator. `said` is the text that callers may read instead;
+    without it they read our own message for the fault.
     """
 
     usage: Usage | None = None
-    """What the provider counted of a reply that came whole and cannot be used: it is billed all the same."""
+    """The provider's count for a complete but unusable reply, which the provider still bills."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class WorkerError(DirigentError):
 
     @property
     def retryable(self) -> bool:
-        """Whether asking the same worker again may help."""
+        """Whether a second call to the same worker may succeed."""
         return self.fault in RETRYABLE
 
     @property
     def for_caller(self) -> str:
         status = "" if self.status is None else f" (HTTP {self.status})"
-        return self.said or f"the worker {self.worker or 'that was asked'}{status} {SAID[self.fault]}"
+        return self.said or f"the worker {self.worker or 'that was asked'}{status} {FAULT_TEXTS[self.fault]}"
 
 
 class LimitError(DirigentError):
@@ -131,4 +131,4 @@ class GradeError(DirigentError):
 
 
 class StoreError(DirigentError):
-    """A trace or ledger row could not be kept or found."""
+    """A trace or ledger row could not be stored or found."""

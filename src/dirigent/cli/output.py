@@ -62,7 +62,7 @@ def carry_out(
 
 def say(text: str = "") -> None:
     """For the person watching: never part of the result."""
-    print(_fitting(text, sys.stderr), file=sys.stderr, flush=True)
+    print(_encodable(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def say_error(text: str) -> None:
@@ -85,17 +85,17 @@ def print_text(text: str) -> None:
         from dirigent.show import escape
 
         text = escape(text)
-    text = _fitting(text, sys.stdout)
+    text = _encodable(text, sys.stdout)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
 
-def _fitting(text: str, file: IO[str]) -> str:
+def _encodable(text: str, file: IO[str]) -> str:
     if text.isascii():
         return text
-    from dirigent.show import fitting
+    from dirigent.show import encodable
 
-    return fitting(text, file)
+    return encodable(text, file)
 
 
 @contextmanager
