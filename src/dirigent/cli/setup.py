@@ -34,10 +34,10 @@ def init(
 
         if path.exists() and not force:
             raise ConfigError(f"{path} is there already; --force writes over it, --path names another")
-        found = await discover()
-        text = f"{toml_of(found)}\n{choices()}"
+        machine = await discover()
+        text = f"{toml_of(machine)}\n{choices()}"
         loaded = parse_config(text, path=path)
-        if not found.anything:
+        if not machine.has_models:
             await _check_local(loaded)
         try:
             path.write_text(text, encoding="utf-8")
@@ -45,14 +45,14 @@ def init(
             raise ConfigError(f"{path} cannot be written: {error}") from None
         names = [worker.name for worker in loaded.config.worker]
         if as_json:
-            servers = {server.name: server.base_url for server in found.servers}
-            print_json({"path": str(path), "keys": found.keys, "servers": servers, "workers": names})
+            servers = {server.name: server.base_url for server in machine.servers}
+            print_json({"path": str(path), "keys": machine.keys, "servers": servers, "workers": names})
             return
-        for provider, variable in found.keys.items():
+        for provider, variable in machine.keys.items():
             say(f"found  {variable} ({provider})")
-        for server in found.servers:
+        for server in machine.servers:
             say(f"found  {server.name} at {server.base_url}: {', '.join(server.models)}")
-        if not found.anything:
+        if not machine.has_models:
             say("found  no key and no model server: the pool is a small model on this machine's CPU")
         print_text(f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}")
         named = "" if config_path() == path else f" --config {path}"
