@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dirigent import plugins
 from dirigent.cli import app
-from dirigent.config.discovery import Found, choices, toml_of
+from dirigent.config.discovery import Machine, choices, toml_of
 from dirigent.config.file import parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
@@ -136,7 +136,7 @@ def test_a_kind_says_which_key_it_needs(installed: None) -> None:
 
 
 def test_init_names_plugins_planners_kinds_and_benchmarks(installed: None) -> None:
-    text = toml_of(Found(keys={"openai": "OPENAI_API_KEY"})) + choices()
+    text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"})) + choices()
     assert all(name in text for name in ("lastborn", "parrot", "threes"))
     parse_config(text)
 

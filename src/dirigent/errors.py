@@ -8,7 +8,7 @@
     │   ├── DeadlineError
     │   └── CostError
     ├── GradeError       an answer could not be judged
-    └── StoreError       a trace or ledger row could not be kept or found
+    └── StoreError       a trace or ledger row could not be stored or found
 
 Expected failures are recorded on the trace, and the class decides what happens next: in training a `PlanError` earns
 the format penalty, and the rollout of a `WorkerError` leaves its group, so that a policy is never punished for
@@ -59,15 +59,15 @@ Fault = Literal[
 
 RETRYABLE: frozenset[Fault] = frozenset({"connect", "timeout", "rate_limited", "overloaded", "reply"})
 
-SAID: Mapping[Fault, str] = {
+FAULT_TEXTS: Mapping[Fault, str] = {
     "connect": "could not be reached; ask again",
     "timeout": "did not answer in time; ask again",
     "rate_limited": "is asked too often; ask again later",
     "overloaded": "is overloaded or out of order; ask again later",
     "auth": "does not accept its key; tell the operator of this server",
-    "request": "does not take this request; change it or ask another model",
-    "reply": "gave a reply that cannot be used; ask again",
-    "open": "rests after failures and was not asked; ask again later",
+    "request": "does not accept this request; change it or ask another model",
+    "reply": "gave an unusable reply; ask again",
+    "open": "rests after failures and was not called; ask again later",
     "unanswerable": "has no answer for this; ask another model",
     "failed": "failed; ask again or ask another model",
 }
@@ -105,13 +105,13 @@ class WorkerError(DirigentError):
 
     @property
     def retryable(self) -> bool:
-        """Whether asking the same worker again may help."""
+        """Whether a second call to the same worker may succeed."""
         return self.fault in RETRYABLE
 
     @property
     def for_caller(self) -> str:
         status = "" if self.status is None else f" (HTTP {self.status})"
-        return self.said or f"the worker {self.worker or 'that was asked'}{status} {SAID[self.fault]}"
+        return self.said or f"the worker {self.worker or 'that was asked'}{status} {FAULT_TEXTS[self.fault]}"
 
 
 class LimitError(DirigentError):
@@ -131,4 +131,4 @@ class GradeError(DirigentError):
 
 
 class StoreError(DirigentError):
-    """A trace or ledger row could not be kept or found."""
+    """A trace or ledger row could not be stored or found."""

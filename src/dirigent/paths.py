@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$DIRIGENT_HOME`, else `$XDG_CACHE_HOME/dirigent`, else `~/.cache/dirigent`."""
+    """Returns `$DIRIGENT_HOME`, else `$XDG_CACHE_HOME/dirigent`, else `~/.cache/dirigent`."""
     if chosen := environ.get("DIRIGENT_HOME"):
         return Path(chosen).expanduser()
     cache = environ.get("XDG_CACHE_HOME", "")
-    # The XDG base directory specification: a relative path is invalid and is to be ignored.
+    # The XDG base directory specification says: a relative path is invalid and must be ignored.
     base = Path(cache) if Path(cache).is_absolute() else Path("~/.cache").expanduser()
     return base / "dirigent"

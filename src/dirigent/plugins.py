@@ -33,23 +33,23 @@ BROUGHT_BY: dict[tuple[Group, str], str] = {
     ("weights", "gym"): "dirigent-gym",
     ("pools", "gym"): "dirigent-gym",
 }
-"""Entries of our own distributions, which an error can say how to install."""
+"""Entries of our own distributions. Errors name the command that installs them."""
 
 
 @cache
 def entries(group: Group) -> dict[str, EntryPoint]:
-    """The installed entries of a group by name. Nothing is imported."""
+    """Returns the installed entries of a group by name, without importing any."""
     return {entry.name: entry for entry in sorted(entry_points(group=f"dirigent.{group}"), key=lambda e: e.name)}
 
 
 def load(group: Group, name: str) -> Any:
-    """Import an entry. Raises ConfigError if no distribution brings it, or if its import fails."""
+    """Imports an entry. Raises ConfigError if no distribution brings it, or if its import fails."""
     entry = entries(group).get(name)
     if entry is None:
         raise ConfigError(missing(group, name))
     try:
         return entry.load()
-    except Exception as error:  # a plugin is code of others: whatever it raises, the caller must learn its name
+    except Exception as error:  # a plugin is foreign code: the user must learn which one failed, for any exception
         raise ConfigError(
             f"the plugin {name!r} of {distribution(entry)} ({entry.value}) cannot be loaded: "
             f"{type(error).__name__}: {error}"
@@ -57,12 +57,12 @@ def load(group: Group, name: str) -> Any:
 
 
 def missing(group: Group, name: str) -> str:
-    """The message for an entry that is not installed."""
+    """Returns the message for an entry that is not installed."""
     if known := BROUGHT_BY.get((group, name)):
         return f"{name!r} comes with {known}, which is not installed; run  pip install {known}"
     return f"no plugin of dirigent.{group} is called {name!r}{nearest(name, list(entries(group)))}"
 
 
 def distribution(entry: EntryPoint) -> str:
-    """The name and version of the distribution that brings an entry."""
+    """Returns the name and version of the distribution that brings an entry."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown distribution"

@@ -1,4 +1,4 @@
-"""TOML text -> frozen structs, with errors that name the key, the table, the file and the line.
+"""Decode TOML text to frozen structs; errors name the key, the table, the file and the line.
 
 `decode` walks the text's tables beside the struct's fields, so that every fault is found at the key that
 causes it: the error for a misspelt key names the nearest known key, the error for a wrong type says what was expected.
@@ -43,13 +43,13 @@ def decode(text: str, type_: type[T], *, file: str) -> T:
 
 
 def where(file: str, line_of: Mapping[Path, int], path: Path) -> str:
-    """`dirigent.toml, line 12`: the key's own line, else that of the nearest table around it."""
+    """Returns `dirigent.toml, line 12`: the line of the key, else of the nearest table around it."""
     line = next((line_of[path[:n]] for n in range(len(path), 0, -1) if path[:n] in line_of), None)
     return file if line is None else f"{file}, line {line}"
 
 
 def lines(text: str) -> dict[Path, int]:
-    """The 1-based line on which each table and key begins."""
+    """Returns the 1-based line on which each table and key begins."""
     found: dict[Path, int] = {}
     counts: dict[Path, int] = {}
     table: Path = ()
@@ -60,7 +60,7 @@ def lines(text: str) -> dict[Path, int]:
             continue
         if header := TABLE.match(line):
             table = _resolve(_parts(header[2]), counts, appends=bool(header[1]))
-            for n in range(1, len(table) + 1):  # `[profile.ultra]` is where `profile` begins as well
+            for n in range(1, len(table) + 1):  # `[profile.ultra]` also begins `profile`
                 found.setdefault(table[:n], number)
         elif key := KEY.match(line):
             found.setdefault((*table, *_parts(key[1])), number)
@@ -78,7 +78,7 @@ def nearest(word: str, known: typing.Iterable[str]) -> str:
 
 
 class _Reader:
-    """One pass over the tables of one file."""
+    """Reads the tables of one file in one pass."""
 
     def __init__(self, file: str, data: Mapping[str, Any], line_of: Mapping[Path, int], *, top: Container[str]) -> None:
         self._file = file
@@ -149,7 +149,7 @@ class _Reader:
         return next(((*path, key) for key in table if key in words), path)
 
     def place(self, path: Path) -> str:
-        """How a person would name the table: `[profile.ultra]`, `[[worker]] "gpt-5"`."""
+        """Returns the name of a table for people: `[profile.ultra]`, `[[worker]] "gpt-5"`."""
         if not path:
             return "the top of the file"
         for i, part in enumerate(path):
@@ -163,7 +163,7 @@ class _Reader:
 
 
 def shown(value: Any) -> str:
-    """A value as the file writes it, shortened."""
+    """Returns a value as the file writes it, shortened."""
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, dict):
@@ -178,7 +178,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _resolve(parts: tuple[str, ...], counts: dict[Path, int], *, appends: bool) -> Path:
-    """A header's path with the position in each array of tables: [[worker]] the second -> ("worker", 1)."""
+    """Returns a header's path with the position in each array of tables: [[worker]] the second -> ("worker", 1)."""
     if appends:
         counts[parts] = counts.get(parts, -1) + 1
     path: Path = ()
@@ -190,7 +190,7 @@ def _resolve(parts: tuple[str, ...], counts: dict[Path, int], *, appends: bool) 
 
 
 def _unwrap(type_: Any) -> Any:
-    """`X | None` -> X: TOML has no null, so an absent key is the only None."""
+    """Returns X for `X | None`: TOML has no null, so only an absent key means None."""
     if isinstance(type_, types.UnionType) or typing.get_origin(type_) is typing.Union:
         kept = [argument for argument in typing.get_args(type_) if argument is not types.NoneType]
         if len(kept) == 1:

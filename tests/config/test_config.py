@@ -134,7 +134,7 @@ WRONG_FILES = {
     ),
     "a number for a text": (
         worker("kind = 3"),
-        "kind [[worker]] w openai anthropic",
+        "kind [[worker]] w 3",
     ),
     "an unknown kind": (worker('kind = "opnai"'), "opnai openai"),
     "a flag for a number": (

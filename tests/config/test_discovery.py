@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from dirigent.config.discovery import MODELS_PER_SERVER, PROBE_S, Found, Server, discover, toml_of
+from dirigent.config.discovery import MODELS_PER_SERVER, PROBE_S, Machine, Server, discover, toml_of
 from dirigent.config.file import parse_config
 from dirigent.config.presets import presets
 
@@ -56,7 +56,7 @@ async def test_another_dirigent_is_no_server_of_models() -> None:
         return web.json_response({"data": [{"id": "dirigent-mini", "owned_by": "dirigent"}]})
 
     async with serving(ours) as port:
-        assert not (await discover(environment=NO_KEYS, ports={"vllm": port})).anything
+        assert not (await discover(environment=NO_KEYS, ports={"vllm": port})).has_models
 
 
 async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_servers() -> None:
@@ -72,8 +72,8 @@ async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_server
         began = time.monotonic()
         found = await discover(environment=NO_KEYS, ports=pass_ports)
         assert time.monotonic() - began < PROBE_S + 1
-    assert not found.anything
-    assert not (await discover(environment=NO_KEYS, ports={"vllm": closed_port})).anything
+    assert not found.has_models
+    assert not (await discover(environment=NO_KEYS, ports={"vllm": closed_port})).has_models
 
 
 async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
@@ -83,40 +83,40 @@ async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
 
 
 def test_nothing_found_gives_the_local_pool() -> None:
-    config = parse_config(toml_of(Found()), path=FILE).config
+    config = parse_config(toml_of(Machine()), path=FILE).config
     assert {worker.kind for worker in config.worker} == {"local"}
     assert {"ultra", "mini"} <= set(config.profile)
 
 
 def test_every_provider_found_gives_its_starters() -> None:
-    everything = Found(keys={name: provider.api_key_env[0] for name, provider in presets().provider.items()})
+    everything = Machine(keys={name: provider.api_key_env[0] for name, provider in presets().provider.items()})
     config = parse_config(toml_of(everything), path=FILE).config
     wanted = [starter for provider in presets().provider.values() for starter in provider.starters]
     assert [worker.name for worker in config.worker] == wanted
 
 
 def test_the_variable_that_was_found_is_the_one_written() -> None:
-    text = toml_of(Found(keys={"google": "GOOGLE_API_KEY"}))
+    text = toml_of(Machine(keys={"google": "GOOGLE_API_KEY"}))
     assert {worker.api_key_env for worker in parse_config(text, path=FILE).config.worker} == {"GOOGLE_API_KEY"}
 
 
 def test_models_with_odd_names_become_workers_with_usable_ones() -> None:
     odd = ("/models/My Model.Q4.gguf", "a b", "a b", '" \\ 文', "42")
-    text = toml_of(Found(servers=(Server("llama.cpp", "http://127.0.0.1:8080/v1", odd),)))
+    text = toml_of(Machine(servers=(Server("llama.cpp", "http://127.0.0.1:8080/v1", odd),)))
     config = parse_config(text, path=FILE).config
     assert [worker.model for worker in config.worker] == list(odd)
     assert [worker.name for worker in config.worker][:3] == ["My-Model.Q4", "a-b", "a-b+"]
 
 
 def test_no_instruction_to_the_user_reaches_a_planner() -> None:
-    text = toml_of(Found(servers=(Server("ollama", "http://127.0.0.1:11434/v1", ("llama3.2:3b",)),)))
+    text = toml_of(Machine(servers=(Server("ollama", "http://127.0.0.1:11434/v1", ("llama3.2:3b",)),)))
     assert "what the model is good at" in text, "the user reads it in the file"
     (worker,) = parse_config(text, path=FILE).config.worker
     assert worker.about == "llama3.2:3b on this machine (ollama)"
 
 
 def test_a_server_of_ones_own_is_free_and_gets_no_vendors_key() -> None:
-    text = toml_of(Found(servers=(Server("vllm", "http://127.0.0.1:8000/v1", ("gpt-5",)),)))
+    text = toml_of(Machine(servers=(Server("vllm", "http://127.0.0.1:8000/v1", ("gpt-5",)),)))
     worker = parse_config(text, path=FILE).config.worker[0]
     assert worker.api_key_env == ""
     assert worker.price is not None

@@ -9,7 +9,7 @@ from tests.facts import facts, says
 from tests.workers.gguf_adapter import write_adapter
 
 from dirigent.config.build import card
-from dirigent.config.discovery import Found, toml_of
+from dirigent.config.discovery import Machine, toml_of
 from dirigent.config.file import Config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
@@ -74,10 +74,10 @@ def orchestra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_machine_without_keys_gets_the_trained_pool_where_it_ships(orchestra: Path) -> None:
-    trained = parse_config(toml_of(Found())).config
+    trained = parse_config(toml_of(Machine())).config
     assert [worker.name for worker in trained.worker] == ["facts", "letters", "conductor", "smol"]
     (orchestra / "conductor.gguf").unlink()
-    plain = parse_config(toml_of(Found())).config
+    plain = parse_config(toml_of(Machine())).config
     assert plain.profile["ultra"].planner == "single"
 
 
@@ -88,7 +88,7 @@ async def test_the_conductor_plans_and_is_given_no_step(
     (orchestra / "weights").mkdir()
     for path in (weights_path, weights_path.with_name(weights_path.name + ".checked")):
         (orchestra / "weights" / path.name).symlink_to(path)
-    async with open_runtime(parse_config(toml_of(Found()))) as runtime:
+    async with open_runtime(parse_config(toml_of(Machine()))) as runtime:
         conductor = runtime.conductor(changes={"max_steps": 1, "planner_output_tokens": 60})
         trace = await conductor.run("What is the capital of Norway?")
     assert conductor.pool.names == ("facts", "letters")
@@ -139,11 +139,11 @@ def test_only_the_noisy_one_is_sampled_without_cuts() -> None:
             None,
             "OPENAI_API_KEY dirigent init",
         ),
-        ("Unknown.", toml_of(Found()), Path("mine.toml"), "dirigent init --force --path mine.toml"),
-        ("Oslo", toml_of(Found()), None, ""),
+        ("Unknown.", toml_of(Machine()), Path("mine.toml"), "dirigent init --force --path mine.toml"),
+        ("Oslo", toml_of(Machine()), None, ""),
         ("unknown", '[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["unknown"]', None, ""),
-        ("unknown", toml_of(Found(keys={"openai": "OPENAI_API_KEY"})), None, ""),
-        ("unknown", toml_of(Found()) + '[[worker]]\nname = "mine"\nkind = "local"\nweights = "mine.gguf"', None, ""),
+        ("unknown", toml_of(Machine(keys={"openai": "OPENAI_API_KEY"})), None, ""),
+        ("unknown", toml_of(Machine()) + '[[worker]]\nname = "mine"\nkind = "local"\nweights = "mine.gguf"', None, ""),
     ],
     ids=["embedded", "from a file", "known", "another pool", "models with a key", "a model of one's own beside them"],
 )

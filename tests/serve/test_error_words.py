@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from dirigent.serve.apis.chat.translate import report_of
 
-from dirigent.errors import SAID, WorkerError
+from dirigent.errors import FAULT_TEXTS, WorkerError
 from dirigent.serve.http.errors import problem_of
 from dirigent.serve.runs.report import report_of
 from tests.facts import says
@@ -102,11 +103,11 @@ async def test_an_old_trace_without_our_words_is_not_told_in_the_providers(serve
     assert quoted(old.error_for_caller) == []
 
 
-@pytest.mark.parametrize("fault", SAID)
+@pytest.mark.parametrize("fault", FAULT_TEXTS)
 def test_every_fault_says_what_to_do(fault: Any) -> None:
     error = WorkerError("its body", worker="a", fault=fault, status=418)
     assert says(error.for_caller, "a HTTP 418")
-    assert error.for_caller.endswith(SAID[fault])
+    assert error.for_caller.endswith(FAULT_TEXTS[fault])
 
 
 async def ended(server: Server, id: str) -> Answer:

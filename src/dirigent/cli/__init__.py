@@ -1,7 +1,7 @@
-"""The command line. Commands only parse, call and print; each imports what it needs when it runs.
+"""The command line. Commands only parse, call and print; each imports its modules when it runs.
 
-`dirigent --help` must answer at once, so nothing here or at the top of the command modules imports more
-than typer and the standard library.
+`dirigent --help` must answer at once, so this module and the top of the command modules import only typer and the
+standard library.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from dirigent.cli.output import FAILED, MISUSED, say_error
 
 
 class Commands(TyperGroup):
-    """The commands of Dirigent and those of installed plugins. A plugin is imported when its command is typed, or when
-    the help is printed; a broken one leaves the help without its line and a warning."""
+    """The commands of Dirigent and of installed plugins.
+
+    A plugin is imported when its command is typed or the help is printed. A broken plugin prints an error, and the help
+    omits its line.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         from dirigent import plugins
@@ -49,21 +52,23 @@ class Commands(TyperGroup):
 
 
 class Listing(TyperCommand):
-    """A command whose help names planners, benchmarks or kinds of workers. They are looked up when the help is printed,
-    since plugins may bring some."""
+    """A command whose help names planners, benchmarks or kinds of workers.
+
+    The names are looked up when the help is printed, because plugins may bring some.
+    """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from dirigent.cli.choices import listed
 
         self.help = listed(self.help or "")
         for option in self.params:
-            if isinstance(said := getattr(option, "help", None), str):
-                option.help = listed(said)  # type: ignore[attr-defined]
+            if isinstance(text := getattr(option, "help", None), str):
+                option.help = listed(text)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
 def _command_of(brought: object, name: str) -> Any:
-    """A plugin's entry as a command: a function with Typer's annotations, or a Typer of several."""
+    """Returns the command of a plugin's entry: a function with Typer's annotations, or a Typer of several commands."""
     if isinstance(brought, typer.Typer):
         return typer.main.get_command(brought)
     single = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None)
@@ -74,8 +79,8 @@ def _command_of(brought: object, name: str) -> Any:
 app = typer.Typer(
     name="dirigent",
     cls=Commands,
-    help="One question, all your language models: a conductor plans who does what, and you see everything.",
-    epilog='Try it, also without a key:  dirigent ask "How many letters has the capital of Norway?"',
+    help="Answer a question with all your language models: a conductor plans the steps, and you see every one.",
+    epilog='Try it; no key is needed:  dirigent ask "How many letters has the capital of Norway?"',
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -116,27 +121,26 @@ def _root(version: VersionOption = False) -> None:
 def main() -> None:
     """The entry point of the `dirigent` command."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed (`2>&-`): Python would print what is for stderr to stdout
+        if getattr(sys, name) is None:  # it is closed (`2>&-`), and Python would print its text to stdout
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what one side cannot read or show becomes marks, no crash
+            stream.reconfigure(errors="replace")  # undecodable bytes become marks instead of a crash
     try:
         app()
     except OSError:
-        if why := _unwritten():
+        if why := _write_error():
             say_error(f"the result cannot be written to stdout: {why}")
             sys.exit(FAILED)
         raise
 
 
-def _unwritten() -> str:
-    """Why stdout takes no more, such as a full disk; empty where it takes a line's end. What it did not take is
-    dropped."""
+def _write_error() -> str:
+    """Returns why stdout cannot be written, such as a full disk, or "". Drops the text that is still unwritten."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python would try once more on the way out, and complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python would try to write again at its exit, and complain
         return error.strerror or str(error)
     return ""

@@ -1,7 +1,7 @@
-"""`dirigent ask` and `dirigent plan`: one question carried out, or only planned.
+"""`dirigent ask` answers a question; `dirigent plan` only plans it.
 
-The answer goes to stdout; plan, progress, cost and the trace's id go to stderr. Every run is kept in the
-store, failed and interrupted ones too; a store that fails costs a warning, never the answer.
+The answer goes to stdout; plan, progress, cost and the trace's id go to stderr. Every run is stored, even a failed or
+interrupted one. A store that fails prints a warning and never loses the answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dirigent.run.trace import Trace
 
 QuestionArgument = Annotated[list[str], typer.Argument(help="The question; `-` reads it from stdin.")]
-ProfileOption = Annotated[str, typer.Option(help="mini, ultra, or one of yours.")]
+ProfileOption = Annotated[str, typer.Option(help="The profile: mini, ultra, or one of yours.")]
 PlannerOption = Annotated[str, typer.Option(help="{planners}.")]
 WorkerOption = Annotated[str, typer.Option(help="The worker that plans (language, conductor) or answers (the others).")]
 StepsOption = Annotated[int | None, typer.Option(help="Most steps in a plan.")]
@@ -45,23 +45,25 @@ def ask(
     profile: ProfileOption = "",
     planner: PlannerOption = "",
     worker: WorkerOption = "",
-    plan: Annotated[Path | None, typer.Option(help="Carry out this plan (json, lists or lines).")] = None,
-    no_reassign: Annotated[bool, typer.Option("--no-reassign", help="A failed worker's step fails.")] = False,
+    plan: Annotated[Path | None, typer.Option(help="A file with the plan to run (json, lists or lines).")] = None,
+    no_reassign: Annotated[
+        bool, typer.Option("--no-reassign", help="Do not give a failed step to another worker.")
+    ] = False,
     max_cost: Annotated[float | None, typer.Option(help="Most the run may cost, in USD.")] = None,
-    deadline: Annotated[float | None, typer.Option(help="Seconds for the whole run.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Most seconds for the whole run.")] = None,
     max_steps: StepsOption = None,
-    rounds: Annotated[int | None, typer.Option(help="How often the planner may plan.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Most rounds of planning.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Draw the trace as well, on stderr.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Also draw the trace, on stderr.")] = False,
 ) -> None:
     """Answer a question with the workers of the pool.
 
-    Text that is piped in is read after the question.
+    Text piped to stdin is added after the question.
 
     Example:  dirigent ask "Why does this test fail?" --max-cost 0.20 < test.log
     """
-    changes = given(
+    changes = set_options(
         planner=planner,
         planner_worker=worker,
         reassign=False if no_reassign else None,
@@ -72,9 +74,9 @@ def ask(
     )
 
     async def work(text: str, piped: str) -> int:
-        from dirigent.cli.running import opened, say_advice, watched_run
+        from dirigent.cli.running import open_pool, say_advice, watched_run
 
-        async with opened(config) as runtime:
+        async with open_pool(config) as runtime:
             fixed = _plan_in(plan, runtime, profile, changes) if plan is not None else None
             conductor = runtime.conductor(profile, changes=changes, plan=fixed)
             if piped:
@@ -97,29 +99,29 @@ def plan(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Plan a question without carrying it out: the plan, its critical path and what it may cost.
+    """Plan a question without running the plan: prints the plan, its critical path and its estimated cost.
 
     Example:  dirigent plan "Compare these two contracts: …" --dialect json > plan.json
     """
-    changes = given(planner=planner, planner_worker=worker, max_steps=max_steps)
+    changes = set_options(planner=planner, planner_worker=worker, max_steps=max_steps)
 
     async def work(text: str) -> None:
-        from dirigent.cli.running import opened
+        from dirigent.cli.running import open_pool
 
         _check_dialect(dialect)
-        async with opened(config) as runtime:
+        async with open_pool(config) as runtime:
             await _draft(runtime.conductor(profile, changes=changes), text, dialect=dialect, as_json=as_json)
 
     carry_out(lambda: work(with_piped(read_question(question), read_piped(question))), as_json=as_json)
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given, by the profile's name for them."""
+def set_options(**options: Any) -> dict[str, Any]:
+    """Returns the options that the user set, by the profile's name for them."""
     return {name: value for name, value in options.items() if value is not None and value != ""}
 
 
 def report(trace: Trace, *, as_json: bool, draw: bool) -> int:
-    """Print how a run ended; the exit code."""
+    """Prints the result of a run; returns the exit code."""
     from dirigent.show import cost_text, draw_summary, draw_trace, print_drawing, width_of
 
     if draw:
@@ -137,10 +139,10 @@ def report(trace: Trace, *, as_json: bool, draw: bool) -> int:
 
 
 def summary(trace: Trace) -> dict[str, Any]:
-    """The object that `ask --json` prints."""
+    """Returns the object that `ask --json` prints."""
     usage = trace.usage
     plan = trace.plan
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "answer": trace.answer,
         "trace_id": trace.id,
         "plan": steps_of(plan) if plan is not None else [],
@@ -156,8 +158,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         "seconds": trace.seconds,
     }
     if trace.status != "done":
-        told |= {"error": trace.error, "status": trace.status}
-    return told
+        result |= {"error": trace.error, "status": trace.status}
+    return result
 
 
 def steps_of(plan: Plan) -> list[dict[str, Any]]:
@@ -165,7 +167,7 @@ def steps_of(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _plan_in(file: Path, runtime: Runtime, profile: str, changes: dict[str, Any]) -> Plan:
-    """The plan in a file, checked against the pool and the limits before anyone is asked."""
+    """Returns the plan in a file, checked against the pool and the limits before any call."""
     from dirigent.errors import ConfigError
     from dirigent.plan.plan import parse_any
 
@@ -196,7 +198,7 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
     from dirigent.show import draw_plan, print_drawing, usd_text, width_of
 
     drafted = await conductor.draft(question)
-    assert drafted.plan is not None  # `draft` raises where there is none
+    assert drafted.plan is not None  # `draft` raises if there is no plan
     cost = _estimate(conductor, drafted.plan, question)
     attempts = [attempt for draft in drafted.drafts for attempt in draft.attempts]
     text = format_plan(drafted.plan, conductor.pool, dialect=dialect or "json")
@@ -218,7 +220,7 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
         print_text(text)
     else:
         print_drawing(draw_plan(drafted.plan, conductor.pool.infos, width=width_of()))
-    known = f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is not known"
+    known = f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is unknown"
     if cost and cost[1] and all(conductor.pool[step.worker].info.kind == "local" for step in drafted.plan.steps):
         known += " (notional: local models)"
     say(f"{conductor.planner.name}{', fell back' if drafted.fallback else ''} · {known}")

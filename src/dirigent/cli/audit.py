@@ -1,4 +1,4 @@
-"""`dirigent audit`: what was done to keys and settings, and whether that record is whole."""
+"""`dirigent audit`: verify and export the log of changes to keys and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dirigent.cli.output import (
     ConfigOption,
     JsonOption,
     carry_out,
-    opened_for_writing,
+    open_output,
     print_json,
     print_text,
     say,
@@ -30,11 +30,11 @@ app = typer.Typer(
 
 @app.command()
 def verify(
-    head: Annotated[str, typer.Option(help="A head that an earlier verify told: it must still be there.")] = "",
+    head: Annotated[str, typer.Option(help="A head from an earlier verify; the log must still contain it.")] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Walk the whole log; tells its head, or what is wrong and where (exit 1). Note the head somewhere else.
+    """Check the whole log: prints its head, or the first error and its place (exit 1). Store the head elsewhere.
 
     Example:  dirigent audit verify
     """
@@ -63,7 +63,7 @@ def verify(
 def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file. Default: stdout.")] = None,
     config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same: JSON lines are its only form.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="No effect: the output is always JSON lines.")] = False,
 ) -> None:
     """Write the log as JSON lines, the oldest first.
 
@@ -75,7 +75,7 @@ def export(
 
         count = 0
         async with configured_store(config) as store:
-            with opened_for_writing(output) as file:
+            with open_output(output) as file:
                 async for row in audit.export(store):
                     file.write(audit.jsonl_of(row))
                     count += 1

@@ -1,9 +1,9 @@
-"""What a run needs, looked at piece by piece: each finding is fine, or comes with its fix.
+"""Check everything that a run needs, piece by piece: each check passes or names its fix.
 
-Nothing is paid and nothing is changed, but that the store's file is made where there is none. A worker is
-reached by opening a connection to its address; whether its key is right, `dirigent pool check` finds out by
-asking. In the sandbox one harmless program is run; it attacks itself when code is to be graded. What only some
-commands need is told apart: where it is missing, all else may still be well.
+A check pays nothing and changes nothing, except that it creates a missing store file. It opens a connection to a
+worker's address; only `dirigent pool check` asks the worker and so tests its key. The sandbox runs one harmless
+program; it attacks itself only before it grades code. A check that only some commands need is marked, because the other
+commands work without it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dirigent.workers.weights import KNOWN, cached
 
 REACH_S = 3.0
 SANDBOX_S = 5.0
-"""One program takes a tenth of a second."""
+"""One program takes about 0.1 s."""
 EXTRAS = {"local": "xllamacpp", "serve": "starlette", "eval": "math_verify", "postgres": "psycopg"}
 SANDBOX_FIX = (
-    "it is needed only to grade code, and wants Linux 5.14 or newer with user namespaces and bubblewrap 0.8 or newer"
+    "only grading code needs it; it requires Linux 5.14 or newer with user namespaces and bubblewrap 0.8 or newer"
 )
 
 
@@ -41,16 +41,16 @@ class Check(msgspec.Struct, frozen=True):
     found: str
     fix: str = ""
     needed: bool = True
-    """False: only some commands want it, so all may be well without it."""
+    """False if only some commands need it."""
 
 
 async def examine(config: Path | None) -> list[Check]:
-    """All findings, in the order one would mend them."""
+    """Returns all checks, in the order in which a user would fix them."""
     checks = [_python(), _extras(), *_plugins(), await _sandbox()]
     try:
         loaded = await load(config)
     except DirigentError as error:
-        return [*checks, Check("config", False, str(error), "mend the file, or `dirigent init --force`")]
+        return [*checks, Check("config", False, str(error), "correct the file, or run `dirigent init --force`")]
     checks.append(_config(loaded, config))
     checks += await _workers(loaded)
     checks += _weights(loaded)
@@ -64,7 +64,7 @@ def _python() -> Check:
 
 
 def _extras() -> Check:
-    """Missing extras are no problem in themselves: the worker that needs one says so."""
+    """Lists the extras. A missing extra is no problem: a worker that needs it reports it."""
     there = [name for name, module in EXTRAS.items() if importlib.util.find_spec(module) is not None]
     missing = [name for name in EXTRAS if name not in there]
     found = f"installed: {', '.join(there) or 'none'}"
@@ -72,7 +72,7 @@ def _extras() -> Check:
 
 
 def _plugins() -> list[Check]:
-    """One finding for each distribution that brings plugins; a plugin that cannot be loaded is named with its error."""
+    """Returns a check for each distribution with plugins, and one for each plugin that cannot be loaded."""
     brought: dict[str, list[str]] = {}
     broken = []
     for group in plugins.GROUPS:
@@ -88,7 +88,7 @@ def _plugins() -> list[Check]:
 
 
 async def _sandbox() -> Check:
-    """Whether the walls can be put up, and which: by one program, not by all attacks."""
+    """Runs one program, not all attacks, to see which walls can be put up."""
     from dirigent.sandbox import open_untested
 
     try:
@@ -98,30 +98,30 @@ async def _sandbox() -> Check:
                 return Check("sandbox", True, sandbox.stamp, needed=False)
             why = f"an empty program ended with code {ran.code}: {ran.stderr.decode(errors='replace').strip()}"
     except TimeoutError:
-        why = f"one program was not through after {SANDBOX_S:g} s"
+        why = f"one program did not end within {SANDBOX_S:g} s"
     except (DirigentError, OSError) as error:
         why = str(error)
     return Check("sandbox", False, f"cannot be opened: {why}", SANDBOX_FIX, needed=False)
 
 
 def _config(loaded: Loaded, config: Path | None) -> Check:
-    where = str(config_path(config) or "no file: made from what this machine offers")
+    where = str(config_path(config) or "no file: built from what this machine offers")
     count = len(loaded.config.worker)
-    fix = "add a [[worker]], or `dirigent init --force`"
+    fix = "add a [[worker]], or run `dirigent init --force`"
     return Check("config", count > 0, f"{where}, {count_text(count, 'worker')}", fix)
 
 
 async def _workers(loaded: Loaded) -> list[Check]:
-    """Keys, extras and files of each worker, then whether its address can be reached."""
+    """Checks the keys, extras and files of each worker, then its address."""
     async with open_runtime(loaded) as runtime:
         problems = runtime.problems
-    kept = [_kept_from_use(problem, problems) for problem in dict.fromkeys(problems.values())]
+    unusable = [_unusable(problem, problems) for problem in dict.fromkeys(problems.values())]
     usable = [worker for worker in loaded.config.worker if worker.name not in problems]
-    return kept + list(await asyncio.gather(*(_worker(worker) for worker in usable)))
+    return unusable + list(await asyncio.gather(*(_worker(worker) for worker in usable)))
 
 
-def _kept_from_use(problem: str, problems: Mapping[str, str]) -> Check:
-    """One finding for all the workers that it keeps from being used."""
+def _unusable(problem: str, problems: Mapping[str, str]) -> Check:
+    """Returns one check for all workers with the same problem."""
     names = [name for name, its_problem in problems.items() if its_problem == problem]
     found, _, fix = problem.partition(": ")
     fix = fix or "see docs/reference/configuration.md"
@@ -142,9 +142,9 @@ async def _worker(worker: WorkerConfig) -> Check:
             _, writer = await asyncio.open_connection(parts.hostname, port)
         writer.close()
     except TimeoutError:
-        return Check(what, False, f"{place} did not answer within {REACH_S:g} s", "is the network up?")
+        return Check(what, False, f"{place} did not answer within {REACH_S:g} s", "check the network")
     except OSError as error:
-        return Check(what, False, f"{place} cannot be reached ({error})", "is the server up?")
+        return Check(what, False, f"{place} cannot be reached ({error})", "check that the server runs")
     return Check(what, True, f"{worker.kind} at {place}{', key set' if worker.api_key_env else ''}")
 
 
@@ -153,8 +153,8 @@ def _weights(loaded: Loaded) -> list[Check]:
     checks = []
     for name in sorted(names):
         path = cached(name)
-        found = str(path) if path else f"{name} is not here yet"
-        checks.append(Check("weights", path is not None, found, "`dirigent pool pull` brings it"))
+        found = str(path) if path else f"{name} is not on this machine"
+        checks.append(Check("weights", path is not None, found, "run `dirigent pool pull` to fetch it"))
     return checks
 
 
@@ -165,4 +165,9 @@ async def _store(loaded: Loaded) -> Check:
             return Check("store", True, store.where)
     except DirigentError as error:
         named = loaded.config.store.url or loaded.config.store.url_env
-        return Check("store", False, str(error), "mend [store] of the file" if named else f"DIRIGENT_HOME is {home()}")
+        return Check(
+            "store",
+            False,
+            str(error),
+            "correct [store] in the file" if named else f"check DIRIGENT_HOME, which is {home()}",
+        )

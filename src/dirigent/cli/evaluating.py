@@ -17,7 +17,7 @@ import msgspec
 from dirigent import plugins
 from dirigent.cli.output import say
 from dirigent.cli.progress import bringing, progress
-from dirigent.cli.running import bring_weights
+from dirigent.cli.running import fetch_weights
 from dirigent.config.runtime import Runtime, load, open_runtime, open_store
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import Keep
@@ -161,7 +161,7 @@ async def _opened(pool: Path, planners: Sequence[str]) -> AsyncIterator[Runtime]
     """The configured pool and, where it is named, the warm start that ships; local weights are brought."""
     loaded = with_warm_start(await load(pool), planners)
     async with open_runtime(loaded) as runtime:
-        await bring_weights(loaded, unusable=runtime.problems)
+        await fetch_weights(loaded, unusable=runtime.problems)
         yield runtime
 
 

@@ -1,4 +1,4 @@
-"""`dirigent keys`: who may call the server. A key is shown once, when it is made, and kept nowhere."""
+"""`dirigent keys`: the keys that callers of the server need. A key is shown once and never stored."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ app = typer.Typer(
 
 @app.command()
 def create(
-    label: Annotated[str, typer.Argument(help="Whose key it is; a name that you will know again.")],
-    role: Annotated[str, typer.Option(help="inference, or admin: may see and change everything.")] = "inference",
-    budget_day: Annotated[float | None, typer.Option(help="Most it may spend in a day (UTC), in USD.")] = None,
-    budget_month: Annotated[float | None, typer.Option(help="Most it may spend in a month, in USD.")] = None,
-    budget_total: Annotated[float | None, typer.Option(help="Most it may ever spend, in USD.")] = None,
+    label: Annotated[str, typer.Argument(help="A name for the key, such as its owner.")],
+    role: Annotated[str, typer.Option(help="inference, or admin, which may see and change everything.")] = "inference",
+    budget_day: Annotated[float | None, typer.Option(help="Most USD that the key may spend in a day (UTC).")] = None,
+    budget_month: Annotated[float | None, typer.Option(help="Most USD that the key may spend in a month.")] = None,
+    budget_total: Annotated[float | None, typer.Option(help="Most USD that the key may spend in all.")] = None,
     requests_per_minute: Annotated[int | None, typer.Option(help="Most requests a minute.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Most requests under way at once.")] = None,
-    allow: Annotated[list[str] | None, typer.Option(help="A worker it may use (repeat); without: all.")] = None,
-    deny: Annotated[list[str] | None, typer.Option(help="A worker it may not use (repeat).")] = None,
-    region: Annotated[str, typer.Option(help="Only workers of this region.")] = "",
-    retention_days: Annotated[int | None, typer.Option(help="Days that its traces are kept.")] = None,
-    expires_days: Annotated[float | None, typer.Option(help="Days until it stops working.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Most requests at the same time.")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A worker that the key may use (repeat). Default: all.")
+    ] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="A worker that the key may not use (repeat).")] = None,
+    region: Annotated[str, typer.Option(help="The only region whose workers the key may use.")] = "",
+    retention_days: Annotated[int | None, typer.Option(help="Days until its traces are deleted.")] = None,
+    expires_days: Annotated[float | None, typer.Option(help="Days until the key expires.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key. It is printed once: keep it now, there is no second look.
+    """Create a key and print it once. Save it now: it is not stored.
 
     Example:  dirigent keys create "team a" --budget-day 5 --requests-per-minute 60
     """
@@ -64,17 +66,17 @@ def create(
         async with configured_store(config) as store:
             made = await create_key(store, caller, expires_at=_in_days(expires_days))
         if as_json:
-            print_json({"key": made.text} | _told(made.row))
+            print_json({"key": made.text} | _key_json(made.row))
         else:
             print_text(made.text)
-            say(f"key {made.row.caller.key_id} for {label}: shown this once; send it as  Authorization: Bearer …")
+            say(f"key {made.row.caller.key_id} for {label}: shown only now; send it as  Authorization: Bearer …")
 
     carry_out(work, as_json=as_json)
 
 
 @app.command("list")
 def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List every key that was made, and what it may do and has spent.
+    """List all keys with their limits and spending.
 
     Example:  dirigent keys list
     """
@@ -88,14 +90,14 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             spent = {row.caller.key_id: (await usage(store, row.caller.key_id)).cost_usd for row in rows}
             foreign = await keys_of_another_pepper(store)
         if as_json:
-            print_json({"keys": [_told(row) | {"spent_usd": spent[row.caller.key_id]} for row in rows]})
+            print_json({"keys": [_key_json(row) | {"spent_usd": spent[row.caller.key_id]} for row in rows]})
         elif rows:
             print_text(_rows(rows, spent))
         else:
-            say('there are no keys: make one with  dirigent keys create "…"')
+            say('there are no keys: create one with  dirigent keys create "…"')
         if foreign:
             ids = ", ".join(row.caller.key_id for row in foreign)
-            say(f"made under another pepper, and so opening nothing here: {ids}; set DIRIGENT_PEPPER to theirs")
+            say(f"these keys do not work here, because they have another pepper: {ids}; set DIRIGENT_PEPPER to theirs")
 
     carry_out(work, as_json=as_json)
 
@@ -103,11 +105,11 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def rotate(
     id: Annotated[str, typer.Argument(help="The key's id, or enough of its beginning.")],
-    expires_days: Annotated[float | None, typer.Option(help="Days until it stops working. Default: as before.")] = None,
+    expires_days: Annotated[float | None, typer.Option(help="Days until the key expires. Default: unchanged.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a key another text, printed once. Its bounds, runs and spending stay; the old text stops working.
+    """Replace a key's text and print the new one once. Limits, runs and spending stay; the old text stops working.
 
     Example:  dirigent keys rotate 3f2a
     """
@@ -118,10 +120,10 @@ def rotate(
         async with configured_store(config) as store:
             made = await rotate_key(store, id, expires_at=_in_days(expires_days))
         if as_json:
-            print_json({"key": made.text} | _told(made.row))
+            print_json({"key": made.text} | _key_json(made.row))
         else:
             print_text(made.text)
-            say(f"key {made.row.caller.key_id} ({made.row.caller.name}): shown this once; the one before opens nothing")
+            say(f"key {made.row.caller.key_id} ({made.row.caller.name}): shown only now; the old one no longer works")
 
     carry_out(work, as_json=as_json)
 
@@ -132,7 +134,7 @@ def revoke(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close a key for good; running servers turn it away within a second.
+    """Revoke a key for ever; running servers refuse it within a second.
 
     Example:  dirigent keys revoke 3f2a
     """
@@ -143,7 +145,7 @@ def revoke(
         async with configured_store(config) as store:
             row = await revoke_key(store, id)
         if as_json:
-            print_json(_told(row))
+            print_json(_key_json(row))
         else:
             say(f"revoked {row.caller.key_id} ({row.caller.name}, …{row.last4})")
 
@@ -161,12 +163,11 @@ def _in_days(days: float | None) -> datetime | None:
     return now() + timedelta(days=days) if days is not None else None
 
 
-def _told(row: KeyRow) -> dict[str, Any]:
-    """A key as JSON shows it: every bound by name, whether it is set or not."""
+def _key_json(row: KeyRow) -> dict[str, Any]:
+    """Returns a key for JSON: every limit by name, set or not."""
     import msgspec
 
-    told = msgspec.structs.asdict(row.caller)
-    return told | {
+    return msgspec.structs.asdict(row.caller) | {
         "last4": row.last4,
         "created_at": row.created_at,
         "expires_at": row.expires_at,
@@ -197,7 +198,7 @@ def _rows(rows: Sequence[KeyRow], spent: dict[str, float]) -> str:
 
 
 def _bounds(row: KeyRow) -> str:
-    """What else holds for it, in a few words."""
+    """Returns the key's other limits in a few words."""
     caller = row.caller
     every = (
         (caller.requests_per_minute, f"{caller.requests_per_minute}/min"),

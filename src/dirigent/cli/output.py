@@ -1,8 +1,7 @@
-"""How commands end and what they print where: results to stdout, everything else to stderr, errors in one
-line.
+"""Output and exit codes of commands: results go to stdout, everything else to stderr, errors on one line.
 
-Every command hands its coroutine to `carry_out`, the one event loop of the command line. Exit codes: 0
-done, 1 the run failed, 2 usage or configuration, 130 interrupted.
+Every command passes its coroutine to `carry_out`, the one event loop of the command line. Exit codes: 0 done, 1 the run
+failed, 2 usage or configuration, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ import typer
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 MAX_PIPED_CHARS = 1_000_000
-"""Of a text that is piped in beside a question: about what the longest contexts hold."""
+"""Most characters of a text on stdin, about as many as the longest contexts hold."""
 SILENT_S = 3.0
-"""Seconds after which a person is told that a pipe is waited for."""
+"""Seconds of silence on a pipe after which the program prints that it waits."""
 
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", help="The config file. Default: DIRIGENT_CONFIG, else ./dirigent.toml."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else to stdout.")]
 
 
 def carry_out(
@@ -37,9 +36,9 @@ def carry_out(
     as_json: bool = False,
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Run a command's work, which returns the exit code. Expected failures are one line, no traceback.
+    """Runs a command's work, which returns the exit code. An expected failure prints one line, no traceback.
 
-    What `work` does before it gives its coroutine is done before the loop runs: Ctrl-C ends a wait for stdin there.
+    The code of `work` before its coroutine runs outside the loop, so that Ctrl-C ends a wait for stdin.
     """
     from dirigent.errors import ConfigError, DirigentError, PlanError
     from dirigent.workers.secret import redact
@@ -47,7 +46,7 @@ def carry_out(
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             code = runner.run(work()) or 0
-        sys.stdout.flush()  # what it was held up by is an error of the command, not of Python's last breath
+        sys.stdout.flush()  # an error of this write belongs to the command, not to Python's exit
     except DirigentError as error:
         text = redact(str(error))
         say_error(text)
@@ -61,46 +60,46 @@ def carry_out(
 
 
 def say(text: str = "") -> None:
-    """For the person watching: never part of the result."""
-    print(_fitting(text, sys.stderr), file=sys.stderr, flush=True)
+    """Prints a line for the user on stderr; it is never part of the result."""
+    print(_encodable(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def say_error(text: str) -> None:
-    """`error: …`, later lines indented below the first."""
+    """Prints `error: …` with later lines indented below the first."""
     say("error: " + text.replace("\n", "\n       "))
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on one line of stdout."""
+    """Prints one JSON object on one line of stdout."""
     import msgspec
 
     sys.stdout.flush()
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")  # UTF-8, whatever the terminal speaks
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")  # UTF-8 for any terminal
     sys.stdout.flush()
 
 
 def print_text(text: str) -> None:
-    """A result. On a terminal a model's control characters are written out; a pipe gets them as they are."""
+    """Prints a result. A terminal gets a model's control characters as escapes; a pipe gets them unchanged."""
     if sys.stdout.isatty():
         from dirigent.show import escape
 
         text = escape(text)
-    text = _fitting(text, sys.stdout)
+    text = _encodable(text, sys.stdout)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
 
-def _fitting(text: str, file: IO[str]) -> str:
+def _encodable(text: str, file: IO[str]) -> str:
     if text.isascii():
         return text
-    from dirigent.show import fitting
+    from dirigent.show import encodable
 
-    return fitting(text, file)
+    return encodable(text, file)
 
 
 @contextmanager
-def opened_for_writing(output: Path | None) -> Iterator[BinaryIO]:
-    """The file that was named, else stdout. A disk that fills up meanwhile is an error that names the file."""
+def open_output(output: Path | None) -> Iterator[BinaryIO]:
+    """Yields the named file, else stdout. If the disk fills up, the error names the file."""
     from dirigent.errors import ConfigError, DirigentError
 
     if output is None:
@@ -114,11 +113,11 @@ def opened_for_writing(output: Path | None) -> Iterator[BinaryIO]:
         with file:
             yield file
     except OSError as error:
-        raise DirigentError(f"{output} could not be written to its end: {error.strerror or error}") from None
+        raise DirigentError(f"{output} could not be written completely: {error.strerror or error}") from None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns two spaces apart, these ones flush right; the last is as long as it is."""
+    """Returns columns two spaces apart; those in `right` are flush right, the last one is not padded."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = []
     for row in (header, *rows):
@@ -131,24 +130,24 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
 
 
 def short(id: str) -> str:
-    """As much of a trace's id as a person types."""
+    """Returns the first 8 characters of a trace's id, enough to type."""
     return id[:8]
 
 
 def read_question(words: Sequence[str]) -> str:
-    """The words of the command line, or stdin for `-`. Bytes that are no UTF-8 become marks: no wire carries them."""
+    """Returns the words of the command line, or stdin for `-`. Bytes outside UTF-8 become marks, as wires need."""
     text = " ".join(words)
     if text == "-":
         text = sys.stdin.read()
     if not text.strip():
         from dirigent.errors import ConfigError
 
-        raise ConfigError('there is no question; say  dirigent ask "…"  or pipe one in with  dirigent ask -')
+        raise ConfigError('there is no question; run  dirigent ask "…"  or pipe one in with  dirigent ask -')
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def read_piped(words: Sequence[str]) -> str:
-    """Returns the text that was piped in beside the question of the command line.
+    """Returns the text on stdin that accompanies the question of the command line.
 
     Returns "" at a terminal, without stdin, and for `-`, which reads the question itself from stdin.
     """
@@ -160,7 +159,7 @@ def read_piped(words: Sequence[str]) -> str:
     if len(text) > MAX_PIPED_CHARS:
         from dirigent.errors import ConfigError
 
-        raise ConfigError(f"the text on stdin is longer than {MAX_PIPED_CHARS:,} characters; pipe in a part of it")
+        raise ConfigError(f"the text on stdin is longer than {MAX_PIPED_CHARS:,} characters; pipe in a shorter part")
     return text if text.strip() else ""
 
 
@@ -169,10 +168,10 @@ def with_piped(question: str, piped: str) -> str:
 
 
 def _say_if_silent(stdin: TextIO) -> None:
-    """Says so if the program waits for a pipe that nobody writes to: it would look as if it hung."""
+    """Prints that the program waits, if a pipe stays silent: it would look as if it hung."""
     try:
         ready = select.select([stdin], [], [], SILENT_S)[0]
-    except (OSError, ValueError):  # no file, or Windows, where only sockets can be asked
+    except (OSError, ValueError):  # not a file, or Windows, where select takes only sockets
         return
     if not ready:
-        say("waiting for the text that is piped into stdin  (without any: < /dev/null)")
+        say("waiting for text on stdin  (to send none: < /dev/null)")

@@ -1,4 +1,4 @@
-"""`dirigent pool`: who the workers are, whether they answer, and the weights of the local ones."""
+"""`dirigent pool`: list the workers, test them, and fetch the weights of local ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ app = typer.Typer(
 
 CHECK_QUESTION = "Reply with one short sentence that says you are ready."
 CHECK_TOKENS = 512
-"""Room for models that think first."""
+"""Enough tokens for models that think first."""
 
 
 @app.command("list")
 def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List the workers with their cards and prices. Calls nobody.
+    """List the workers with their cards and prices, without calling them.
 
     Example:  dirigent pool list
     """
@@ -48,7 +48,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
         async with open_runtime(await load(config)) as runtime:
             if as_json:
-                print_json({"workers": [_listed(info, runtime) for info in runtime.pool.infos]})
+                print_json({"workers": [_worker_json(info, runtime) for info in runtime.pool.infos]})
             else:
                 print_text(_list_table(runtime))
 
@@ -57,21 +57,21 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def check(
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a worker may take.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Most seconds for a worker's reply.")] = 60.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Call every worker once, all at the same time: latency, tokens per second, price, error.
+    """Call all workers at once and print latency, tokens per second, price and errors.
 
     Example:  dirigent pool check
     """
 
     async def work() -> int:
-        from dirigent.cli.running import opened
+        from dirigent.cli.running import open_pool
         from dirigent.config.runtime import NO_WORKER
         from dirigent.errors import ConfigError
 
-        async with opened(config) as runtime:
+        async with open_pool(config) as runtime:
             if not runtime.pool:
                 raise ConfigError(NO_WORKER)
             rows = await _check_all(runtime, timeout_s=timeout)
@@ -86,19 +86,19 @@ def check(
 
 @app.command()
 def pull(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Bring the weights that local workers want, and check them.
+    """Fetch the weights of local workers and check them.
 
     Example:  dirigent pool pull
     """
 
     async def work() -> None:
-        from dirigent.cli.running import bring_weights, known_weights
+        from dirigent.cli.running import fetch_weights, known_weights
         from dirigent.config.runtime import load
         from dirigent.config.worker_config import DEFAULT_WEIGHTS
         from dirigent.workers.weights import fetch
 
         loaded = await load(config)
-        await bring_weights(loaded)
+        await fetch_weights(loaded)
         names = known_weights(loaded) or [DEFAULT_WEIGHTS]
         paths = {name: str(await fetch(name)) for name in names}
         if as_json:
@@ -111,7 +111,7 @@ def pull(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def presets(as_json: JsonOption = False) -> None:
-    """List the models that  preset = "…"  fills a worker from.
+    """List the models that  preset = "…"  can name.
 
     Example:  dirigent pool presets
     """
@@ -145,7 +145,7 @@ def presets(as_json: JsonOption = False) -> None:
     carry_out(work, as_json=as_json)
 
 
-def _listed(info: WorkerInfo, runtime: Runtime) -> dict[str, Any]:
+def _worker_json(info: WorkerInfo, runtime: Runtime) -> dict[str, Any]:
     return {
         "name": info.name,
         "kind": info.kind,
@@ -189,7 +189,7 @@ def _list_table(runtime: Runtime) -> str:
 
 
 async def _check_all(runtime: Runtime, *, timeout_s: float) -> list[dict[str, Any]]:
-    """Ask everybody at once; say each as it comes in. What keeps workers from being asked is said once."""
+    """Asks all workers at once and prints each result as it arrives. A problem of several workers is printed once."""
 
     async def one(name: str, worker: Worker) -> dict[str, Any]:
         row = {"worker": name, "kind": worker.info.kind, **await _check_one(worker, timeout_s=timeout_s)}
@@ -211,7 +211,7 @@ async def _check_one(worker: Worker, *, timeout_s: float) -> dict[str, Any]:
     request = Request(
         (Message("user", CHECK_QUESTION),),
         max_output_tokens=CHECK_TOKENS,
-        temperature=1.0,  # at 0 a worker with a cache would repeat what it said the last time
+        temperature=1.0,  # at 0 a worker with a cache would repeat its last reply
         deadline=began + timeout_s,
     )
     blank = {"latency_s": None, "tokens_per_s": None, "cost_usd": None}

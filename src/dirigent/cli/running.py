@@ -1,6 +1,6 @@
-"""What the commands that call workers share: the pool opened, weights brought, a run watched and kept.
+"""Shared by commands that call workers: open the pool, fetch weights, watch a run and store its trace.
 
-Imported only when such a command runs.
+Only such commands import this module, when they run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from dirigent.workers.weights import KNOWN, cached, fetch
 
 
 @asynccontextmanager
-async def opened(config: Path | None) -> AsyncIterator[Runtime]:
-    """The configured pool, its local weights brought where they are missing and can be used."""
+async def open_pool(config: Path | None) -> AsyncIterator[Runtime]:
+    """Yields the configured pool, after fetching the missing weights of usable local workers."""
     async with open_runtime(await load(config)) as runtime:
-        await bring_weights(runtime.loaded, unusable=runtime.problems)
+        await fetch_weights(runtime.loaded, unusable=runtime.problems)
         yield runtime
 
 
 async def check_workers(loaded: Loaded) -> None:
-    """Refuse a pool in which a worker cannot be used; for whoever would fetch weights for nothing."""
+    """Raises ConfigError if a worker is not usable, before weights are fetched in vain."""
     async with open_runtime(loaded) as runtime:
         if runtime.problem:
             raise ConfigError(runtime.problem)
 
 
 async def watched_run(conductor: Conductor, question: str | Sequence[Message], *, config: Config) -> Trace:
-    """Run with the plan and its steps shown as they go, and keep the trace whatever becomes of the run."""
+    """Runs a question, shows the plan and its steps live, and stores the trace even of a failed run."""
     ended: list[Trace] = []
     try:
         with LiveRun() as live:
@@ -59,18 +59,18 @@ async def watched_run(conductor: Conductor, question: str | Sequence[Message], *
 
 
 async def keep(trace: Trace, config: Config) -> None:
-    """Save a trace; a store that fails costs a warning."""
+    """Stores a trace; a failing store only prints a warning."""
     try:
         async with open_store(config) as store:
             await store.save(trace)
     except DirigentError as error:
-        say(f"warning: the trace was not kept: {error}")
+        say(f"warning: the trace was not stored: {error}")
 
 
 def say_advice(trace: Trace, loaded: Loaded) -> None:
-    """Print the advice of the plugin that brought the pool, for an answer with which its workers give up."""
+    """Prints the advice of the pool's plugin on an answer by which its workers give up."""
     if not any(worker.adapter for worker in loaded.config.worker):
-        return  # no worker of a plugin: nothing of it is imported
+        return  # no worker comes from a plugin, so none is imported
     from dirigent import plugins
 
     for name in plugins.entries("pools"):
@@ -79,26 +79,26 @@ def say_advice(trace: Trace, loaded: Loaded) -> None:
 
 
 def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]:
-    """The weights that local workers want and that can be fetched, each once; not for workers that are unusable."""
+    """Returns the weights of usable local workers that can be fetched, each once."""
     workers = [worker for worker in loaded.config.worker if worker.kind == "local" and worker.name not in unusable]
     return [name for name in dict.fromkeys(worker.weights for worker in workers) if name in KNOWN]
 
 
-async def bring_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> None:
-    """Fetch what is missing, with a bar on a terminal."""
+async def fetch_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> None:
+    """Fetches missing weights, with a bar on a terminal."""
     for name in known_weights(loaded, unusable=unusable):
         if cached(name) is None:
-            with progress(f"weights {name}") as told:
-                await fetch(name, progress=told)
+            with progress(f"weights {name}") as observe:
+                await fetch(name, progress=observe)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for bytes that arrive; one line before and after where there is no terminal."""
+    """Shows a bar for arriving bytes, or without a terminal a line before and after."""
     if not sys.stderr.isatty():
         say(f"{what}: downloading…")
         yield lambda done, total: None
-        say(f"{what}: here and checked")
+        say(f"{what}: downloaded and checked")
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

@@ -1,4 +1,4 @@
-"""`dirigent serve`: the pool behind one OpenAI-compatible address."""
+"""`dirigent serve`: serve the pool at one OpenAI-compatible address."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 def serve(
     host: Annotated[
-        str | None, typer.Option(help="Where to listen (127.0.0.1). Beyond loopback a key must exist.")
+        str | None, typer.Option(help="The address to listen on (127.0.0.1). Beyond loopback a key must exist.")
     ] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Default 8000; 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port (8000); 0 takes a free one.")] = None,
     grace: Annotated[
-        int | None, typer.Option(min=1, help="Seconds for requests under way when told to stop (30).")
+        int | None, typer.Option(min=1, help="Seconds that running requests get after a stop signal (30).")
     ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Serve the pool: any OpenAI client works by changing its base URL.
 
-    What is not said here stands in [serve] of the config file.
+    [serve] of the config file has the other settings.
 
     Example:  dirigent serve --port 8000   then   base_url = "http://127.0.0.1:8000/v1"
     """
@@ -36,7 +36,7 @@ def serve(
         _require_extra()
         import msgspec
 
-        from dirigent.cli.running import bring_weights, check_workers
+        from dirigent.cli.running import check_workers, fetch_weights
         from dirigent.config.runtime import load
         from dirigent.serve.http.auth import is_loopback
         from dirigent.serve.http.server import (
@@ -53,7 +53,7 @@ def serve(
         tell_of_crashes()
         loaded = await load(config)
         await check_workers(loaded)
-        await bring_weights(loaded)
+        await fetch_weights(loaded)
         settings = _settings(loaded.config.serve, host=host, port=port, grace_s=grace)
         keyed = settings.keys_required or not is_loopback(settings.host)
         settings = msgspec.structs.replace(settings, keys_required=keyed)
@@ -65,11 +65,11 @@ def serve(
             say(f"serving http://{shown}:{number}/v1 · {len(service.runtime.pool)} workers · {service.store.where}")
             await serve_until_stopped(service, listener)
 
-    carry_out(work, new_loop=_quick_loop())
+    carry_out(work, new_loop=_fast_loop())
 
 
-def _quick_loop() -> Callable[[], AbstractEventLoop] | None:
-    """uvloop, which takes less CPU, where there is one for this system."""
+def _fast_loop() -> Callable[[], AbstractEventLoop] | None:
+    """Returns uvloop's event loop, which takes less CPU, if it is installed."""
     try:
         import uvloop
     except ModuleNotFoundError:
@@ -78,7 +78,7 @@ def _quick_loop() -> Callable[[], AbstractEventLoop] | None:
 
 
 def _settings(configured: ServeSettings, **flags: str | float | None) -> ServeSettings:
-    """The configuration's, where the command line does not say otherwise."""
+    """Returns the configured settings, changed by the flags of the command line."""
     import msgspec
 
     from dirigent.errors import ConfigError

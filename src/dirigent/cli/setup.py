@@ -1,4 +1,4 @@
-"""`dirigent init`, `doctor` and `version`: getting started, and finding out why it does not."""
+"""`dirigent init`, `doctor` and `version`: set up Dirigent and find faults."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def init(
     path: Annotated[Path, typer.Option(help="The file to write.")] = Path("dirigent.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write dirigent.toml from what is found: keys in the environment, local model servers, local weights.
+    """Write dirigent.toml from this machine's API keys (environment), local model servers and local weights.
 
-    Kinds of workers that the file may name: {kinds}.
+    The file may name these kinds of workers: {kinds}.
 
     Example:  dirigent init
     """
@@ -33,11 +33,11 @@ def init(
         from dirigent.show.words import count_text
 
         if path.exists() and not force:
-            raise ConfigError(f"{path} is there already; --force writes over it, --path names another")
-        found = await discover()
-        text = f"{toml_of(found)}\n{choices()}"
+            raise ConfigError(f"{path} exists already; --force overwrites it, --path names another")
+        machine = await discover()
+        text = f"{toml_of(machine)}\n{choices()}"
         loaded = parse_config(text, path=path)
-        if not found.anything:
+        if not machine.has_models:
             await _check_local(loaded)
         try:
             path.write_text(text, encoding="utf-8")
@@ -45,14 +45,14 @@ def init(
             raise ConfigError(f"{path} cannot be written: {error}") from None
         names = [worker.name for worker in loaded.config.worker]
         if as_json:
-            servers = {server.name: server.base_url for server in found.servers}
-            print_json({"path": str(path), "keys": found.keys, "servers": servers, "workers": names})
+            servers = {server.name: server.base_url for server in machine.servers}
+            print_json({"path": str(path), "keys": machine.keys, "servers": servers, "workers": names})
             return
-        for provider, variable in found.keys.items():
+        for provider, variable in machine.keys.items():
             say(f"found  {variable} ({provider})")
-        for server in found.servers:
+        for server in machine.servers:
             say(f"found  {server.name} at {server.base_url}: {', '.join(server.models)}")
-        if not found.anything:
+        if not machine.has_models:
             say("found  no key and no model server: the pool is a small model on this machine's CPU")
         print_text(f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}")
         named = "" if config_path() == path else f" --config {path}"
@@ -62,7 +62,7 @@ def init(
 
 
 async def _check_local(loaded: Loaded) -> None:
-    """Refuse to write the pool that is left where there is nothing else, and that cannot run here either."""
+    """Raises ConfigError if the machine has no key and no server, and the small local pool cannot run either."""
     from dirigent.config.runtime import open_runtime
     from dirigent.errors import ConfigError
 
@@ -71,12 +71,12 @@ async def _check_local(loaded: Loaded) -> None:
             raise ConfigError(
                 f"found no key and no model server, and {runtime.problem}\n"
                 "or set a provider's key, such as OPENAI_API_KEY, or start a model server; "
-                "then `dirigent init` again. Nothing was written"
+                "then run `dirigent init` again. Nothing was written"
             )
 
 
 def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Look at everything a run needs, and say what is wrong and how to mend it. Pays nobody.
+    """Check everything that a run needs, and print what is wrong and how to fix it. Costs nothing.
 
     Example:  dirigent doctor
     """
@@ -85,16 +85,16 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         from dirigent.cli.doctor import examine
 
         checks = await examine(config)
-        well = all(check.ok or not check.needed for check in checks)
+        healthy = all(check.ok or not check.needed for check in checks)
         if as_json:
-            print_json({"ok": well, "checks": checks})
+            print_json({"ok": healthy, "checks": checks})
         else:
             width = max(len(check.what) for check in checks)
             for check in checks:
                 word = "ok" if check.ok else "problem" if check.needed else "note"
-                said = check.found if check.ok else f"{check.found}; {check.fix}"
-                print_text(f"{check.what.ljust(width)}  {word:7}  {said}")
-        return 0 if well else FAILED
+                text = check.found if check.ok else f"{check.found}; {check.fix}"
+                print_text(f"{check.what.ljust(width)}  {word:7}  {text}")
+        return 0 if healthy else FAILED
 
     carry_out(work, as_json=as_json)
 

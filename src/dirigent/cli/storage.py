@@ -1,4 +1,4 @@
-"""The store for commands that need nothing else: no worker, no provider's key, no discovery."""
+"""Open the store for commands that need no worker, no provider's key and no discovery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def configured_store(config: Path | None) -> AbstractAsyncContextManager[Store]:
-    """The store that the configuration names, else the one under DIRIGENT_HOME."""
+    """Opens the store that the configuration names, else the one under DIRIGENT_HOME."""
     from dirigent.config.file import Config, config_path, load_config
     from dirigent.config.runtime import open_store
 

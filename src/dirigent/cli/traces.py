@@ -1,7 +1,7 @@
-"""`dirigent traces`: the runs that were kept, and running them again.
+"""`dirigent traces`: list stored runs and run them again.
 
-`replay` carries the recorded plan out once more against the recorded replies: it needs no provider and must
-come to the same answer. With `--live` the workers of today's pool are asked instead.
+`replay` runs the recorded plan again on the recorded replies. It needs no provider and must give the same answer. With
+`--live` it asks the workers of the current pool instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dirigent.cli.output import (
     ConfigOption,
     JsonOption,
     carry_out,
-    opened_for_writing,
+    open_output,
     print_json,
     print_text,
     say,
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from dirigent.store import Store, TraceRow
 
 app = typer.Typer(
-    help="The runs that were kept: list, show, export, replay, delete, prune.",
+    help="Stored runs: list, show, export, replay, delete, prune.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-IdArgument = Annotated[str, typer.Argument(help="The trace's id, or enough of its beginning.")]
+IdArgument = Annotated[str, typer.Argument(help="The trace's id, or an unambiguous beginning of it.")]
 NewestArgument = Annotated[str, typer.Argument(help="The trace's id or its beginning. Default: the newest.")]
-StatusOption = Annotated[str, typer.Option(help="done, failed, cancelled or waiting.")]
-SearchOption = Annotated[str, typer.Option(help="Part of the question, answer or error.")]
+StatusOption = Annotated[str, typer.Option(help="Only runs with this status: done, failed, cancelled or waiting.")]
+SearchOption = Annotated[str, typer.Option(help="Only runs with this text in the question, answer or error.")]
 
 
 class Style(enum.StrEnum):
@@ -55,7 +55,7 @@ class Format(enum.StrEnum):
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Most runs to list, newest first.")] = 20,
     status: StatusOption = "",
     search: SearchOption = "",
     config: ConfigOption = None,
@@ -74,7 +74,7 @@ def list_(
         elif rows:
             print_text(_rows(rows))
         else:
-            say('no runs are kept yet: try  dirigent ask "…"')
+            say('no runs are stored yet: try  dirigent ask "…"')
 
     carry_out(work, as_json=as_json)
 
@@ -82,11 +82,11 @@ def list_(
 @app.command()
 def show(
     id: NewestArgument = "",
-    style: Annotated[Style, typer.Option(help="A timeline, or the plan as a tree.")] = Style.timeline,
+    style: Annotated[Style, typer.Option(help="Draw a timeline, or the plan as a tree.")] = Style.timeline,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw a run: plan, steps, time, cost, answer.
+    """Draw a run with its plan, steps, time, cost and answer.
 
     Example:  dirigent traces show 7f3a --style tree
     """
@@ -106,14 +106,14 @@ def show(
 
 @app.command()
 def export(
-    format: Annotated[Format, typer.Option(help="One JSON object a line.")] = Format.jsonl,
+    format: Annotated[Format, typer.Option(help="The output format: one JSON object a line.")] = Format.jsonl,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file. Default: stdout.")] = None,
     status: StatusOption = "",
     search: SearchOption = "",
     config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same: JSON lines are its only form.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="No effect: the output is always JSON lines.")] = False,
 ) -> None:
-    """Write whole traces as JSON lines, the oldest first, each with the feedback on it.
+    """Write complete traces as JSON lines, oldest first, each with its feedback.
 
     Example:  dirigent traces export --format jsonl > traces.jsonl
     """
@@ -126,7 +126,7 @@ def export(
         count = 0
         wanted = _status(status)
         async with configured_store(config) as store:
-            with opened_for_writing(output) as file:  # which empties it: only once nothing else can be wrong
+            with open_output(output) as file:  # opening empties the file, so it comes after every check
                 async for trace, verdicts in feedback.export(store, status=wanted, search=search):
                     file.write(msgspec.json.encode(msgspec.to_builtins(trace) | {"feedback": verdicts}) + b"\n")
                     count += 1
@@ -139,11 +139,11 @@ def export(
 @app.command()
 def replay(
     id: NewestArgument = "",
-    live: Annotated[bool, typer.Option("--live", help="Ask the workers of the pool again.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Ask the workers of the current pool.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Carry a run's plan out again, against its recorded replies or (--live) the workers of today.
+    """Run a stored plan again on its recorded replies, or with --live on the current workers.
 
     Example:  dirigent traces replay 7f3a
     """
@@ -156,13 +156,13 @@ def replay(
         new = await (_live(old, config) if live else _recorded(old))
         same = same_outcome(new, old)
         if as_json:
-            print_json(_replayed(old, new, live=live) | {"same_answer": same})
+            print_json(_replay_json(old, new, live=live) | {"same_answer": same})
         else:
             from dirigent.show import cost_text
 
             print_text(new.answer if new.status == "done" else f"{new.status}: {new.error}")
-            told = "the same answer as" if same else "another answer than"
-            say(f"{told} trace {short(old.id)} · {_calls(new.usage.calls)} · {cost_text(new)}")
+            comparison = "the same answer as" if same else "another answer than"
+            say(f"{comparison} trace {short(old.id)} · {_calls(new.usage.calls)} · {cost_text(new)}")
         return 0 if same or (live and new.status == "done") else FAILED
 
     carry_out(work, as_json=as_json)
@@ -174,7 +174,7 @@ def delete(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a run, with what belongs to it; the ledger stays, and the audit log tells.
+    """Delete a run and its rows. The ledger stays, and the audit log records the deletion.
 
     Example:  dirigent traces delete 7f3a9c0d12345678
     """
@@ -189,7 +189,7 @@ def delete(
             print_json({"deleted": whole})
         else:
             others = gone.responses + gone.feedback + gone.run_states + gone.idempotency
-            say(f"deleted {whole}" + (f" and {others} rows that belong to it" if others else ""))
+            say(f"deleted {whole}" + (f" and {others} of its rows" if others else ""))
 
     carry_out(work, as_json=as_json)
 
@@ -198,14 +198,14 @@ def delete(
 def prune(
     older_than: Annotated[
         str,
-        typer.Option(help="Runs older than this go: 30d, 12h. Default: [serve] retention_days, and each key's own."),
+        typer.Option(help="Delete runs older than this: 30d, 12h. Default: [serve] retention_days and each key's own."),
     ] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete runs that were kept long enough, with what belongs to them; the ledger stays.
+    """Delete runs beyond their retention period, with their rows; the ledger stays.
 
-    Keys with days of their own keep to them.
+    A key's own retention_days come first.
 
     Example:  dirigent traces prune --older-than 30d
     """
@@ -225,20 +225,20 @@ def prune(
             print_json(msgspec.structs.asdict(pruned))
         else:
             others = pruned.responses + pruned.feedback + pruned.run_states
-            say(f"deleted {pruned.traces} runs and {others} rows that belong to runs")
+            say(f"deleted {pruned.traces} runs and {others} of their rows")
 
     carry_out(work, as_json=as_json)
 
 
 def _days(text: str) -> float:
-    """`30d`, `12h`, `2w` -> days."""
+    """Returns the days in `30d`, `12h`, `2w`."""
     import re
 
     from dirigent.errors import ConfigError
 
     found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([hdw])", text.strip())
     if found is None:
-        raise ConfigError(f'"{text}" is no age; write it as 30d (days), 12h (hours) or 2w (weeks)')
+        raise ConfigError(f'"{text}" is not an age; write it as 30d (days), 12h (hours) or 2w (weeks)')
     return float(found[1]) * {"h": 1 / 24, "d": 1.0, "w": 7.0}[found[2]]
 
 
@@ -247,15 +247,15 @@ async def _newest(store: Store) -> str:
 
     rows = await store.list(limit=1)
     if not rows:
-        raise StoreError('no runs are kept yet: try  dirigent ask "…"')
+        raise StoreError('no runs are stored yet: try  dirigent ask "…"')
     return rows[0].id
 
 
 async def _live(old: Trace, config: Path | None) -> Trace:
-    from dirigent.cli.running import opened, watched_run
+    from dirigent.cli.running import open_pool, watched_run
     from dirigent.replay import plan_of
 
-    async with opened(config) as runtime:
+    async with open_pool(config) as runtime:
         plan = plan_of(old)
         changes = {"max_steps": max(len(plan.steps), 1), "max_rounds": 1}
         conductor = runtime.conductor(changes=changes, plan=plan)
@@ -268,15 +268,15 @@ async def _recorded(old: Trace) -> Trace:
     return await replay_trace(old)
 
 
-def _replayed(old: Trace, new: Trace, *, live: bool) -> dict[str, Any]:
-    """What `ask --json` tells; a replay from the record is not kept, so it has no id of its own."""
+def _replay_json(old: Trace, new: Trace, *, live: bool) -> dict[str, Any]:
+    """Returns the object of `ask --json`. A replay from the record is not stored, so it has no id of its own."""
     from dirigent.cli.ask import steps_of, summary
     from dirigent.replay import plan_of
 
-    told = summary(new) | {"plan": steps_of(plan_of(old)), "replays": old.id}
+    result = summary(new) | {"plan": steps_of(plan_of(old)), "replays": old.id}
     if not live:
-        del told["trace_id"]
-    return told
+        del result["trace_id"]
+    return result
 
 
 def _status(text: str) -> RunStatus | None:

@@ -1,8 +1,8 @@
-"""Build: workers from their settings, each with the standard wrappers around it.
+"""Build workers from their settings, each with the standard wrappers around it.
 
-Knows every kind of worker and nothing of profiles or planners. A worker that cannot be used yet (no key, no
-extra, no file) is built all the same, as one that says why; what the workers share (connections, local
-models) is held here.
+The module knows every kind of worker but no profiles or planners. A worker that is not usable yet (no key, no extra,
+no file) becomes an `Unusable` worker that reports the reason. The `Builder` holds what workers share: connections and
+local models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from dirigent.config.file import Loaded
 from dirigent.config.presets import preset, vendor
-from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig, brought_kind
+from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig, plugin_kind
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Workers from their settings; holds what they share."""
+    """Builds workers from their settings, and holds what they share."""
 
     def __init__(self, loaded: Loaded, client: HttpClient) -> None:
         self.problems: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Builder:
             case "openai" | "anthropic" | "gemini":
                 return self._http(worker, info)
             case _:
-                return self._brought(worker, info)
+                return self._plugin_worker(worker, info)
 
     def _http(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
         return HttpWorker(
@@ -88,9 +88,9 @@ class Builder:
             timeout=worker.timeout,
         )
 
-    def _brought(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
-        """A worker of a plugin's kind."""
-        kind = brought_kind(worker.kind)
+    def _plugin_worker(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        """Builds a worker of a plugin's kind."""
+        kind = plugin_kind(worker.kind)
         if kind is None:
             raise ConfigError(f'no kind of worker is called "{worker.kind}" ({self._loaded.place(worker)})')
         options = WorkerOptions(
@@ -103,7 +103,7 @@ class Builder:
         return kind.make(info, options)
 
     def _model(self, worker: WorkerConfig) -> LocalModel:
-        """One process a weights file, with the adapters of all its workers; a merged adapter has its own."""
+        """Returns one process for each weights file, with the adapters of all its workers; merged ones are apart."""
         from dirigent.workers.local import MERGED_SLOTS, LocalModel
         from dirigent.workers.weights import KNOWN
 
@@ -137,22 +137,22 @@ class Builder:
             raise ConfigError(f'worker "{worker.name}" cannot use {worker.api_key_env}: {error}') from None
 
     def _path(self, path: str) -> Path:
-        """Relative to the config file's folder."""
+        """Returns the path; a relative path starts at the config file's folder."""
         return self._loaded.folder / Path(path).expanduser()
 
 
 SHAPING = ("kind", "base_url", "extra", "weights", "adapter", "merged", "path", "replies")
-"""Settings that a request does not show and an answer depends on."""
+"""Settings that change answers but are not part of a request."""
 
 
 def _reply_folder(worker: WorkerConfig) -> Path:
-    """Where its replies are kept; another one once it is set otherwise."""
+    """Returns the folder of cached replies. Other settings give another folder."""
     settings = msgspec.json.encode([getattr(worker, name) for name in SHAPING], order="deterministic")
     return home() / "replies" / worker.name / hashlib.sha256(settings).hexdigest()[:16]
 
 
 class Unusable:
-    """A worker that cannot be asked yet, and says why."""
+    """A worker that is not usable yet and reports the reason when it is called."""
 
     def __init__(self, info: WorkerInfo, problem: str) -> None:
         self.info = info
@@ -163,14 +163,14 @@ class Unusable:
 
 
 def adapter_file(adapter: str, *, folder: Path) -> Path:
-    """One that ships with the package, by its name; else a path, relative to the config file's folder."""
+    """Returns the file of a packaged adapter by its name, else a path relative to the config file's folder."""
     from dirigent.workers.adapters import packaged
 
     return packaged().get(adapter) or folder / Path(adapter).expanduser()
 
 
 def card(worker: WorkerConfig) -> WorkerInfo:
-    """What planners, reports and traces know of a configured worker."""
+    """Returns the card of a configured worker: what planners, reports and traces know of it."""
     return WorkerInfo(
         name=worker.name,
         about=worker.about,
@@ -187,7 +187,7 @@ def card(worker: WorkerConfig) -> WorkerInfo:
 
 
 def local_worker(worker: WorkerConfig, model: LocalModel) -> Worker:
-    """A worker of kind `local` on a model that is open, its adapter among the model's or merged into it."""
+    """Builds a worker of kind `local` on an open model; its adapter belongs to the model or is merged into it."""
     from dirigent.workers.local import TIMEOUTS, Local
 
     local = Local(
@@ -208,7 +208,7 @@ def local_worker(worker: WorkerConfig, model: LocalModel) -> Worker:
 
 
 def with_defaults(built: Worker, worker: WorkerConfig) -> Worker:
-    """What its settings add to requests that leave it open."""
+    """Wraps a worker so that its settings fill the gaps in a request."""
     return Defaults(
         built,
         system=worker.system,
@@ -220,12 +220,12 @@ def with_defaults(built: Worker, worker: WorkerConfig) -> Worker:
 
 
 VENDORS_OWN_WIRE = {"anthropic": "anthropic", "gemini": "google"}
-"""Wires that one vendor speaks: behind another address it is still that vendor's model, through a gateway. The openai
-wire is everybody's, and a model there says nothing of what its server charges."""
+"""Wires that only one vendor speaks: at another address the model is still that vendor's, behind a gateway. Everybody
+speaks the openai wire, so a model's name there does not show what its server charges."""
 
 
 def _price(worker: WorkerConfig) -> Price | None:
-    """The stated price, else the vendor's. A model on a server of one's own has none until it is stated."""
+    """Returns the configured price, else the vendor's. A model on the user's own server has no price unless set."""
     if worker.price is not None:
         return worker.price
     if worker.kind in ("local", "scripted"):
@@ -240,7 +240,7 @@ def _price(worker: WorkerConfig) -> Price | None:
 
 
 def _abilities(worker: WorkerConfig) -> frozenset[Ability]:
-    """What the kind, the vendor and the preset promise, as the worker's own settings correct it."""
+    """Returns the abilities of kind, vendor and preset, corrected by the worker's own settings."""
     found: set[Ability] = set()
     if worker.kind in WIRES:
         served_by = vendor(worker.kind, worker.base_url)
@@ -249,7 +249,7 @@ def _abilities(worker: WorkerConfig) -> frozenset[Ability]:
         from dirigent.workers.local import ABILITIES
 
         found.update(ABILITIES)
-    elif (kind := brought_kind(worker.kind)) is not None:
+    elif (kind := plugin_kind(worker.kind)) is not None:
         found.update(kind.abilities)
     if worker.preset:
         found.update(preset(worker.preset)[0].abilities)

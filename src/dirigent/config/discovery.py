@@ -1,9 +1,9 @@
-"""What `dirigent init` finds on this machine, and the configuration made of it.
+"""Discover what `dirigent init` can use on this machine, and write a configuration from it.
 
-Looks in three places: keys in the environment, model servers on their usual local ports, and the local
-weights. `toml_of` writes what was found as a `dirigent.toml`; a machine without a file runs on the same
-text, so what `init` writes is what was already running. Keys are looked for, never read out: the text names
-their variables.
+It looks in three places: keys in the environment, model servers on their usual local ports, and the local weights.
+`toml_of` writes the result as a `dirigent.toml`. A machine without a file runs on the same text, so `init` writes the
+configuration that was already in use. It checks whether keys exist but never reads them out: the text names only their
+variables.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from dirigent.workers.pool import NAME
 FILE = "dirigent.toml"
 
 PROBE_S = 0.6
-"""A server on this machine answers within milliseconds; a port that hangs must not hold up `init`."""
+"""A server on this machine answers within milliseconds; a port that hangs must not delay `init`."""
 MODELS_PER_SERVER = 4
-"""A pool is read by the planner, card by card; a shelf of fifty models is not a pool."""
+"""A planner reads every card of a pool, so the pool must be much shorter than a shelf of fifty models."""
 
 NOT_CHAT = re.compile(r"embed|rerank|whisper|tts", re.IGNORECASE)
 
 USUAL_PORTS: Mapping[str, int] = {"ollama": 11434, "vllm": 8000, "llama.cpp": 8080, "lm-studio": 1234}
 
 LOCAL_POOL = """\
-# The embedded default: SmolLM2-135M-Instruct on the CPU (98 MB, brought by `dirigent pool pull`).
-# It is one small model under three cards: enough to see plans run, not to rely on the answers.
+# The embedded default: SmolLM2-135M-Instruct on the CPU (98 MB, fetched by `dirigent pool pull`).
+# It is one small model with three cards. It shows how plans run; its answers are not reliable.
 [[worker]]
 name = "smol"
 kind = "local"
@@ -62,7 +62,7 @@ max_output_tokens = 200
 """
 
 LOCAL_PROFILES = """\
-# A model this small answers best alone, so that is the default where no trained conductor plans for it.
+# A model this small answers best alone, so that is the default unless a trained conductor plans for it.
 [profile.ultra]
 planner = "single"
 planner_worker = "smol"
@@ -76,7 +76,7 @@ workers = ["smol", "smol-brief", "smol-free"]
 max_output_tokens = 60
 deadline_s = 60
 
-# The same model as an untrained planner, held to the grammar of plans: valid plans, seldom sensible ones.
+# The same model as an untrained planner, held to the grammar of plans: its plans are valid but seldom useful.
 [profile.untrained]
 planner = "language"
 planner_worker = "smol"
@@ -97,7 +97,7 @@ class Server(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
 
 
-class Found(msgspec.Struct, frozen=True):
+class Machine(msgspec.Struct, frozen=True):
     """What this machine offers."""
 
     keys: dict[str, str] = {}
@@ -105,34 +105,34 @@ class Found(msgspec.Struct, frozen=True):
     servers: tuple[Server, ...] = ()
 
     @property
-    def anything(self) -> bool:
+    def has_models(self) -> bool:
         return bool(self.keys or self.servers)
 
 
-async def discover(*, environment: Mapping[str, str] | None = None, ports: Mapping[str, int] | None = None) -> Found:
-    """Look for keys and servers. All ports are asked at once."""
+async def discover(*, environment: Mapping[str, str] | None = None, ports: Mapping[str, int] | None = None) -> Machine:
+    """Looks for keys and servers; asks all ports at once."""
     chosen = USUAL_PORTS if ports is None else ports
     async with HttpClient() as client:
         answers = await asyncio.gather(*(_probe(client, name, port) for name, port in chosen.items()))
     servers = tuple(server for server in answers if server is not None)
-    return Found(keys=_keys(os.environ if environment is None else environment), servers=servers)
+    return Machine(keys=_keys(os.environ if environment is None else environment), servers=servers)
 
 
-def toml_of(found: Found) -> str:
-    """The `dirigent.toml` of what was found: a worker per model, and the two profiles."""
-    if not found.anything:
+def toml_of(machine: Machine) -> str:
+    """Returns a `dirigent.toml` for this machine: one worker for each model, and the two profiles."""
+    if not machine.has_models:
         return f"{HEADER}\n{_local_text()}"
-    workers = [*_preset_tables(found), *_server_tables(found)]
+    workers = [*_preset_tables(machine), *_server_tables(machine)]
     return "\n".join([HEADER, *workers, PROFILES.format(planners=" | ".join(profile_planners()))])
 
 
 def choices() -> str:
-    """The kinds of workers and the benchmarks that can be named, as comments; plugins' are among them."""
+    """Returns comments that list the kinds of workers and the benchmarks, those of plugins included."""
     from dirigent.tasks.benchmarks import known_benchmarks
 
     lines = [
         f"Kinds of workers: {', '.join(known_kinds())}.",
-        f"Does planning pay on this pool? `dirigent eval --pool {FILE} --tasks NAME` compares, over one of: "
+        f"To see whether planning pays on this pool, run `dirigent eval --pool {FILE} --tasks NAME` with one of: "
         f"{', '.join(known_benchmarks())}.",
     ]
     wrapped = (row for line in lines for row in textwrap.wrap(line, 110, break_on_hyphens=False))
@@ -140,7 +140,7 @@ def choices() -> str:
 
 
 def _local_text() -> str:
-    """The pool that a plugin brings for a machine with nothing else; without one, the plain model."""
+    """Returns the pool that a plugin brings for a machine without models; without a plugin, the plain model."""
     from dirigent import plugins
 
     for name in plugins.entries("pools"):
@@ -150,12 +150,12 @@ def _local_text() -> str:
 
 
 HEADER = """\
-# Written by `dirigent init` from what it found. Every key: docs/reference/configuration.md
-# Keys of providers stay in the environment; only the variables' names stand here.
+# Written by `dirigent init` from what this machine offers. Every key: docs/reference/configuration.md
+# Keys of providers stay in the environment; this file names only their variables.
 """
 
 PROFILES = """\
-# Without planner_worker the first worker plans; its order above is yours to change.
+# Without planner_worker the first worker plans, so the order above matters.
 [profile.ultra]
 # {planners}
 # (conductor: needs a trained worker, named by planner_worker)
@@ -182,7 +182,7 @@ def _keys(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _probe(client: HttpClient, name: str, port: int) -> Server | None:
-    """The server on this port, if one answers with a list of models."""
+    """Returns the server on this port if it answers with a list of models."""
     import aiohttp
 
     base_url = f"http://127.0.0.1:{port}/v1"
@@ -199,7 +199,7 @@ async def _probe(client: HttpClient, name: str, port: int) -> Server | None:
 
 
 def _model_ids(body: bytes) -> tuple[str, ...]:
-    """Ids of the models that can chat, as far as names say. Another Dirigent's are left out: pools are of models."""
+    """Returns the ids of models that can chat, judged by name. Models of another Dirigent server are skipped."""
     try:
         listed: Any = msgspec.json.decode(body)
         ids = [str(item["id"]) for item in listed["data"] if item.get("owned_by") != "dirigent"]
@@ -209,9 +209,9 @@ def _model_ids(body: bytes) -> tuple[str, ...]:
     return tuple(chatting[:MODELS_PER_SERVER])
 
 
-def _preset_tables(found: Found) -> list[str]:
+def _preset_tables(machine: Machine) -> list[str]:
     tables = []
-    for name, variable in found.keys.items():
+    for name, variable in machine.keys.items():
         provider = presets().provider[name]
         for starter in provider.starters:
             lines = ["[[worker]]", f"preset = {_quoted(starter)}"]
@@ -222,10 +222,10 @@ def _preset_tables(found: Found) -> list[str]:
     return tables
 
 
-def _server_tables(found: Found) -> list[str]:
+def _server_tables(machine: Machine) -> list[str]:
     tables = []
-    taken = {starter for name in found.keys for starter in presets().provider[name].starters}
-    for server in found.servers:
+    taken = {starter for name in machine.keys for starter in presets().provider[name].starters}
+    for server in machine.servers:
         for model in server.models:
             name = _worker_name(model, server.name)
             while name in taken:
@@ -247,12 +247,12 @@ def _server_tables(found: Found) -> list[str]:
 
 
 def _worker_name(model: str, server: str) -> str:
-    """A usable name for a model id, which may be a file's path."""
+    """Returns a valid worker name for a model id, which may be a file's path."""
     stem = PurePosixPath(model).name.removesuffix(".gguf") if model.endswith(".gguf") else model
     name = re.sub(r"[^A-Za-z0-9._/:@+-]+", "-", stem).lstrip("._/:@+-")[:90]
     return name if NAME.match(name) else f"{server}-model"
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string; JSON's escapes are a part of TOML's."""
+    """Returns a TOML basic string; JSON's escapes are a part of TOML's."""
     return msgspec.json.encode(text).decode()

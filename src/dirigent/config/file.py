@@ -1,12 +1,11 @@
-"""Configuration: `dirigent.toml` -> frozen structs whose defaults run.
+"""Configuration: decode `dirigent.toml` into frozen structs whose defaults run.
 
-The structs mirror the file field for field; `parse_config` is the only door from text to `Config`, and
-everything that can be wrong with a file is said there, with its line, before anything is opened or paid.
-A `[[worker]]` is filled in and checked by `worker_config.py`, the server's tables are `settings.py`'s. What
-the settings become (workers, pool, conductor) is `runtime.py`'s part; where they come from without a file is
-`discover.py`'s.
+The structs mirror the file field for field. `parse_config` is the only door from text to `Config`: it reports every
+error in a file, with its line, before anything is opened or paid. `worker_config.py` fills in and checks a
+`[[worker]]`; `server_settings.py` has the server's tables. `runtime.py` turns the settings into workers, a pool and a
+conductor; `discovery.py` makes the settings of a machine without a file.
 
-A key never stands in the file: a worker names the environment variable that holds it.
+The file never contains a key: a worker names the environment variable that holds it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from dirigent.toml import decode, lines, nearest, where
 
 FILE_NAME = "dirigent.toml"
 VERSION = r"\d{4}-\d{2}-\d{2}"
-"""How a policy's version is written: the day it was made."""
+"""A policy's version is the day it was made."""
 
 LOOKS_LIKE_A_KEY = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|gsk|xai|hf)[-_](?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,})"
@@ -37,11 +36,11 @@ LOOKS_LIKE_A_KEY = re.compile(
 
 
 At = Callable[..., str]
-"""From a key's path to where it stands: `dirigent.toml, line 12`."""
+"""Returns the place of a key's path: `dirigent.toml, line 12`."""
 
 
 class Profile(Limits, frozen=True, kw_only=True):
-    """One `[profile.NAME]`: who plans, over whom, within which limits."""
+    """One `[profile.NAME]`: its planner, its workers and its limits."""
 
     planner: str = "language"
     """The planner, by name: see [Planners](#planners)."""
@@ -50,21 +49,21 @@ class Profile(Limits, frozen=True, kw_only=True):
     workers: tuple[str, ...] = ()
     """Workers that plans may use, in this order. Default: all."""
     dialect: Dialect | None = None
-    """How plans are written. Default: what the planning worker can be held to, else `lists`."""
+    """The format of plans. Default: the one that the planning worker's decoding can enforce, else `lists`."""
     few_shots: bool = True
-    """Show a prompted planner four example plans."""
+    """Show four example plans to a prompted planner."""
     show_names: bool = True
-    """Show planners the workers' names; false: numbers and cards only."""
+    """Show the workers' names to planners; false shows numbers and cards only."""
     temperature: float = 0.0
-    """Of the planning worker."""
+    """Sampling temperature of the planning worker."""
     planner_output_tokens: int = 4096
-    """Most tokens a draft may take, thinking included."""
+    """Most tokens of a draft, thinking included."""
     repairs: int = 1
-    """How often a planner may mend a draft that was no plan."""
+    """How often a planner may correct a draft that is not a valid plan."""
     reassign: bool = True
-    """Give a step to the next suitable worker when its own fails."""
+    """Give a step to the next suitable worker if its own worker fails."""
     fallback: Literal["single", "none"] = "single"
-    """What is run when the planner gives no valid plan."""
+    """What runs if the planner gives no valid plan."""
     version: str = ""
     """A date such as 2026-11-15: the server then also offers the profile as `NAME-2026-11-15`."""
 
@@ -84,12 +83,12 @@ class Profile(Limits, frozen=True, kw_only=True):
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[store]`: where traces are kept."""
+    """`[store]`: where traces are stored."""
 
     url: str = ""
     """A path, `sqlite:///…` or `postgresql://…`. Default: a SQLite file under DIRIGENT_HOME."""
     url_env: str = ""
-    """The environment variable that holds the URL, where it has a password."""
+    """The environment variable that holds the URL, for URLs with a password."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,41 +97,41 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     worker: tuple[WorkerConfig, ...] = ()
     """The pool, in order."""
     profile: dict[str, Profile] = {}
-    """Ways to run, by name."""
+    """The profiles, by name."""
     default_profile: str = ""
-    """Used where no `--profile` is given. Default: `ultra`, else the only one."""
+    """The profile without `--profile`. Default: `ultra`, else the only one."""
     store: StoreConfig = StoreConfig()
-    """Where traces are kept."""
+    """Where traces are stored."""
     serve: ServeSettings = ServeSettings()
     """How the server behaves."""
     guardrails: Guardrails = Guardrails()
-    """What the server lets in and out."""
+    """What the server accepts and sends out."""
     override: tuple[Override, ...] = ()
-    """Rules that go before the conductor, the first that fits."""
+    """Rules that override the conductor; the first matching rule counts."""
 
 
 BUILT_IN_PROFILES: Mapping[str, Profile] = {
     "ultra": Profile(max_rounds=2, deadline_s=900.0),
     "mini": Profile(max_steps=1, deadline_s=60.0),
 }
-"""Where the file has none: up to five steps and two rounds, or one step by the worker the planner picks."""
+"""The profiles of a file without any: up to five steps and two rounds, or one step by a worker the planner picks."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A checked configuration and where it came from."""
+    """A checked configuration and its origin."""
 
     config: Config
     path: Path | None = None
-    """None: made from what was found on this machine."""
+    """None if the configuration was made from what this machine offers."""
     worker_lines: tuple[int | None, ...] = ()
 
     @property
     def folder(self) -> Path:
-        """Relative paths in the file start here."""
+        """The folder at which relative paths in the file start."""
         return self.path.parent if self.path is not None else Path()
 
     def place(self, worker: WorkerConfig) -> str:
-        """`dirigent.toml (line 12)`."""
+        """Returns `dirigent.toml (line 12)`."""
         index = self.config.worker.index(worker)
         line = self.worker_lines[index] if index < len(self.worker_lines) else None
         file = self.path.name if self.path is not None else FILE_NAME
@@ -140,9 +139,9 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_config(path: Path) -> Loaded:
-    """Read and check a file."""
+    """Reads and checks a file."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark that TOML does not know
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark that TOML does not allow
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}; `dirigent init --path {path}` writes one") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -151,7 +150,7 @@ def load_config(path: Path) -> Loaded:
 
 
 def config_path(option: Path | None = None) -> Path | None:
-    """`--config`, else DIRIGENT_CONFIG, else ./dirigent.toml if it is there."""
+    """Returns `--config`, else DIRIGENT_CONFIG, else ./dirigent.toml if it exists."""
     if option is not None:
         return option
     if named := os.environ.get("DIRIGENT_CONFIG"):
@@ -160,8 +159,8 @@ def config_path(option: Path | None = None) -> Path | None:
 
 
 def parse_config(text: str, *, path: Path | None = None) -> Loaded:
-    """The one door from text to `Config`. Presets and defaults are filled in."""
-    file = path.name if path is not None else "what was found on this machine"
+    """Decodes text into a `Config`, filled in with presets and defaults. No other function does."""
+    file = path.name if path is not None else "the configuration of this machine"
     _refuse_keys(text, file=file)
     config = decode(text, Config, file=file)
     line_of = lines(text)
@@ -174,36 +173,36 @@ def parse_config(text: str, *, path: Path | None = None) -> Loaded:
 
 
 def _refuse_keys(text: str, *, file: str) -> None:
-    """First of all, so that no other error repeats one."""
+    """Refuses text with a key. It runs first, so that no other error repeats the key."""
     if secret := LOOKS_LIKE_A_KEY.search(text):
         line = text.count("\n", 0, secret.start()) + 1
         raise ConfigError(
-            f"something that looks like a key stands in {file}, line {line}: put it in the environment "
+            f"{file}, line {line} contains something that looks like a key: put it in the environment "
             'and name the variable, api_key_env = "…"'
         )
 
 
 def choose_profile(config: Config, name: str = "") -> tuple[str, Profile]:
-    """`--profile`, else `default_profile`, else `ultra`, else the only one."""
+    """Returns `--profile`, else `default_profile`, else `ultra`, else the only profile."""
     profiles = config.profile or BUILT_IN_PROFILES
     wanted = name or config.default_profile
     if not wanted:
         wanted = "ultra" if "ultra" in profiles else next(iter(profiles))
         if wanted != "ultra" and len(profiles) > 1:
-            raise ConfigError(f"which profile? There are {', '.join(profiles)}: say --profile, or set default_profile")
+            raise ConfigError(f"no profile is chosen of {', '.join(profiles)}: give --profile, or set default_profile")
     if wanted not in profiles:
         raise ConfigError(f'no profile is called "{wanted}"{nearest(wanted, profiles)}')
     return wanted, profiles[wanted]
 
 
 def can_plan(planner: str) -> bool:
-    """Whether a profile may name this planner."""
+    """Returns whether a profile may name this planner."""
     spec = find_planner(planner)
     return spec is not None and spec.make is not None
 
 
 def _check_names(config: Config, at: At) -> None:
-    """Every name that points somewhere points at something."""
+    """Checks that every name in the file refers to something."""
     names = [worker.name for worker in config.worker]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -233,7 +232,7 @@ def _check_rule(rule: Override, config: Config, names: list[str], at: At) -> Non
     profiles = config.profile or BUILT_IN_PROFILES
     if rule.planner and not can_plan(rule.planner):
         hint = nearest(rule.planner, profile_planners())
-        raise ConfigError(f'"planner" in {place} is not known here: "{rule.planner}"{hint} ({at("planner")})')
+        raise ConfigError(f'"planner" in {place} is unknown: "{rule.planner}"{hint} ({at("planner")})')
     checks: tuple[tuple[str, tuple[str, ...], Iterable[str]], ...] = (
         ("pin", (rule.pin,), names),
         ("deny", rule.deny, names),
@@ -243,4 +242,4 @@ def _check_rule(rule: Override, config: Config, names: list[str], at: At) -> Non
         for value in values:
             if value and value not in known:
                 hint = nearest(value, known)
-                raise ConfigError(f'"{key}" in {place} is not known here: "{value}"{hint} ({at(key)})')
+                raise ConfigError(f'"{key}" in {place} is unknown: "{value}"{hint} ({at(key)})')

@@ -1,7 +1,7 @@
-"""Presets: models and providers that a worker can be filled from by name.
+"""Presets: known models and providers that fill in a worker's settings by name.
 
-The data is `presets.toml`; this module only reads it. A preset says who serves the model, how to reach it
-and what to give it; it holds no price and no key. Prices come from genai-prices when a pool is built.
+`presets.toml` holds the data; this module only reads it. A preset gives the model's provider, its address and its card,
+but no price and no key. Prices come from genai-prices when a pool is built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Wire = Literal["openai", "anthropic", "gemini"]
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """Who serves models, and how they are reached."""
+    """A provider of models, and how to reach it."""
 
     kind: Wire
     base_url: str
@@ -31,7 +31,7 @@ class Provider(msgspec.Struct, frozen=True):
     region: str = ""
     abilities: tuple[Ability, ...] = ()
     starters: tuple[str, ...] = ()
-    """Presets that `dirigent init` writes when it finds a key."""
+    """Presets that `dirigent init` writes if it finds a key."""
 
 
 class Preset(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Preset(msgspec.Struct, frozen=True):
     context_tokens: int | None = None
     max_output_tokens: int | None = None
     abilities: tuple[Ability, ...] = ()
-    """Beyond what the provider's models have in common."""
+    """Abilities beyond those that all models of the provider have."""
     sampling: bool | None = None
     """false: the model refuses, or ignores, a temperature and settings like it."""
     extra: dict[str, Any] = {}
@@ -56,13 +56,13 @@ class Presets(msgspec.Struct, frozen=True):
 
 @functools.cache
 def presets() -> Presets:
-    """All of them, read once."""
+    """Returns all presets; reads the file once."""
     text = resources.files("dirigent.config").joinpath("presets.toml").read_text(encoding="utf-8")
     return decode(text, Presets, file="presets.toml")
 
 
 def preset(name: str) -> tuple[Preset, Provider]:
-    """A preset and its provider, or an error that names the nearest preset."""
+    """Returns a preset and its provider; raises ConfigError with the nearest preset."""
     known = presets()
     if name not in known.preset:
         raise ConfigError(f'no preset is called "{name}"{nearest(name, known.preset)}')
@@ -71,7 +71,7 @@ def preset(name: str) -> tuple[Preset, Provider]:
 
 
 def vendor(kind: str, base_url: str = "") -> Provider | None:
-    """Who serves this address; without one, whose wire format it is. None: a server of one's own."""
+    """Returns the provider at an address, or the owner of the wire format without one; None for the user's server."""
     known = presets().provider
     if not base_url:
         return known.get({"gemini": "google"}.get(kind, kind))

@@ -1,9 +1,8 @@
-"""Runtime: a configuration brought to life. Pool, conductors and the store, opened and closed together.
+"""Runtime: the pool, the conductors and the store of a configuration, opened and closed together.
 
-`open_runtime` builds every worker but calls none: a missing key or extra is kept as that worker's problem,
-so that `pool list` still works, and is raised when a conductor is asked for that would use the worker.
-Nothing is started before it is needed: connections, the local model's process and the database open on
-first use.
+`open_runtime` builds every worker but calls none. It stores a missing key or extra as that worker's problem, so that
+`pool list` still works, and raises it when a conductor needs the worker. Connections, the local model's process and the
+database open on first use.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ if TYPE_CHECKING:
     from dirigent.store import Store
 
 STORE_FILE = "dirigent.db"
-NO_WORKER = "the configuration has no worker: add a [[worker]], or `dirigent init --force` writes what it finds"
+NO_WORKER = "the configuration has no worker: add a [[worker]], or run `dirigent init --force` to write a new file"
 
 
 async def load(option: Path | None = None) -> Loaded:
-    """The configuration: the file that is named or here, else one made from what this machine offers."""
+    """Returns the configuration of the named or local file, else one made from what this machine offers."""
     path = config_path(option)
     if path is not None:
         return load_config(path)
@@ -57,7 +56,7 @@ async def load(option: Path | None = None) -> Loaded:
 
 @asynccontextmanager
 async def open_runtime(loaded: Loaded) -> AsyncIterator[Runtime]:
-    """Build the workers; close on the way out whatever was opened by then."""
+    """Builds the workers; at the end closes everything that was opened."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(HttpClient())
         builder = Builder(loaded, client)
@@ -67,7 +66,7 @@ async def open_runtime(loaded: Loaded) -> AsyncIterator[Runtime]:
 
 
 def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
-    """The store that the configuration names, else a SQLite file under DIRIGENT_HOME."""
+    """Opens the store that the configuration names, else a SQLite file under DIRIGENT_HOME."""
     from dirigent.store import Store
 
     url = config.store.url
@@ -79,18 +78,18 @@ def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
 
 
 class Runtime:
-    """The pool of a configuration, and the conductors its profiles describe."""
+    """The pool of a configuration, and the conductors of its profiles."""
 
     def __init__(self, loaded: Loaded, pool: Pool, problems: Mapping[str, str]) -> None:
         self.loaded = loaded
         self.config = loaded.config
         self.pool = pool
         self.problems = problems
-        """Worker -> why it cannot be used yet, with the fix."""
+        """Worker -> the reason why it is not usable yet, with the fix."""
 
     @property
     def problem(self) -> str:
-        """All that keeps workers from being used, each thing once, however many it keeps; empty where nothing does."""
+        """All reasons why workers are not usable, each once; empty if all are usable."""
         return "; ".join(dict.fromkeys(self.problems.values()))
 
     def conductor(
@@ -101,8 +100,8 @@ class Runtime:
         plan: Plan | None = None,
         called: str = "",
     ) -> Conductor:
-        """A profile's conductor. `changes` replace settings of the profile, `plan` its planner; its traces say that
-        they are of the profile, or of what it is `called`."""
+        """Returns a profile's conductor. `changes` replace settings of the profile, `plan` replaces its planner.
+        Its traces carry the profile's name, or `called`."""
         name, settings = choose_profile(self.config, profile)
         if changes:
             settings = _changed(settings, changes, names=self.pool.names)
@@ -152,11 +151,11 @@ def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str,
         raise ConfigError(f'no planner is called "{planner}"{nearest(planner, profile_planners())}')
     values = msgspec.structs.asdict(settings)
     if planner_named(settings.planner).planned_by == "trained worker" and planner != settings.planner:
-        # The trained worker does nothing but plan, so another planner does not get it.
+        # The trained worker can only plan, so another planner does not get it as a worker.
         workers = tuple(name for name in settings.workers or names if name != settings.planner_worker)
         values |= {"planner_worker": "", "workers": workers}
     try:
-        return Profile(**(values | dict(changes)))  # built anew, since `replace` would skip its checks
+        return Profile(**(values | dict(changes)))  # a new struct, because `replace` would skip its checks
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -164,7 +163,7 @@ def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str,
 def _planner(spec: PlannerSpec, settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
     if settings.planner_worker and spec.planned_by != "trained worker":
         pool.require(settings.planner_worker)
-    assert spec.make is not None  # `can_plan` was asked where the name came in
+    assert spec.make is not None  # `can_plan` was checked when the name was read
     return spec.make(
         Setup(
             pool=pool,

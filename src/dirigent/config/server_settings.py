@@ -1,7 +1,8 @@
-"""What the server is told by its operator: `[serve]`, `[guardrails]` and `[[override]]` of `dirigent.toml`.
+"""The operator's settings of the server: `[serve]`, `[guardrails]` and `[[override]]` of `dirigent.toml`.
 
-Frozen structs whose defaults run; `config.py` reads them, `serve/` acts on them. Each checks itself, so that a
-wrong value is said with its line before anything is opened. Knows nothing of HTTP, workers or requests.
+They are frozen structs whose defaults run. `config/file.py` reads them; `serve/` acts on them. Each struct checks its
+own values, so that a wrong value is reported with its line before anything is opened. The module knows nothing of HTTP,
+workers or requests.
 """
 
 from __future__ import annotations
@@ -12,42 +13,43 @@ from typing import Literal
 import msgspec
 
 TaskKind = Literal["code", "maths", "images", "tools", "json", "chat"]
-"""What a request is about, as `serve/policy/routing_rules.py` tells it."""
+"""The subject of a request, as `serve/policy/routing_rules.py` determines it."""
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`[serve]`: where the server listens, and how it behaves towards its callers."""
+    """`[serve]`: the server's address, and its limits towards callers."""
 
     host: str = "127.0.0.1"
-    """Where to listen. Beyond loopback a key must exist."""
+    """The address to listen on. Beyond loopback the server needs a key."""
     port: int = 8000
-    """0 takes a free one."""
+    """The port; 0 takes a free one."""
     max_in_flight: int = 2000
-    """Runs at once; more get a 503 with Retry-After."""
+    """Runs at once; further requests get a 503 with Retry-After."""
     hold_status_s: float = 10.0
-    """How long a stream waits for its first word before it says 200: until then a failure has a status of its own."""
+    """Seconds a stream may wait for its first token before the server sends headers. A failure before that still has a
+    status of its own."""
     keep_alive_s: float = 10.0
-    """A comment goes out on a stream that has been silent for this long."""
+    """Seconds of silence after which the server sends a comment on a stream."""
     header_timeout_s: float = 10.0
     """Has no effect: the proxy in front bounds the time of headers. It stays so that older files can be read."""
     max_header_bytes: int = 65_536
-    """Of one request's header, of the trailers of its body, and of one chunk's extensions; more is a 431 or a 400."""
+    """Most bytes of a request's header, of its body's trailers, and of one chunk's extensions; a longer one gets a 431 or a 400."""
     body_timeout_s: float = 30.0
-    """For a caller to send its whole request."""
+    """Seconds a caller may take to send its whole request."""
     send_timeout_s: float = 30.0
-    """For a caller to take one piece of the reply."""
+    """Seconds a caller may take to accept one piece of the reply."""
     idle_timeout_s: float = 15.0
-    """A connection is closed that has had no request for so long."""
+    """Seconds without a request after which the server closes a connection."""
     failed_tries_per_minute: int = 100
-    """Wrong keys from one address; more are told 429, unlooked-up. Behind a proxy all callers have its address."""
+    """Wrong keys from one address; further ones get a 429 unchecked. Behind a proxy all callers share its address."""
     grace_s: float = 30.0
-    """For what is under way when the server is told to stop."""
+    """Seconds that running requests get to finish after the server receives a stop signal."""
     keys_required: bool = False
-    """Nobody comes in without a key, also from this machine. Always so where the server listens beyond it."""
+    """Every caller needs a key, also from this machine. Always true if the server listens beyond it."""
     retention_days: int | None = None
-    """Runs and what belongs to them are deleted after so many days; a key may have days of its own. Default: never."""
+    """Days after which runs and their rows are deleted; a key may have its own number. Default: never."""
     otel: bool = False
-    """Send OpenTelemetry spans, also where OTEL_EXPORTER_OTLP_ENDPOINT is not set."""
+    """Send OpenTelemetry spans, even if OTEL_EXPORTER_OTLP_ENDPOINT is not set."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -65,25 +67,25 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guardrails(msgspec.Struct, frozen=True, kw_only=True):
-    """`[guardrails]`: what may come in, what may leave, and what a reply must at least be."""
+    """`[guardrails]`: limits on requests, replies and on personal data that leaves the region."""
 
     max_request_chars: int | None = None
-    """Characters of a request's messages together; more is a 413."""
+    """Most characters of all messages of a request; a longer request gets a 413."""
     max_reply_chars: int | None = None
-    """Characters of one reply of a worker; a longer one fails its step."""
+    """Most characters of one worker's reply; a longer reply fails its step."""
     block: tuple[str, ...] = ()
-    """Regular expressions; a request with a message that one of them finds is a 400 `content_policy`. Case counts for
-    nothing. They run on callers' text: none should nest one repetition in another."""
+    """Regular expressions; a request with a matching message gets a 400 `content_policy`. Case is ignored. They run on
+    callers' text, so no expression should nest one repetition in another."""
     home_region: str = ""
-    """Where text may go as it is. To a worker of any other region, or of none, it goes without personal data."""
+    """The region to which text goes unchanged. A worker of another or of no region gets it without personal data."""
     redact: Literal["off", "personal", "hook"] = "off"
-    """`personal`: e-mail addresses, telephone numbers, IBANs, card numbers. `hook`: what the function below says."""
+    """`personal` removes e-mail addresses, telephone numbers, IBANs and card numbers; `hook` calls `redact_hook`."""
     redact_hook: str = ""
-    """`module:function`, from text to text, called with each text before it leaves the home region."""
+    """`module:function`, which takes and returns a text; it is called with each text that leaves the home region."""
     check_empty: bool = False
-    """An empty reply is asked for once more; a second one fails its step."""
+    """Ask again after an empty reply; a second empty reply fails its step."""
     check_refusal: bool = False
-    """A refusal is asked about once more; a second one stands."""
+    """Ask again after a refusal; a second refusal is accepted."""
 
     def __post_init__(self) -> None:
         for name in ("max_request_chars", "max_reply_chars"):
@@ -93,30 +95,30 @@ class Guardrails(msgspec.Struct, frozen=True, kw_only=True):
         for pattern in self.block:
             _check_pattern(pattern, "block")
         if (self.redact == "hook") != bool(self.redact_hook):
-            raise ValueError('redact = "hook" and redact_hook = "module:function" go together')
+            raise ValueError('redact = "hook" needs redact_hook = "module:function", and redact_hook needs redact')
         if self.redact_hook and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.redact_hook):
             raise ValueError(f'redact_hook must be "module:function", not "{self.redact_hook}"')
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):
-    """One `[[override]]`: a rule that goes before whatever the conductor would choose.
+    """One `[[override]]`: a rule that replaces the conductor's choice.
 
-    It holds for a request that all of its conditions fit; the first such rule of the file is the one that counts. A
-    key's own bounds hold all the same.
+    It applies to a request that meets all of its conditions; the first matching rule of the file counts. A key's own
+    bounds still apply.
     """
 
     name: str
-    """What traces and the audit log call it."""
+    """The name in traces and in the audit log."""
     key: str = ""
     """A key's label or id."""
     model: str = ""
-    """The model that was asked for."""
+    """The model that the request names."""
     kind: TaskKind | None = None
-    """What the request is about: its metadata `task_kind`, else a guess."""
+    """The subject of the request: its metadata `task_kind`, else a guess."""
     matches: str = ""
-    """A regular expression that the last user message must hold. Case counts for nothing."""
+    """A regular expression that must match the last user message. Case is ignored."""
     pin: str = ""
-    """This worker alone."""
+    """Only this worker."""
     deny: tuple[str, ...] = ()
     """None of these workers."""
     planner: str = ""
@@ -143,4 +145,4 @@ def _check_pattern(pattern: str, key: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f'{key} holds "{pattern}", which is no regular expression: {error}') from None
+        raise ValueError(f'{key} holds "{pattern}", which is not a regular expression: {error}') from None

@@ -1,8 +1,8 @@
-"""One `[[worker]]` of `dirigent.toml`: what it may say, what fills the rest, and what is refused.
+"""One `[[worker]]` of `dirigent.toml`: its keys, their defaults and their checks.
 
-What a worker leaves open is filled from its preset, else by its kind and by the vendor at its address. A key that
-means nothing to its kind is refused; one that the kind cannot do without is asked for. Knows one worker at a time:
-that names are unique and point at something is `config.py`'s part; what is built of the settings is `build.py`'s.
+The worker's preset fills missing settings, else its kind and the vendor at its address do. A key that has no meaning
+for the kind is an error, and so is a missing key that the kind needs. The module sees one worker at a time: `file.py`
+checks that names are unique and exist, and `build.py` builds workers from the settings.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ WIRE_ABILITIES: Mapping[str, tuple[Ability, ...]] = {
     "anthropic": ("images", "tools", "schema", "stop", "effort"),
     "gemini": ("images", "tools", "schema", "json_mode", "seed", "stop", "effort"),
 }
-"""What an endpoint is taken to honour where no provider is known; `abilities = {…}` corrects it."""
+"""The assumed abilities of an endpoint without a known provider; `abilities = {…}` corrects them."""
 
 KINDS: Mapping[str, str] = {
     "openai": "an endpoint of OpenAI's wire format: OpenAI itself, vLLM, Ollama, llama.cpp, most providers",
     "anthropic": "an endpoint of Anthropic's wire format",
     "gemini": "an endpoint of Google's wire format",
     "local": "a GGUF model on this machine",
-    "recorded": "answers from a file, given again",
-    "scripted": "replies that stand in the configuration, for tests",
+    "recorded": "answers from a file, replayed",
+    "scripted": "replies from the configuration, for tests",
 }
-"""The kinds of worker that ship, each in one sentence; plugins of `dirigent.workers` bring others."""
+"""Our own kinds of worker, each in one sentence; plugins of `dirigent.workers` bring others."""
 
 KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "base_url": WIRES,
@@ -54,62 +54,62 @@ KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "path": ("recorded",),
     "replies": ("scripted",),
 }
-"""Keys that mean something to some kinds only; elsewhere they are a mistake worth saying. A plugin's kind may read
-`base_url`, `api_key_env`, `extra` and `path`."""
+"""Keys that only some kinds read; for other kinds they are an error. A plugin's kind may read `base_url`,
+`api_key_env`, `extra` and `path`."""
 KEYS_OF_PLUGINS = ("base_url", "api_key_env", "extra", "path")
 
 REFUSES_SAMPLING = re.compile(r"(?:openai/)?(?:o\d|gpt-[5-9])")
-"""OpenAI's reasoning models answer a temperature with an error."""
+"""OpenAI's reasoning models refuse a temperature."""
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Corrections to what a worker is taken to honour: `abilities = { images = false }`."""
+    """Corrections to the assumed abilities of a worker: `abilities = { images = false }`."""
 
     images: bool | None = None
     """Reads images."""
     tools: bool | None = None
     """Calls tools."""
     schema: bool | None = None
-    """Holds its reply to a JSON schema."""
+    """Writes a reply that fits a JSON schema."""
     json_mode: bool | None = None
-    """Holds its reply to some JSON object."""
+    """Writes a reply that is a JSON object."""
     grammar: bool | None = None
     """Decodes under a GBNF grammar (llama.cpp servers)."""
     effort: bool | None = None
-    """Takes a reasoning effort."""
+    """Accepts a reasoning effort."""
     seed: bool | None = None
-    """Samples the same again under the same seed."""
+    """Samples the same reply for the same seed."""
     stop: bool | None = None
-    """Ends at stop words."""
+    """Stops at stop words."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One `[[worker]]`: a model, where it is, and what to give it."""
+    """One `[[worker]]`: a model, its address and its settings."""
 
     REFUSED_KEYS: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("api_key", "key", "token"),
-        'keys do not belong in a file; put it in the environment and name the variable: api_key_env = "…"',
+        'keys do not belong in a file; put the key in the environment and name the variable: api_key_env = "…"',
     )
 
     WHOLE_TABLES: ClassVar[Mapping[str, tuple[str, ...]]] = {"price": ("input", "output")}
-    """Tables that say all of these keys or are left out: a rate that is not stated would be taken for free."""
+    """Tables that need all of these keys, because a missing rate would count as free."""
 
     name: str = ""
-    """What plans, traces and reports call it. Default: the preset's name."""
+    """The worker's name in plans, traces and reports. Default: the preset's name."""
     kind: str = ""
-    """The wire format or backend that it speaks: see [Kinds of workers](#kinds-of-workers)."""
+    """Its wire format or backend: see [Kinds of workers](#kinds-of-workers)."""
     preset: str = ""
-    """Fill what is not said here from a known model: `dirigent pool presets` lists them."""
+    """A known model that fills in missing settings: `dirigent pool presets` lists them."""
     model: str = ""
-    """The model's id at its endpoint; for `recorded`: whose answers to replay."""
+    """The model's id at its endpoint; for `recorded`: the model whose answers are replayed."""
     base_url: str = ""
-    """What the vendor's own SDK takes: openai `…/v1`, anthropic and gemini the bare host."""
+    """The address that the vendor's own SDK takes: openai `…/v1`, anthropic and gemini the bare host."""
     api_key_env: str = ""
     """The environment variable with the key. Default: the vendor's own, at the vendor's address only."""
     about: str = ""
-    """What it is good at, in a line; planners read this."""
+    """One line on the worker's strengths; planners read it."""
     region: str = ""
-    """Where it is served from: us, eu, cn…"""
+    """The region that serves it: us, eu, cn…"""
     price: Price | None = None
     """USD per million tokens. Default: genai-prices, for the vendors' own addresses."""
     context_tokens: int | None = None
@@ -119,41 +119,41 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Timeouts = Timeouts()
     """Seconds a call may take, by phase."""
     retries: int = 2
-    """Further tries after a failure that may pass."""
+    """Further attempts after a failure that may pass."""
     breaker_rest_s: float = 30.0
-    """Seconds it is left alone when half of its calls fail, before one of them may try it again."""
+    """Seconds without calls after half of its calls failed; then one call tests it."""
     requests_per_minute: int | None = None
-    """Calls started per minute; more wait."""
+    """Calls started per minute; further calls wait."""
     concurrency: int | None = None
-    """Calls at once; more wait."""
+    """Calls at once; further calls wait."""
     cache: bool = False
-    """Keep replies to deterministic requests under DIRIGENT_HOME and give them again to the same key."""
+    """Store replies to deterministic requests under DIRIGENT_HOME and replay them to the same key."""
     effort: Effort | None = None
-    """Reasoning effort, where a request sets none."""
+    """Reasoning effort of requests that set none."""
     temperature: float | None = None
-    """Sampling temperature, where a request sets none."""
+    """Sampling temperature of requests that set none."""
     sampling: bool | None = None
     """false: send no temperature and no settings like it, for models that refuse them. Default: by the model."""
     system: str = ""
-    """A system line put before every conversation."""
+    """A system message before every conversation."""
     extra: dict[str, Any] = {}
     """Further fields of the request body, as the endpoint (or llama.cpp) spells them."""
     abilities: Abilities = Abilities()
-    """Corrections to what it is taken to honour."""
+    """Corrections to its assumed abilities."""
     subtask_only: bool = False
-    """Show it its subtask and what it may read, never the user's question."""
+    """Show the worker its subtask and the replies it may read, never the user's question."""
     skills: tuple[str, ...] = ()
     """Labels for reports."""
     weights: str = ""
     """`local`: a known name or the path of a GGUF file. Default: smollm2-135m."""
     adapter: str = ""
-    """`local`: a LoRA adapter in GGUF on those weights: the name of one that ships, or a path."""
+    """`local`: a LoRA adapter in GGUF for these weights: the name of a packaged one, or a path."""
     merged: bool = False
-    """`local`: add the adapter into a copy of the weights: quicker, for a process and a file of its own."""
+    """`local`: merge the adapter into a copy of the weights: faster, but it needs a process and a file of its own."""
     path: str = ""
     """`recorded`: a JSONL file (.gz too) of recorded answers."""
     replies: tuple[str, ...] = ()
-    """`scripted`: what it says, in turn; the last repeats."""
+    """`scripted`: its replies in turn; the last one repeats."""
 
     def __post_init__(self) -> None:
         for name in ("context_tokens", "max_output_tokens", "concurrency", "requests_per_minute"):
@@ -171,7 +171,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
-    """The worker with everything its preset, its vendor and its kind say, and checked."""
+    """Returns the worker, checked, with the settings of its preset, its vendor and its kind filled in."""
     label = f'[[worker]] "{worker.name or worker.preset}"' if worker.name or worker.preset else "[[worker]]"
     try:
         worker = _from_preset(worker)
@@ -184,10 +184,8 @@ def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
             )
         if not worker.kind:
             raise ConfigError(f'{label} has no "kind": {", ".join(known_kinds())}')
-        if worker.kind not in KINDS and brought_kind(worker.kind) is None:
-            raise ConfigError(
-                f'"kind" in {label} is not known here: "{worker.kind}"{nearest(worker.kind, known_kinds())}'
-            )
+        if worker.kind not in KINDS and plugin_kind(worker.kind) is None:
+            raise ConfigError(f'"kind" in {label} is unknown: "{worker.kind}"{nearest(worker.kind, known_kinds())}')
         _check_keys(worker, label=label)
         if worker.kind == "local" and not worker.weights:
             return msgspec.structs.replace(worker, weights=DEFAULT_WEIGHTS)
@@ -197,12 +195,12 @@ def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
 
 
 def known_kinds() -> tuple[str, ...]:
-    """Every kind of worker, ours first. Plugins are named and not imported."""
+    """Returns every kind of worker, ours first, without importing plugins."""
     return tuple(dict.fromkeys((*KINDS, *plugins.entries("workers"))))
 
 
-def brought_kind(name: str) -> WorkerKind | None:
-    """The kind that a plugin brings under this name; None if none does."""
+def plugin_kind(name: str) -> WorkerKind | None:
+    """Returns the kind that a plugin brings under this name, or None."""
     if name not in plugins.entries("workers"):
         return None
     found = plugins.load("workers", name)
@@ -232,13 +230,13 @@ def _from_preset(worker: WorkerConfig) -> WorkerConfig:
 
 
 def _check_keys(worker: WorkerConfig, *, label: str) -> None:
-    """Keys that belong to another kind, and keys that this kind cannot do without."""
+    """Refuses keys of other kinds, and a missing key that this kind needs."""
     defaults = WorkerConfig()
     for key, kinds in KEYS_OF_KINDS.items():
         fits = worker.kind in kinds or (worker.kind not in KINDS and key in KEYS_OF_PLUGINS)
         if getattr(worker, key) != getattr(defaults, key) and not fits:
             raise ConfigError(f'"{key}" in {label} is for kind {" | ".join(kinds)}, not "{worker.kind}"')
-    brought = brought_kind(worker.kind) if worker.kind not in KINDS else None
+    brought = plugin_kind(worker.kind) if worker.kind not in KINDS else None
     own: dict[str, tuple[str, ...]] = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}
     needed = brought.needs if brought is not None else own.get(worker.kind, ("model",))
     for key in needed:
@@ -249,13 +247,13 @@ def _check_keys(worker: WorkerConfig, *, label: str) -> None:
 
 
 def _at_vendor(worker: WorkerConfig, *, label: str) -> WorkerConfig:
-    """Fill the address and the key's variable. A vendor's key is never offered to another address."""
+    """Fills in the address and the key's variable. A vendor's key never goes to another address."""
     served_by = vendor(worker.kind, worker.base_url)
     base_url = (worker.base_url or (served_by.base_url if served_by else "")).rstrip("/")
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of a bracket that is not closed, or a port that is none
+    except ValueError:  # a bracket is not closed, or the port is not a number
         usable = False
     if not usable:
         raise ConfigError(f'"base_url" in {label} must be an http(s) address, not "{base_url}"')
@@ -268,5 +266,5 @@ def _at_vendor(worker: WorkerConfig, *, label: str) -> WorkerConfig:
 
 
 def _usual_variable(provider: Provider) -> str:
-    """The first of the provider's variables that is set, else the usual one."""
+    """Returns the first of the provider's variables that is set, else the usual one."""
     return next((name for name in provider.api_key_env if os.environ.get(name)), provider.api_key_env[0])

@@ -1,11 +1,11 @@
-"""Plans and runs in the terminal: drawn afterwards, or live while they happen.
+"""Draw plans and runs in the terminal: after they end, or live.
 
-Drawings are `rich` texts: `print_drawing` gives them colour on a terminal and plain characters elsewhere.
-Every word a model wrote is made harmless first (`words.py`): a reply cannot move the cursor or hide what
-follows it. Reads plans and traces, knows nothing of where they come from.
+Drawings are `rich` texts. `print_drawing` prints them with colour on a terminal and as plain characters elsewhere.
+`words.py` first makes every word of a model harmless: a reply cannot move the cursor or hide what follows it. The
+package reads plans and traces and does not know where they come from.
 """
 
-from dirigent.show.drawing import cost_text, draw_plan, draw_summary, draw_trace, fitting, print_drawing, width_of
+from dirigent.show.drawing import cost_text, draw_plan, draw_summary, draw_trace, encodable, print_drawing, width_of
 from dirigent.show.live import LiveRun
 from dirigent.show.words import escape, one_line, seconds_text, usd_text
 
@@ -16,7 +16,7 @@ __all__ = [
     "draw_summary",
     "draw_trace",
     "escape",
-    "fitting",
+    "encodable",
     "one_line",
     "print_drawing",
     "seconds_text",

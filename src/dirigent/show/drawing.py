@@ -1,4 +1,4 @@
-"""A plan or a finished run as a drawing of a given width.
+"""Draw a plan or a finished run at a given width.
 
     ultra · conductor · 1.5 s (critical path 0.6 s + plan 0.8 s) · 3 calls · 214 tokens · $0
     0 facts   ████████                  0.2 s           "What is the capital of Norway?" → "Oslo"
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Style = Literal["timeline", "tree"]
 
 DEFAULT_WIDTH = 100
-"""Where there is no terminal to ask."""
+"""The width if there is no terminal to ask."""
 
 _LEAST_TEXT = 14
 _ENOUGH_TEXT = 24
-"""Where the terminal is narrow, the bars give way to it."""
+"""On a narrow terminal the bars shrink until the text has this many cells."""
 _LEAST_BAR = 4
 _MOST_NAME = 24
 _GAPS = 5
@@ -54,11 +54,11 @@ _PLAIN = str.maketrans(
         "▸": ">",
     }
 )
-"""For terminals whose encoding has no such characters."""
+"""Replacements for terminals whose encoding lacks these characters."""
 
 
 def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "timeline") -> Text:
-    """A run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
+    """Draws a run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
     lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
     earlier: dict[int, StepRecord] = {}
@@ -76,7 +76,7 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
 
 
 def draw_plan(plan: Plan, infos: Sequence[WorkerInfo] = (), *, width: int = DEFAULT_WIDTH) -> Text:
-    """A plan before it is carried out: who is asked what and reads whom, what runs together, the price."""
+    """Draws a plan before it runs: each step's worker, subtask, reads, parallel step and price."""
     lines = [_text(("plan   ", "bold"), plan_figures(plan))]
     prices = {info.name: _price_text(info) for info in infos}
     name_cells = min(max((len(step.worker) for step in plan.steps), default=0), _MOST_NAME)
@@ -99,13 +99,13 @@ def draw_plan(plan: Plan, infos: Sequence[WorkerInfo] = (), *, width: int = DEFA
 
 
 def draw_summary(trace: Trace) -> Text:
-    """3 calls · 214 tokens · 1.5 s · $0 · trace 7f3a9c21"""
+    """Draws one line: 3 calls · 214 tokens · 1.5 s · $0 · trace 7f3a9c21"""
     figures = [*_spent(trace)[:-1], seconds_text(trace.seconds), _spent(trace)[-1], f"trace {trace.id[:8]}"]
     return _text((" · ".join(figures), "dim"))
 
 
 def print_drawing(drawing: Text, *, file: IO[str] | None = None) -> None:
-    """Print to standard output (or `file`): in colour on a terminal, else plain and unwrapped."""
+    """Prints to standard output (or `file`): in colour on a terminal, else plain and unwrapped."""
     from rich.console import Console
 
     console = Console(file=file, highlight=False, markup=False, emoji=False)
@@ -116,12 +116,12 @@ def print_drawing(drawing: Text, *, file: IO[str] | None = None) -> None:
 
 
 def print_plain(drawing: Text, *, file: IO[str]) -> None:
-    """Characters only. Not through `rich`, which ends the program when nobody reads what it prints."""
-    file.write(fitting(drawing.plain, file) + "\n")
+    """Prints characters only. It avoids `rich`, which ends the program if the reader of a pipe has gone."""
+    file.write(encodable(drawing.plain, file) + "\n")
 
 
-def fitting(text: str, file: IO[str]) -> str:
-    """The text as it is where the file's encoding has all of its characters, else with plain ones in place of ours."""
+def encodable(text: str, file: IO[str]) -> str:
+    """Returns the text with plain characters in place of ours if the file's encoding cannot hold them."""
     encoding = getattr(file, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -131,7 +131,7 @@ def fitting(text: str, file: IO[str]) -> str:
 
 
 def width_of(file: IO[str] | None = None) -> int:
-    """How wide drawings for this file may be."""
+    """Returns the width of drawings for this file."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -139,14 +139,14 @@ def width_of(file: IO[str] | None = None) -> int:
 
 
 def plan_figures(plan: Plan) -> str:
-    """3 steps, critical path 2"""
+    """Returns the size of a plan: 3 steps, critical path 2"""
     if not plan.steps:
-        return "accepts the answer as it is"
+        return "accepts the answer unchanged"
     return f"{count_text(len(plan.steps), 'step')}, critical path {critical_path(plan)}"
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """What the lines of a timeline share: column widths, and the stretch of time under the bars."""
+    """The common layout of a timeline's lines: column widths, and the time span under the bars."""
 
     width: int
     index_cells: int
@@ -174,7 +174,7 @@ def _spent(trace: Trace) -> list[str]:
 
 
 def cost_text(trace: Trace) -> str:
-    """What a run cost, and how much of that nobody will bill."""
+    """Returns the cost of a run, and the part of it that no provider bills."""
     notional_usd = trace.notional_usd
     if not notional_usd:
         return usd_text(trace.cost_usd)
@@ -203,16 +203,16 @@ def _frame_of(trace: Trace, width: int) -> _Frame:
 
 
 def _round_notes(round: Round, width: int) -> Iterator[Text]:
-    """What stands between the planner and the steps: refused drafts, a fallback, an acceptance."""
+    """Yields the lines between the planner and the steps: refused drafts, a fallback, an acceptance."""
     for draft in round.drafts:
         if draft.error:
             yield from _refused_draft(draft, width)
     if round.fallback:
-        yield _text(("↳ no valid plan: the profile's fixed plan took its place", "yellow"))
+        yield _text(("↳ no valid plan: the profile's fixed plan replaced it", "yellow"))
     if round.accepted:
-        yield _text(("accepted the answer as it was", "green"))
+        yield _text(("accepted the answer unchanged", "green"))
     elif round.plan is not None and not round.steps:
-        yield _text((f"planned {plan_figures(round.plan)}; none was started", "yellow"))
+        yield _text((f"planned {plan_figures(round.plan)}; no step started", "yellow"))
 
 
 def _refused_draft(draft: DraftRecord, width: int) -> Iterator[Text]:
@@ -235,7 +235,7 @@ def _timeline(steps: Sequence[StepRecord], frame: _Frame) -> Iterator[Text]:
             (f" {seconds}", "dim"),
             (reads, "cyan"),
             "  ",
-            *_asked_and_said(step, max(frame.width - used, _LEAST_TEXT)),
+            *_exchange(step, max(frame.width - used, _LEAST_TEXT)),
         )
         yield from _step_notes(step, frame.width, lead=" " * (frame.index_cells + 1))
 
@@ -244,7 +244,7 @@ _COLOURS = {"done": "green", "failed": "red", "skipped": "yellow", "cancelled": 
 
 
 def _bar(step: StepRecord, frame: _Frame) -> str:
-    """At least one cell, so that the quickest step is seen; nothing for a step that was never started."""
+    """Returns at least one cell, so that the fastest step is visible, and none for a step that never started."""
     if _never_started(step):
         return " " * frame.bar_cells
     per_s = frame.bar_cells / max(frame.to_s - frame.from_s, 1e-9)
@@ -253,25 +253,25 @@ def _bar(step: StepRecord, frame: _Frame) -> str:
     return (" " * first + "█" * (last - first)).ljust(frame.bar_cells)
 
 
-def _asked_and_said(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
-    """`"subtask" → "reply"`, each given what the other does not need."""
+def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
+    """Returns `"subtask" → "reply"`. Each part may use the room that the other does not need."""
     if step.status == "waiting":
-        quote, said = _said(step)
-        said = one_line(said, cells // 2)
-        label = f"waiting: {said}" if said else "waiting"
+        quote, reply = _reply_text(step)
+        reply = one_line(reply, cells // 2)
+        label = f"waiting: {reply}" if reply else "waiting"
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (label, _COLOURS["waiting"])]
     if step.status != "done":
         label = f" {step.status}"
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', ("✗" + label, _COLOURS[step.status])]
-    quote, said = _said(step)
+    quote, reply = _reply_text(step)
     room = cells - len('"" → ""')
-    said = one_line(said, max(room // 2, room - _cells(one_line(step.subtask, room))))
-    asked = one_line(step.subtask, room - _cells(said))
-    return [f'"{asked}"', (" → ", "dim"), f"{quote}{said}{quote}"]
+    reply = one_line(reply, max(room // 2, room - _cells(one_line(step.subtask, room))))
+    asked = one_line(step.subtask, room - _cells(reply))
+    return [f'"{asked}"', (" → ", "dim"), f"{quote}{reply}{quote}"]
 
 
-def _said(step: StepRecord) -> tuple[str, str]:
-    """The reply in quotes, or the tools it calls for without."""
+def _reply_text(step: StepRecord) -> tuple[str, str]:
+    """Returns the quote mark and the text of the reply, or no quote mark and the tools that it calls."""
     if step.reply is None:
         return "", ""
     calls = ", ".join(f"{call.name}({call.arguments})" for call in step.reply.tool_calls)
@@ -279,26 +279,26 @@ def _said(step: StepRecord) -> tuple[str, str]:
 
 
 def _tool_results(step: StepRecord) -> Iterator[tuple[str, str]]:
-    """What it asked of tools and was told, in one line each."""
-    told = {message.tool_call_id: message.text for message in step.tool_traffic if message.role == "tool"}
+    """Yields each tool call of the step and its result, in one line each."""
+    results = {message.tool_call_id: message.text for message in step.tool_traffic if message.role == "tool"}
     for message in step.tool_traffic:
         for call in message.tool_calls:
-            yield one_line(f"{call.name}({call.arguments})", 60), f'"{one_line(told.get(call.id, ""), 60)}"'
+            yield one_line(f"{call.name}({call.arguments})", 60), f'"{one_line(results.get(call.id, ""), 60)}"'
 
 
 def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
-    """Failed tries, who took over, and why there is no result, in the words they were reported in."""
+    """Yields failed attempts, a substitute worker and the error, in the words of their reports."""
     for asked, answered in _tool_results(step):
         yield from _note(f"↳ {asked} → {answered}", "cyan", width, lead=lead)
     shown: set[str] = set()
     for attempt in step.attempts:
-        said = f"↳ {one_line(attempt.worker)}: {one_line(attempt.error)}"
-        if attempt.error and said not in shown:
-            shown.add(said)
+        failure = f"↳ {one_line(attempt.worker)}: {one_line(attempt.error)}"
+        if attempt.error and failure not in shown:
+            shown.add(failure)
             times = sum(a.error == attempt.error and a.worker == attempt.worker for a in step.attempts)
-            yield from _note(said + (f" ({times} times)" if times > 1 else ""), "yellow", width, lead=lead)
+            yield from _note(failure + (f" ({times} times)" if times > 1 else ""), "yellow", width, lead=lead)
         if attempt.overran:
-            over = f"↳ {one_line(attempt.worker)} came to more than was set aside for it"
+            over = f"↳ {one_line(attempt.worker)} cost more than the amount reserved for it"
             yield from _note(over, "yellow", width, lead=lead)
     if step.planned_worker and step.planned_worker != step.worker:
         taken = f"↳ {one_line(step.worker)} took over from {one_line(step.planned_worker)}"
@@ -330,7 +330,7 @@ def _branch(
         (lead, "dim"),
         (f"{step.index} ", "bold"),
         (one_line(step.worker) + "  ", "cyan"),
-        *_asked_and_said(step, max(width - used, _LEAST_TEXT)),
+        *_exchange(step, max(width - used, _LEAST_TEXT)),
         (figures, "dim"),
     )
     reads = [by_index[j] for j in step.access if j in by_index]
@@ -356,10 +356,10 @@ def _outcome(trace: Trace, width: int) -> Iterator[Text]:
         yield from _note(f"{trace.status}: {kind}{one_line(trace.error)}", "red", width, lead="")
 
 
-def _note(said: str, style: str, width: int, *, lead: str) -> Iterator[Text]:
-    """A sentence in full, on as many lines as it takes."""
+def _note(text: str, style: str, width: int, *, lead: str) -> Iterator[Text]:
+    """Prints a sentence in full, on as many lines as it needs."""
     room = max(width - len(lead), _LEAST_TEXT)
-    for line in textwrap.wrap(said, room, subsequent_indent="  ", break_on_hyphens=False):
+    for line in textwrap.wrap(text, room, subsequent_indent="  ", break_on_hyphens=False):
         yield _text((lead, "dim"), (line, style))
 
 

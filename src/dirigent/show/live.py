@@ -1,9 +1,9 @@
-"""A run while it happens: an observer that keeps a few lines on the terminal up to date.
+"""Show a run while it happens: an observer that updates a few lines on the terminal.
 
-On a terminal each step has a line with a spinner and its seconds, and the answer streams below; when the run
-is over the steps stay and the streamed text goes, since whoever ran it prints the answer to standard output.
-Elsewhere (a pipe, a log) each thing that happens is one plain line. It writes to standard error and only
-watches: nothing it does or fails to do changes the run.
+On a terminal each step has a line with a spinner and its seconds, and the answer streams below. After the run the
+steps stay and the streamed text disappears, because the caller prints the answer to standard output. Elsewhere (a pipe,
+a log) each event is one plain line. The observer writes to standard error and only watches: its failures never change
+the run.
 
     with LiveRun() as live:
         trace = await conductor.run(question, observe=live)
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_S = 8
 ANSWER_LINES = 6
-"""Of the streamed answer, its last lines."""
+"""The number of last lines of the streamed answer that are shown."""
 
 _TAIL_CHARS = 4000
 _MOST_NAME = 24
 
 
 class LiveRun:
-    """Shows a run. Call it with events; use it as a context manager so that the terminal is left tidy."""
+    """Shows a run. Call it with events, and use it as a context manager so that the terminal is left tidy."""
 
     def __init__(self, *, file: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
@@ -81,8 +81,8 @@ class LiveRun:
         now = self._clock()
         before, self._state = self._state, after(self._state, event, now)
         if self._live is None and self._console is not None:
-            with suppress(OSError):  # nobody reads the progress any more: no reason for the run to end
-                for line in news(before, event, now):
+            with suppress(OSError):  # the run must go on if the reader of the progress has gone
+                for line in event_lines(before, event, now):
                     print_plain(line, file=self._console.file)
 
     def _start_live(self, console: Console) -> Live:
@@ -117,22 +117,22 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A run as far as it is known. Replaced as a whole by each event, since another thread draws it."""
+    """The current state of a run. Each event replaces it as a whole, because another thread draws it."""
 
     since: float
     """When the run, or the planning of its present round, began."""
     rounds: tuple[tuple[Line, ...], ...] = ()
     heads: tuple[str, ...] = ()
-    """Of each round, the line above its steps."""
+    """For each round, the line above its steps."""
     notes: tuple[str, ...] = ()
-    """Drafts that were refused."""
+    """Refused drafts."""
     planning: bool = True
     answer: str = ""
     ended: bool = False
 
 
 def after(state: Progress, event: Event, now: float) -> Progress:
-    """The run as it stands after an event. Events of other kinds change nothing."""
+    """Returns the run's state after an event. Events of other kinds change nothing."""
     match event:
         case Drafted(draft=draft) if draft.error:
             note = f"✗ draft by {draft.planner} refused: {draft.error}"
@@ -142,7 +142,7 @@ def after(state: Progress, event: Event, now: float) -> Progress:
         case StepStarted():
             return _with_line(state, event.index, worker=event.worker, status="working", since=now)
         case StepReassigned():
-            if _is_last(state, event.index):  # the other begins anew
+            if _is_last(state, event.index):  # the substitute starts a new answer
                 state = msgspec.structs.replace(state, answer="")
             return _with_line(state, event.index, note=f"{event.error}; {event.to} takes over")
         case StepEnded(step=step):
@@ -150,7 +150,7 @@ def after(state: Progress, event: Event, now: float) -> Progress:
             return _with_line(state, step.index, worker=step.worker, status=step.status, record=step)
         case StepDelta() if _is_last(state, event.index):
             return msgspec.structs.replace(state, answer=(state.answer + event.text)[-_TAIL_CHARS:])
-        case Delta() if not state.rounds:  # a worker asked without a plan
+        case Delta() if not state.rounds:  # a worker that runs without a plan
             text = (state.answer + event.text)[-_TAIL_CHARS:]
             return msgspec.structs.replace(state, answer=text, planning=False)
         case RunEnded():
@@ -159,7 +159,7 @@ def after(state: Progress, event: Event, now: float) -> Progress:
 
 
 def draw_progress(state: Progress, now: float, *, width: int) -> Text:
-    """What a terminal shows at this moment."""
+    """Draws what a terminal shows at this moment."""
     from rich.text import Text
 
     spinner = SPINNER[int(now * FRAMES_PER_S) % len(SPINNER)]
@@ -175,8 +175,8 @@ def draw_progress(state: Progress, now: float, *, width: int) -> Text:
     return Text("\n").join(lines)
 
 
-def news(before: Progress, event: Event, now: float, *, width: int = 120) -> Iterator[Text]:
-    """The plain lines that an event is worth where nothing can be redrawn."""
+def event_lines(before: Progress, event: Event, now: float, *, width: int = 120) -> Iterator[Text]:
+    """Yields the plain lines of an event, for outputs that cannot be redrawn."""
     from rich.text import Text
 
     state = after(before, event, now)
@@ -226,7 +226,7 @@ def _head(head: str) -> Text:
 
 
 def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spinner: str) -> Iterator[Text]:
-    """`  1  letters  How many letters are in it?  ← 0  4   0.2 s`, and what went wrong below it."""
+    """`  1  letters  How many letters are in it?  ← 0  4   0.2 s`, then the step's errors."""
     from rich.text import Text
 
     line = _line(steps, index)
@@ -234,14 +234,14 @@ def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spi
     reads = f" ← {' '.join(str(j) for j in line.access)}" if line.access else ""
     figures = _figures(line, now, spinner)
     room = max(width - name_cells - len(reads) - len(figures) - 11, 24)
-    said = one_line(line.record.reply.text if line.record and line.record.reply else "", room // 3)
+    reply = one_line(line.record.reply.text if line.record and line.record.reply else "", room // 3)
     row = Text.assemble(
         (f"  {index}  ", "bold"),
         (one_line(line.worker, name_cells).ljust(name_cells), "cyan"),
         "  ",
         one_line(line.subtask, room - room // 3),
         (reads, "cyan"),
-        (f" → {said}" if said else "", ""),
+        (f" → {reply}" if reply else "", ""),
         (f"   {figures}" if figures else "", "dim"),
     )
     yield row

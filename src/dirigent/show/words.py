@@ -1,7 +1,7 @@
-"""Words and figures for a terminal: short, and harmless whatever a model wrote.
+"""Words and figures for a terminal: short, and harmless for any text of a model.
 
-A terminal obeys some characters instead of showing them, and bidirectional marks make text read as what it is
-not. Both are written out as escapes here, so that drawings need not think of it.
+A terminal obeys some characters instead of showing them, and bidirectional marks can make a text look like another one.
+This module replaces both by escapes, so that drawings need not handle them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import unicodedata
 
 ELLIPSIS = "…"
 _LONGEST_LOOK = 4000
-"""Characters of a text that are looked at to fill a line."""
+"""Characters of a text that are read to fill a line."""
 
 _JOINERS = frozenset("\u200c\u200d")
 """Format characters that ordinary writing needs (Persian, emoji); they hide nothing."""
@@ -20,12 +20,12 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b"}
 
 
 def escape(text: str) -> str:
-    """The text with its lines and tabs kept, and everything a terminal would obey written out."""
+    """Returns the text with its lines and tabs, and with escapes for everything that a terminal would obey."""
     return "".join(c if c in "\n\t" or _is_shown(c) else _written_out(c) for c in text)
 
 
 def one_line(text: str, cells: int | None = None) -> str:
-    """The text on one line of at most so many terminal cells: white space closed up, the end cut off."""
+    """Returns the text on one line of at most `cells` cells: white space is collapsed, the end is cut off."""
     looked_at = text if cells is None else text[:_LONGEST_LOOK]
     words = re.sub(r"[ \t\r\n]+", " ", looked_at).strip()
     line = "".join(c if _is_shown(c) else _written_out(c) for c in words)
@@ -37,7 +37,7 @@ def one_line(text: str, cells: int | None = None) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """37 ms, 1.5 s, 2 m 05 s"""
+    """Returns 37 ms, 1.5 s, 2 m 05 s"""
     if seconds < 0.0995:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 59.95:
@@ -47,7 +47,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def usd_text(usd: float) -> str:
-    """$0, $0.021, $1.53; below a tenth of a cent two figures that count."""
+    """Returns $0, $0.021, $1.53; below a tenth of a cent, two significant figures."""
     if usd == 0:
         return "$0"
     if usd >= 0.9995:
@@ -58,12 +58,12 @@ def usd_text(usd: float) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """1 call, 3 calls"""
+    """Returns 1 call, 3 calls"""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _is_shown(c: str) -> bool:
-    # Cc controls, Cf invisible marks, Cs halves of characters, Zl and Zp line breaks of another kind.
+    # Cc controls, Cf invisible marks, Cs halves of characters, Zl and Zp other kinds of line breaks.
     return c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 

@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 from tests.facts import says
 
 from dirigent import Conductor, Pool, Scripted
-from dirigent.config.discovery import LOCAL_POOL, LOCAL_PROFILES, Found, toml_of
+from dirigent.config.discovery import LOCAL_POOL, LOCAL_PROFILES, Machine, toml_of
 from dirigent.config.file import parse_config
 from dirigent.planners.fixed import Single
 from dirigent_gym.cli.demonstration import COURSE, TRAINED_COURSE, _converse
@@ -50,14 +50,14 @@ async def test_an_own_question_that_no_packaged_worker_knows_gets_the_way_out(
 
     monkeypatch.setattr("dirigent_gym.cli.demonstration._typed_line", line)
     pool = Pool([Scripted("unknown", "Oslo", name="facts")])
-    await _converse(Conductor(Single(), pool), parse_config(toml_of(Found())))
+    await _converse(Conductor(Single(), pool), parse_config(toml_of(Machine())))
     said = capsys.readouterr().err
     assert said.count("`dirigent init`") == 1
     assert said.index("`dirigent init`") < said.index("→ Oslo"), "below the answer that it explains"
 
 
 def test_every_question_of_the_course_is_planned_by_a_profile_and_workers_that_are_there() -> None:
-    for text, course in ((toml_of(Found()), TRAINED_COURSE), (f"{LOCAL_POOL}\n{LOCAL_PROFILES}", COURSE)):
+    for text, course in ((toml_of(Machine()), TRAINED_COURSE), (f"{LOCAL_POOL}\n{LOCAL_PROFILES}", COURSE)):
         config = parse_config(text).config
         names = {worker.name for worker in config.worker}
         for shown in course:

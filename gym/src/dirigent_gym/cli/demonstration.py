@@ -14,9 +14,9 @@ import time
 import msgspec
 
 from dirigent.cli.output import FAILED, print_text
-from dirigent.cli.running import bring_weights, check_workers, say_advice, watched_run
+from dirigent.cli.running import check_workers, fetch_weights, say_advice, watched_run
 from dirigent.conduct import Conductor
-from dirigent.config.discovery import Found, toml_of
+from dirigent.config.discovery import Machine, toml_of
 from dirigent.config.file import Config, Loaded, parse_config
 from dirigent.config.runtime import Runtime, open_runtime
 from dirigent.errors import WorkerError
@@ -84,9 +84,9 @@ TRAINED_COURSE = (
 
 async def demonstrate(*, interactive: bool) -> int:
     """Show the embedded default at work; 1 where a built-in question was not answered."""
-    loaded = parse_config(toml_of(Found()))
+    loaded = parse_config(toml_of(Machine()))
     await check_workers(loaded)
-    await bring_weights(loaded)
+    await fetch_weights(loaded)
     _say_weights()
     async with open_runtime(loaded) as runtime:
         await _warm_up(runtime)
