@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dirigent.errors import ConfigError
+from dirigent_gym.questions.operation_files import NUMBERS, read_operations
 from dirigent_gym.questions.skills import WARM_OPERATIONS
-from dirigent_gym.questions.warm_files import NUMBERS, read_operations
 
 FILE = """
 [types]
