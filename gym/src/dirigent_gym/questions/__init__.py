@@ -2,7 +2,7 @@
 
 Read in this order: `operation` and `skills` (what can be asked), `phrasing` (how it is said and recognised),
 `compose` and `frames` (how operations become a question), `split` (what is trained on and what is tested),
-`specialists`, `examples` and `oracle` (who answers), `pools` (who is offered), `warmstart`, `compare`, `probe`.
+`specialists`, `examples` and `oracle` (the workers), `pools` (the workers offered), `warmstart`, `compare`, `probe`.
 """
 
 from dirigent_gym.questions.compare import Comparison, compare

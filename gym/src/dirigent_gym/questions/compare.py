@@ -1,7 +1,7 @@
 """A plan held against a task's cheapest right one: decomposition, routing, access, length, parallelism.
 
 Reads subtasks with `phrasing.recognise`, so a plan in other words than the sketch is still right if it asks for the
-same operations on the same things. Steps that do not depend on one another may stand in any order. What a plan
+same operations on the same things. Steps that do not depend on one another may have any order. What a plan
 *earned* is the grader's business; this only says where a wrong one went wrong.
 """
 
@@ -29,7 +29,7 @@ class Comparison(msgspec.Struct, frozen=True):
     access: bool
     """And each reading exactly what it needs."""
     routed_share: float
-    """Share of the recognised steps given to a worker that can do them; 0 where none was recognised."""
+    """Share of the recognised steps given to a worker that can do them; 0 if none was recognised."""
     steps: int
     minimal_steps: int
     minimal: bool

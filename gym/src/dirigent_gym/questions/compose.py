@@ -190,7 +190,7 @@ def _draw_fan(
 def _branch(
     rng: random.Random, operations: Sequence[Operation], rules: Rules, *, length: int, join: Operation
 ) -> tuple[Link, ...] | None:
-    """A chain whose result the join can take, by another skill than the join's where there is one."""
+    """A chain whose result the join can take, by another skill than the join's if there is one."""
     for _ in range(20):
         chain = draw_chain(rng, operations, rules, length=length, gives=join.takes[0])
         if chain is not None and (chain[-1].skill != join.skill or _joins_its_own(join)):
@@ -207,7 +207,7 @@ def draw_chain(
     gives: str = "",
     first: Operation | None = None,
 ) -> tuple[Link, ...] | None:
-    """A chain from a value named in the question, to a type if one is asked for; None where the walk got stuck."""
+    """A chain from a value named in the question, to a type if one is asked for; None if the walk got stuck."""
     if first is None:
         firsts = [op for op in operations if (length > 1 or not gives or op.gives == gives) and op.arity == 1]
         if not firsts:
@@ -250,7 +250,7 @@ def extend(
 
 
 def walk(values: Key, steps: Iterable[tuple[Operation, Key]]) -> tuple[Link, ...] | None:
-    """Operations, each with its parameters, one after another from these values; None where a table has no answer."""
+    """Operations, each with its parameters, one after another from these values; None if a table has no answer."""
     found: list[Link] = []
     for operation, parameters in steps:
         key = (*values, *parameters)

@@ -5,9 +5,9 @@
     How many letters do the capitals of France and Italy have together?
 
 The other tellings (`frames.py`) give every step a clause of its own, and a conductor that knew only those left "and
-multiply by 7" in the step before. For training alone, and only where a recipe asks for it: no test is told so. Subtasks
-are in the plain words of the skills, with their references, since those are what workers know: here a conductor has to
-put into a worker's words what a person left out.
+multiply by 7" in the step before. For training alone, and only if a recipe asks for it: no test question is worded
+like this. Subtasks are in the plain words of the skills, with their references, since those are what workers know: here
+a conductor has to put into a worker's words what a person left out.
 """
 
 from __future__ import annotations
@@ -95,8 +95,10 @@ def _wanted_slots(found: Everyday) -> Iterator[tuple[str, str, set[str]]]:
 
 
 def everyday_or_not(blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple[Blueprint, Told]:
-    """In everyday words, a fan with two parts of one kind where there is such a one; in the writer's where there are no
-    everyday words for it, or where somebody wrote the very same question by hand."""
+    """The question in everyday words; a fan gets two parts of one kind if there is one like it.
+
+    It stays in the writer's words if it has no everyday ones, or if the same question was written by hand.
+    """
     if blueprint.join is not None:
         blueprint = twinned(blueprint, writer.rng, rules) or blueprint
     told = tell_everyday(blueprint, writer.rng)
@@ -113,7 +115,7 @@ def _plain_by_hand() -> tuple[str, ...]:
 
 
 def tell_everyday(blueprint: Blueprint, rng: random.Random) -> Told | None:
-    """A blueprint in such words; None where there are none for it."""
+    """A blueprint in such words; None if it has none."""
     writer = Writer(rng, PLAIN_WORDINGS)
     telling = _chain(blueprint, writer) if blueprint.join is None else _twins(blueprint, blueprint.join, writer)
     if telling is None:

@@ -1,6 +1,6 @@
 """Questions written by hand, in other words than the generator's: does a conductor read, or does it match templates?
 
-They stand in `handwritten.jsonl`, one a line: the question, the operations that answer it, the answer. Small stories,
+`handwritten.jsonl` has one a line: the question, the operations that answer it, the answer. Small stories,
 the last step named first, things said indirectly, sentences that should change nothing. The words are a person's; what
 they ask for is still the gym's, so every answer is looked up in the tables and every question has its cheapest plan.
 The plan's subtasks are in the generator's words, since specialists know those: a conductor that copies the person's

@@ -40,7 +40,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Exam(msgspec.Struct, frozen=True):
-    """What everybody is asked."""
+    """The questions for all workers."""
 
     columns: dict[str, list[Question]]
     """By skill; the one of small numbers is divided at its limit."""

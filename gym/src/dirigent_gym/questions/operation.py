@@ -1,4 +1,4 @@
-"""Operation: one thing a specialist can do, over a closed table of inputs.
+"""Operation: one thing that a specialist can do, over a closed table of inputs.
 
 Everything an operation may ever be asked is in its table, so that a small model can learn all of it and an answer
 can be looked up rather than trusted. A key holds the values first (those an earlier step may supply), then the
@@ -9,8 +9,6 @@ Phrases are noun phrases, orders and questions with slots: `{x}` the value, `{y}
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -52,23 +50,6 @@ class Operation(msgspec.Struct, frozen=True):
         if self.gives in NUMERIC:
             return "number"
         return "list" if self.gives == "list" else "word"
-
-
-def operation(
-    name: str,
-    *,
-    takes: str,
-    gives: str,
-    keys: Iterable[Key],
-    solve: Callable[..., object],
-    nouns: tuple[str, ...],
-    orders: tuple[str, ...],
-    asks: tuple[str, ...],
-) -> Operation:
-    """Build an operation by solving every key of its domain. `name` is `skill.operation`."""
-    skill, _, short = name.partition(".")
-    table = {key: str(solve(*key)) for key in keys}
-    return Operation(skill, short, tuple(takes.split()), gives, table, Phrases(nouns, orders, asks))
 
 
 def fits(gives: str, *, takes: str) -> bool:

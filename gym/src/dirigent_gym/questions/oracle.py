@@ -1,4 +1,4 @@
-"""Specialists that answer exactly, by the tables: what a perfectly trained worker would say.
+"""Specialists that answer exactly, by the tables, as perfectly trained workers would.
 
 They read a subtask with `phrasing.recognise` and nothing else, so they show what a plan is worth apart from how well
 any model was trained. The guesser is wrong as often as its card says, the cheap adder where its card says, the checker
@@ -32,7 +32,7 @@ def answer(
     """What the specialist replies. `seed` names the question and the attempt; it matters to the guesser alone.
 
     `misled` is the share of subtasks on which it goes wrong if it is shown results that it does not need. Always the
-    same subtasks with the same results: two plans that differ in what a step reads are told apart by one attempt each.
+    same subtasks with the same results: one attempt each tells apart two plans that differ in what a step reads.
     """
     for reading in recognise(subtask):
         if specialist.role == "checker":
@@ -71,7 +71,7 @@ def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:
 
 
 def distractors(operation: str, key: Key) -> tuple[str, ...]:
-    """Three wrong answers that look right, or fewer where there are no more; always the same for a key."""
+    """Three wrong answers that look right, or fewer if there are no more; always the same for a key."""
     op = OPERATIONS[operation]
     gold = op.table[key]
     rng = random.Random(f"{operation} {key}")

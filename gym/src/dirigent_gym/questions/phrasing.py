@@ -1,6 +1,6 @@
 """The many ways to say one operation.
 
-A clause has a mood (noun phrase, order, question) and a form. Direct: the value stands in it ("the capital of Norway").
+A clause has a mood (noun phrase, order, question) and a form. Direct: it holds the value ("the capital of Norway").
 Referring: the value comes from an earlier result ("Count its letters."). Nested: another noun phrase stands in the
 value's place. All three are one template with its slots filled differently.
 """

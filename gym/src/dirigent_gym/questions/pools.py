@@ -1,4 +1,4 @@
-"""Which specialists a conductor is offered for a question, and how their cards read that time.
+"""The specialists that a conductor is offered for a question, and the wording of their cards.
 
 Pools are random subsets in random order with reworded cards, so that a policy must read them. Most can solve their
 question; a few cannot, so that a policy cannot take that for granted either.
@@ -42,7 +42,7 @@ def draw_pool(
 
 
 def solvable(task: Task, pool: Sequence[Specialist]) -> bool:
-    """Whether every step of the task's cheapest plan has somebody to do it."""
+    """Whether the pool has an able worker for every step of the task's cheapest plan."""
     return all(any(able(s, step) for s in pool) for step in _sketch(task).steps)
 
 
@@ -80,7 +80,7 @@ def renamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo
 
 
 def misnamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo, ...]:
-    """The same cards, each under the name of another: whoever goes by names goes wrong."""
+    """The same cards, each under the name of another: a planner that goes by names goes wrong."""
     turn = rng.randrange(1, len(cards)) if len(cards) > 1 else 0
     names = [card.name for card in cards]
     names = [*names[turn:], *names[:turn]]

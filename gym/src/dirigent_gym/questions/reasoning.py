@@ -126,7 +126,7 @@ def write_sample(n: int, *, seed: int) -> str:
 
 
 def sketch_of_entry(entry: Entry) -> Sketch | None:
-    """The cheapest right plan; None where no specialist knows what it takes."""
+    """The cheapest right plan; None if no specialist can do a step of it."""
     try:
         steps = _TRANSLATE[entry.family](entry.metadata)
     except _Beyond:

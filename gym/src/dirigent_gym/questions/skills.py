@@ -6,31 +6,24 @@ nowhere else. The held-out skill and its worker are met for the first time in th
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dirigent.errors import ConfigError
 from dirigent_gym.questions.operation import Operation
-from dirigent_gym.questions.skills_letters import CIPHER, LETTERS
-from dirigent_gym.questions.skills_notation import CODE, CONVERT, ROMAN
-from dirigent_gym.questions.skills_numbers import LIST_OPS, NUMBERS
-from dirigent_gym.questions.skills_rare import PLANET_OPS, PUZZLES
-from dirigent_gym.questions.skills_warm import WARM
-from dirigent_gym.questions.skills_warm_scales import SCALES
-from dirigent_gym.questions.skills_words import DATES, FACTS
-from dirigent_gym.questions.warm_files import read_operations
+from dirigent_gym.questions.operation_files import read_operations, read_solved
 
-RL_OPERATIONS: tuple[Operation, ...] = (
-    *FACTS,
-    *LETTERS,
-    *NUMBERS,
-    *LIST_OPS,
-    *DATES,
-    *CONVERT,
-    *ROMAN,
-    *CIPHER,
-    *CODE,
+HELD_OUT_SKILL = "planets"
+PUZZLE_SKILL = "puzzles"
+CHECK_SKILL = "checking"
+
+_solved = read_solved(Path(__file__).with_name("skills.toml"))
+PUZZLE_OPERATIONS: tuple[Operation, ...] = tuple(op for op in _solved if op.skill == PUZZLE_SKILL)
+HELD_OUT_OPERATIONS: tuple[Operation, ...] = tuple(op for op in _solved if op.skill == HELD_OUT_SKILL)
+RL_OPERATIONS: tuple[Operation, ...] = tuple(op for op in _solved if op.skill not in (PUZZLE_SKILL, HELD_OUT_SKILL))
+WARM_OPERATIONS: tuple[Operation, ...] = (
+    *read_solved(Path(__file__).with_name("skills_warm.toml")),
+    *read_operations(),
 )
-PUZZLE_OPERATIONS: tuple[Operation, ...] = PUZZLES
-HELD_OUT_OPERATIONS: tuple[Operation, ...] = PLANET_OPS
-WARM_OPERATIONS: tuple[Operation, ...] = (*WARM, *SCALES, *read_operations())
 
 GYM_OPERATIONS: tuple[Operation, ...] = (*RL_OPERATIONS, *PUZZLE_OPERATIONS, *HELD_OUT_OPERATIONS)
 """All that some specialist is asked to do."""
@@ -39,9 +32,6 @@ OPERATIONS: dict[str, Operation] = {op.full_name: op for op in (*GYM_OPERATIONS,
 
 RL_SKILLS: tuple[str, ...] = tuple(dict.fromkeys(op.skill for op in RL_OPERATIONS))
 WARM_SKILLS: tuple[str, ...] = tuple(dict.fromkeys(op.skill for op in WARM_OPERATIONS))
-HELD_OUT_SKILL = "planets"
-PUZZLE_SKILL = "puzzles"
-CHECK_SKILL = "checking"
 
 
 def find_operation(full_name: str) -> Operation:

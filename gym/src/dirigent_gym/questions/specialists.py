@@ -1,8 +1,8 @@
-"""The roster: who can do what, what their cards say, what they cost.
+"""The roster: the specialists with their skills, cards and prices.
 
-Plain data. A specialist becomes a worker when somebody trains an adapter on its `examples`, or in tests as
+Plain data. A specialist becomes a worker once an adapter is trained on its `examples`, or in tests as
 `oracle.ExactSpecialist`. Each is good at one skill and is taught to say "unknown" about the rest, so that no single
-worker can stand in for a plan. Three are special: the guesser is unreliable and says so, the checker only selects
+worker can replace a plan. Three are special: the guesser is unreliable and says so, the checker only selects
 among what it reads, and the cheap adder is right on small numbers only, at a tenth of the price of its dear twin.
 """
 

@@ -1,4 +1,4 @@
-"""What a conductor may train on and what it is tested on, and the generator of both.
+"""The split between training and test questions, and the generator of both.
 
 Held out for the test: wordings (templates, frames, leads, references), entities and values a question starts from, a
 fifth of the ordered pairs of skills, two fifths of the triples, and every question of depth 4. Specialists know all
@@ -61,7 +61,7 @@ MIX: dict[tuple[Shape, int], float] = {
 """Share of each shape and depth: 30/35/25/10 by depth, a fifth fans, a tenth checks."""
 
 PAIR_SHARE = 0.22
-"""Share of the test that stands in minimal pairs, at least."""
+"""Least share of the test that is in minimal pairs."""
 SWAP_SHARE = 0.4
 """The same for chains of depth 2 and 3, where most pairs swap two skills."""
 DECOY_SHARE = 0.06
@@ -275,7 +275,7 @@ Drawn = tuple[Blueprint, Told, dict[str, str]]
 def _draw_slot(
     rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, count: int, everyday: float
 ) -> list[Drawn]:
-    """Tasks of one shape and depth, the test's minimal pairs first; fewer than `count` where there are no more."""
+    """Tasks of one shape and depth, the test's minimal pairs first; fewer than `count` if there are no more."""
     swaps = shape == "chain" and depth in (2, 3)
     pairs = round(count * (SWAP_SHARE if swaps else PAIR_SHARE) / 2) if split == "test" else 0
     drawn: list[Drawn] = []
@@ -290,7 +290,7 @@ def _draw_slot(
 def _draw_new(
     rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, everyday: float = 0.0
 ) -> Drawn | None:
-    """One task whose question is not among those seen; None where no try gave one."""
+    """One task whose question is not among those seen; None if no try gave one."""
     operations = (*RL_OPERATIONS, *HELD_OUT_OPERATIONS) if split == "novel" else RL_OPERATIONS
     for _ in range(MAX_TRIES):
         rules = SplitRules(split, _combination(rng, split, shape, depth))

@@ -1,7 +1,7 @@
 """Frames that only training and development use: `training_frames.toml`, read into leads, sequences, fans and decoys.
 
 With a few frames a conductor takes any words it never met for a step of their own ("Then stop."); with many it looks
-for what is asked. They stand apart from the frames that the test shares because more of them must not change the
+for what is asked. They are apart from the frames that the test shares because more of them must not change the
 test, and each is at home in one table of the file, so that what development keeps to itself is said and not derived.
 What a frame is filled with belongs to frames.py and phrasing.py.
 """

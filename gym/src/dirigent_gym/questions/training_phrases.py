@@ -1,7 +1,7 @@
 """Wordings that only training uses: `training_phrases.toml`, read into phrases by operation.
 
 With the few wordings of its skills an operation can be remembered rather than read; with many more of another build it
-cannot. They stand apart from the skills because no test asks them and no specialist learns them, so that more of
+cannot. They are apart from the skills because no test asks them and no specialist learns them, so that more of
 them change neither. What a slot means and how a phrase is turned belongs to phrasing.py.
 """
 

@@ -1,6 +1,6 @@
 """What a conductor is shown before RL: the language of plans, and on purpose not how to coordinate.
 
-`warm_start`: right decompositions, but only of questions over warm-only skills, which nobody in the pool has. Workers
+`warm_start`: right decompositions, but only of questions over warm-only skills, which no worker has. Workers
 are uniform over the pool shown and access is random, so nothing about routing, access or the decomposition of a gym
 question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught
 a policy to tell gym questions apart and to cut just those at random; RL then had hardly a right decomposition to
@@ -103,7 +103,7 @@ def warm_start(n: int, *, seed: int) -> list[Lesson]:
 def gym_decompositions(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
     """Right subtasks of gym questions, between lessons of the warm start, which know longer plans and second rounds.
 
-    Workers and access are still random: whoever starts from these may claim routing and access only.
+    Workers and access are still random: a conductor that starts from these may claim routing and access only.
     """
     rng = random.Random(f"gym decompositions {seed}")
     lessons = warm_start(round(n * LANGUAGE_SHARE), seed=seed)
