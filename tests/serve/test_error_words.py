@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from dirigent.serve.apis.chat.translate import report_of
 
 from dirigent.errors import FAULT_TEXTS, WorkerError
 from dirigent.serve.http.errors import problem_of
