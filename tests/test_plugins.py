@@ -43,7 +43,9 @@ planner = PlannerSpec(
 )
 worker = WorkerKind(
     about="says its model's name",
-    make=lambda info, options: Scripted(*[f"The answer is {options.model}."] * 50, name=info.name, kind=info.kind, price=info.price),
+    make=lambda info, options: Scripted(
+        *[f"The answer is {options.model}."] * 50, name=info.name, kind=info.kind, price=info.price
+    ),
 )
 benchmark = Benchmark(("threes",), "https://example.com/threes")
 """

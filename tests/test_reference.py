@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks.claims_table import DRAWN
+from gym.benchmarks.claims_table import DRAWN
 
 from dirigent.config.file import Config, Profile, StoreConfig
 from dirigent.config.worker_config import WorkerConfig

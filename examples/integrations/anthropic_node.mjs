@@ -1,4 +1,4 @@
-// Anthropic's own JavaScript client, over `POST /v1/messages`: a message, a stream and a tool.
+// Anthropic's own JavaScript client, over `POST /v1/messages`: a message, a stream, a tool, and a tool runner.
 //
 // npm install @anthropic-ai/sdk
 // DIRIGENT_BASE_URL=http://127.0.0.1:8000/v1 DIRIGENT_API_KEY=dg_… node anthropic_node.mjs
@@ -32,3 +32,8 @@ while (message.stop_reason === "tool_use") {
   message = await client.messages.create({ model, max_tokens: 500, messages, tools });
 }
 console.log("tool:", message.content[0].text);
+
+const runnable = tools.map((tool) => ({ ...tool, type: "custom", run: weather, parse: (input) => input }));
+const asked = [{ role: "user", content: "How cold is it in Oslo?" }];
+const final = await client.beta.messages.toolRunner({ model, max_tokens: 500, messages: asked, tools: runnable });
+console.log("tool runner:", final.content[0].text);

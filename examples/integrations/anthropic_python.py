@@ -1,4 +1,4 @@
-"""Anthropic's own Python client, over `POST /v1/messages`: a message, a stream and a tool.
+"""Anthropic's own Python client, over `POST /v1/messages`: a message, a stream, a tool, and a tool runner.
 
 pip install anthropic
 DIRIGENT_BASE_URL=http://127.0.0.1:8000/v1 DIRIGENT_API_KEY=dg_… python anthropic_python.py
@@ -6,7 +6,7 @@ DIRIGENT_BASE_URL=http://127.0.0.1:8000/v1 DIRIGENT_API_KEY=dg_… python anthro
 
 import os
 
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 
 MODEL = os.environ.get("DIRIGENT_MODEL", "dirigent-ultra")
 WEATHER = {
@@ -17,6 +17,7 @@ WEATHER = {
 
 
 def weather(city: str) -> str:
+    """The weather in a city, now."""
     return f"4 degrees in {city}"
 
 
@@ -30,6 +31,11 @@ def main() -> None:
     with client.messages.stream(model=MODEL, max_tokens=500, messages=hello) as events:
         print("stream:", "".join(events.text_stream))
     print("tool:", tool(client))
+    asked = [{"role": "user", "content": "How cold is it in Oslo?"}]
+    runner = client.beta.messages.tool_runner(
+        model=MODEL, max_tokens=500, messages=asked, tools=[beta_tool(weather, name="weather")]
+    )
+    print("tool runner:", runner.until_done().content[0].text)
 
 
 def tool(client: Anthropic) -> str:

@@ -31,7 +31,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.claims_table import (
+from gym.benchmarks.claims_table import (
     RIGHT,
     VALID,
     VALID_FILES,
@@ -97,7 +97,7 @@ def _asked(args: argparse.Namespace) -> Table:
 
 def measured(args: argparse.Namespace) -> Table:
     """The table of one trained conductor."""
-    from benchmarks.claims_evidence import Sizes, gather, open_bench
+    from gym.benchmarks.claims_evidence import Sizes, gather, open_bench
 
     from dirigent_gym.train.run import quieten
 
@@ -211,7 +211,7 @@ async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row]
     """What llama.cpp makes of the conductor: as many of the rows as are asked for, and the seconds of a plan."""
     if not args.local and not args.latency:
         return Files()
-    from benchmarks.claims_local import as_gguf, plan_seconds, run_locally
+    from gym.benchmarks.claims_local import as_gguf, plan_seconds, run_locally
 
     files = Files()
     with as_gguf(conductor) as file:
@@ -241,7 +241,7 @@ def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
 
 def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
     """The lines of the sets in other words than the generator's, asked on this machine."""
-    from benchmarks.claims_evidence import Sizes, open_bench, other_sets
+    from gym.benchmarks.claims_evidence import Sizes, open_bench, other_sets
 
     from dirigent_gym.train.run import quieten
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from benchmarks import plan_latency
+from gym.benchmarks import plan_latency
 
 from dirigent.limits import Limits
 from dirigent.messages import Request

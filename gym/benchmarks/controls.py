@@ -129,7 +129,7 @@ def measurable(out: Path) -> dict[str, Path]:
 
 def measure(controls: dict[str, Path], args: argparse.Namespace) -> int:
     """The table of the packaged conductor with these controls; its exit code."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "claims.py"), "--conductor", "conductor"]
+    command = [sys.executable, str(ROOT / "gym" / "benchmarks" / "claims.py"), "--conductor", "conductor"]
     command += ["--warm-start", "warm-start", "--out", str(args.out / "controls.json")]
     command += ["--limit", str(args.limit)] if args.limit else []
     for role, folder in controls.items():
@@ -163,7 +163,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="CONTROL", help=f"of {', '.join(ROLES)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where their folders are")
-    parser.add_argument("--recipes", type=Path, default=ROOT / "recipes", help="folder of control-NAME.toml")
+    parser.add_argument("--recipes", type=Path, default=ROOT / "gym" / "recipes", help="folder of control-NAME.toml")
     parser.add_argument(
         "--seconds",
         type=float,

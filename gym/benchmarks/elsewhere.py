@@ -26,7 +26,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.must import about_of, named, told
+from gym.benchmarks.must import about_of, named, told
 
 from dirigent.errors import DirigentError
 from dirigent.evals.git_info import source_commit

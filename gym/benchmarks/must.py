@@ -33,7 +33,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.gym import source_digest
+from gym.benchmarks.gym import source_digest
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.evaluate import Entry, Evaluated, PoolFor, evaluate
@@ -342,7 +342,7 @@ def latency_of(args: argparse.Namespace, file: Path) -> dict[str, Any]:
         return {}
     if file.exists() and not args.anew:
         return dict(json.loads(file.read_text(encoding="utf-8")))
-    from benchmarks.plan_latency import measure
+    from gym.benchmarks.plan_latency import measure
 
     _say(f"seconds of a plan, {args.latency} questions")
     conductor = str(packaged(args.adapters)[CONDUCTOR])

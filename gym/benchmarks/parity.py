@@ -45,7 +45,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.parity_page import (
+from gym.benchmarks.parity_page import (
     Agreement,
     Difference,
     Part,

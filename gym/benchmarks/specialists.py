@@ -37,7 +37,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.specialists_page import (
+from gym.benchmarks.specialists_page import (
     GUESSES,
     PARTS,
     RUNS,

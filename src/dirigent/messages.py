@@ -23,12 +23,14 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-class Image(msgspec.Struct, frozen=True, tag="image"):
+class Image(msgspec.Struct, frozen=True, tag="image", omit_defaults=True):
     """An image by URL (passed on, never fetched by us) or as base64 data with its media type."""
 
     url: str = ""
     data: str = ""
     media_type: str = ""
+    detail: Literal["", "low", "high"] = ""
+    """How closely a model should look. A hint: wires without such a field leave it out."""
 
 
 Part = Text | Image

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import pytest
 
+from dirigent.cli.output import MAX_PIPED_CHARS, read_piped
 from dirigent.planners import profile_planners
 from tests.cli.conftest import POOL, Run
 
@@ -41,6 +43,44 @@ def test_a_dash_reads_the_question_from_stdin(run: Run) -> None:
     told = run("ask", "-", "--json", input="line one\nline two").object
     shown = run("traces", "show", told["trace_id"], "--json").object
     assert shown["question"] == [{"role": "user", "content": "line one\nline two"}]
+
+
+def test_piped_text_is_read_after_the_question_and_said_in_the_trace(run: Run) -> None:
+    told = run("ask", "Summarise", "this", "--json", input="line one\nline two\n").object
+    shown = run("traces", "show", told["trace_id"], "--json").object
+    assert shown["question"] == [{"role": "user", "content": "Summarise this\n\nline one\nline two\n"}]
+    assert [note for note in shown["notes"] if "18 characters" in note and "stdin" in note]
+
+
+def test_a_plan_reads_piped_text_as_well(run: Run) -> None:
+    empty, long = run("plan", "q", "--json", input=""), run("plan", "q", "--json", input="word " * 40_000)
+    assert long.object["estimate_usd"]["high"] > empty.object["estimate_usd"]["high"]
+
+
+@pytest.mark.parametrize("piped", ["", " \n"])
+def test_nothing_piped_changes_nothing(run: Run, piped: str) -> None:
+    told = run("ask", "what is it?", "--json", input=piped).object
+    shown = run("traces", "show", told["trace_id"], "--json").object
+    assert shown["question"] == [{"role": "user", "content": "what is it?"}]
+    assert not shown.get("notes")
+
+
+def test_a_terminal_and_a_closed_stdin_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    closed = io.StringIO("text")
+    closed.close()
+    for stdin in (Terminal("text"), closed, None):
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert read_piped(["what?"]) == ""
+
+
+def test_piped_text_is_bounded(run: Run) -> None:
+    ran = run("ask", "Summarise", input="x" * (MAX_PIPED_CHARS + 1))
+    assert ran.code == 2
+    assert f"{MAX_PIPED_CHARS:,}" in ran.err
 
 
 def test_no_question_is_a_usage_error(run: Run) -> None:

@@ -108,6 +108,13 @@ def test_models_with_odd_names_become_workers_with_usable_ones() -> None:
     assert [worker.name for worker in config.worker][:3] == ["My-Model.Q4", "a-b", "a-b+"]
 
 
+def test_no_instruction_to_the_user_reaches_a_planner() -> None:
+    text = toml_of(Found(servers=(Server("ollama", "http://127.0.0.1:11434/v1", ("llama3.2:3b",)),)))
+    assert "what the model is good at" in text, "the user reads it in the file"
+    (worker,) = parse_config(text, path=FILE).config.worker
+    assert worker.about == "llama3.2:3b on this machine (ollama)"
+
+
 def test_a_server_of_ones_own_is_free_and_gets_no_vendors_key() -> None:
     text = toml_of(Found(servers=(Server("vllm", "http://127.0.0.1:8000/v1", ("gpt-5",)),)))
     worker = parse_config(text, path=FILE).config.worker[0]

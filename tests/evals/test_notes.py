@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import gym as program
+from gym.benchmarks import gym as program
 
 from dirigent.evals.live import evaluate_live
 from dirigent.evals.metrics import Figures, figures

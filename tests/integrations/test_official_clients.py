@@ -37,7 +37,7 @@ async def test_the_anthropic_client_speaks_its_own_wire(server: Running, tmp_pat
     pytest.importorskip("anthropic")
     said = lines_of(await server.program(sys.executable, EXAMPLES / "anthropic_python.py", cwd=tmp_path))
     assert said["message"] == said["stream"] == HELLO
-    assert said["tool"] == TOLD
+    assert said["tool"] == said["tool runner"] == TOLD
 
 
 @pytest.mark.integrations
@@ -52,7 +52,7 @@ async def test_the_javascript_client_of_openai_works(server: Running, tmp_path: 
 async def test_the_javascript_client_of_anthropic_works(server: Running, tmp_path: Path) -> None:
     said = lines_of(await server.program("node", beside_its_packages("anthropic_node.mjs"), cwd=tmp_path))
     assert said["message"] == said["stream"] == HELLO
-    assert said["tool"] == TOLD
+    assert said["tool"] == said["tool runner"] == TOLD
 
 
 def beside_its_packages(program: str) -> Path:

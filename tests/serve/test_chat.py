@@ -90,7 +90,10 @@ async def test_history_roles_and_images_reach_the_worker(server: Server) -> None
         {"role": "assistant", "content": "three", "refusal": None, "annotations": [], "audio": None},
         {
             "role": "user",
-            "content": [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": "?"}],
+            "content": [
+                {"type": "image_url", "image_url": {"url": image, "detail": "low"}},
+                {"type": "text", "text": "?"},
+            ],
         },
     ]
     answer = await server.chat(messages)
@@ -98,7 +101,7 @@ async def test_history_roles_and_images_reach_the_worker(server: Server) -> None
     sent = server.stub.calls[0].body["messages"]
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
     assert sent[1]["content"] == "one\ntwo"
-    assert sent[3]["content"][0]["image_url"]["url"] == image
+    assert sent[3]["content"][0]["image_url"] == {"url": image, "detail": "low"}
 
 
 async def test_who_of_several_speaks_reaches_the_worker_in_every_step(server: Server) -> None:

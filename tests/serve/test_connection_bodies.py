@@ -9,6 +9,7 @@ import time
 import pytest
 
 from dirigent.serve.http import connection
+from dirigent.serve.http.json_body import MAX_BODY_BYTES
 from tests.serve.conftest import Server, Start
 from tests.serve.test_connection import BODY, Wire, refused
 from tests.serve.test_connection_headers import said_to_one_who_looks_late
@@ -37,7 +38,7 @@ async def test_what_is_left_of_a_refused_body_is_taken_so_that_its_refusal_is_re
 
 
 async def test_what_is_left_of_a_refused_body_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_BODY_BYTES", 20_000)
+    monkeypatch.setattr(connection, "MAX_DROPPED_BYTES", 20_000)
     wire = await Wire.open(server)
     lines = ("POST /v1/chat/completions HTTP/1.1", f"Host: {wire.host}", "Transfer-Encoding: chunked", "", "")
     wire.writer.write("\r\n".join(lines).encode())
@@ -170,6 +171,30 @@ async def test_a_client_that_asks_first_is_refused_and_may_send_its_body_all_the
     assert (await wire.answer()).startswith(b"HTTP/1.1 415 ")
     wire.writer.write(b"x" * 10)
     await asyncio.sleep(0.5)
+    wire.writer.write(wire.request())
+    assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
+    await wire.close()
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+async def test_a_body_announced_as_too_large_is_refused_at_once(server: Server, asks_first: bool) -> None:
+    wire = await Wire.open(server)
+    announced = wire.request().removesuffix(BODY).replace(b"%d" % len(BODY), b"%d" % (MAX_BODY_BYTES + 1))
+    wire.writer.write(asking_first(wire, announced) if asks_first else announced)
+    async with asyncio.timeout(server.service.settings.body_timeout_s / 2):
+        answer = await wire.answer()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"too_large"' in answer
+    await wire.close()
+
+
+async def test_a_client_that_sends_a_body_too_large_before_it_reads_can_read_why(server: Server) -> None:
+    wire = await Wire.open(server)
+    size = MAX_BODY_BYTES + MAX_BODY_BYTES // 2
+    wire.writer.write(wire.request().removesuffix(BODY).replace(b"%d" % len(BODY), b"%d" % size))
+    wire.writer.write(b"x" * size)
+    await wire.writer.drain()
+    assert (await wire.answer()).startswith(b"HTTP/1.1 413 ")
     wire.writer.write(wire.request())
     assert (await wire.answer()).startswith(b"HTTP/1.1 200 ")
     await wire.close()

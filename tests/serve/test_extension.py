@@ -51,6 +51,8 @@ def test_the_body_wins_field_by_field() -> None:
     [
         ("X-Dirigent-Max-Cost-USD", "cheap"),
         ("X-Dirigent-Max-Cost-USD", "-1"),
+        ("X-Dirigent-Max-Cost-USD", "nan"),
+        ("X-Dirigent-Deadline-S", "inf"),
         ("X-Dirigent-Deadline-S", "0"),
         ("X-Dirigent-Max-Steps", "3.5"),
         ("X-Dirigent-Max-Steps", "33"),
@@ -89,3 +91,19 @@ async def test_headers_work_on_every_route_that_runs(server: Server, path: str, 
     refused = await server.request("POST", path, json={"model": "ultra"} | body, headers={"X-Dirigent-Trace": "hm"})
     assert refused.status == 400
     assert "X-Dirigent-Trace" in refused.text
+
+
+@pytest.mark.parametrize("value", ["inf", "Infinity", "-inf", "1e400"])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+async def test_a_cost_without_end_is_a_400_for_a_worker_too(server: Server, path: str, value: str) -> None:
+    said = (
+        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9} if path != "responses" else {"input": "hi"}
+    )
+    answer = await server.request(
+        "POST",
+        f"/v1/{path}",
+        json={"model": "worker/alpha", **said},
+        headers={"X-Dirigent-Max-Cost-USD": value},
+    )
+    assert (answer.status, answer.error["param"]) == (400, "X-Dirigent-Max-Cost-USD")
+    assert server.stub.calls == []

@@ -16,6 +16,7 @@ from dirigent.serve.http.auth import OPEN_PATHS, is_loopback
 from dirigent.serve.http.server import bound, check_bind, check_no_loop
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Server, Start
+from tests.serve.test_connection import Wire
 from tests.stub_wires import StubCall
 
 
@@ -140,6 +141,26 @@ async def test_a_key_sees_and_uses_only_its_workers(start: Start) -> None:
     assert {call.model for call in server.stub.calls} == {"alpha"}
 
 
+async def test_every_reply_has_an_id_that_openais_clients_show(start: Start) -> None:
+    server = await keyed(start)
+    headers = await key(server)
+    said = {"model": "worker/alpha", "input": "hi"}
+    answers = [
+        await server.chat(headers=headers),
+        await server.chat(headers=headers, stream=True),
+        await server.request("POST", "/v1/responses", json=said, headers=headers),
+        await server.request("POST", "/v1/responses", json=said | {"stream": True}, headers=headers),
+        await server.get("/v1/responses/resp_none", headers=headers),
+        await server.chat(headers=headers, model="nobody"),
+        await server.chat(),
+    ]
+    assert [answer.status for answer in answers] == [200, 200, 200, 200, 404, 404, 401]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == len(ids)
+    assert all(id.startswith("req_") for id in ids)
+    assert "x-request-id" not in (await server.request("POST", "/v1/messages", json={}, headers=headers)).headers
+
+
 async def test_limits_of_a_key_are_429_with_retry_after(start: Start) -> None:
     server = await keyed(start)
     headers = await key(server, requests_per_minute=2)
@@ -187,6 +208,49 @@ async def test_without_keys_only_loopback_names_and_origins_come_in(server: Serv
     for origin in ("https://evil.example", "null", "http://localhost.evil.example"):
         assert (await server.chat(headers={"Origin": origin})).status == 403, origin
     assert (await server.chat(headers={"Origin": "http://localhost:3000"})).status == 200
+
+
+def lines(target: str, *headers: str) -> bytes:
+    return "\r\n".join((f"GET {target} HTTP/1.1", *headers, "Connection: close", "", "")).encode()
+
+
+async def status_of(server: Server, request: bytes) -> int:
+    wire = await Wire.open(server)
+    wire.writer.write(request)
+    answer = await wire.rest()
+    await wire.close()
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize("keys_required", [False, True])
+async def test_two_headers_that_must_be_one_are_refused(start: Start, keys_required: bool) -> None:
+    server = await start(keys_required=keys_required)
+    right = await key(server) if keys_required else {"Authorization": "Bearer x"}
+    host, said = f"Host: {yarl.URL(server.url).authority}", f"Authorization: {right['Authorization']}"
+    assert await status_of(server, lines("/v1/models", host, said)) == 200
+    for twice in ((host, host), ("Host: evil.example", host), (host, "Host: evil.example")):
+        assert await status_of(server, lines("/v1/models", *twice, said)) == 400, twice
+    for twice in ((said, said), ("Authorization: Bearer dg_wrong", said), ("x-api-key: a", "x-api-key: b")):
+        assert await status_of(server, lines("/v1/models", host, *twice)) == 400, twice
+
+
+async def test_a_target_with_a_foreign_host_is_refused(server: Server) -> None:
+    own = yarl.URL(server.url).authority
+    for target, host, status in (
+        (f"http://{own}/v1/models", own, 200),
+        (f"HTTP://{own}/v1/traces?limit=1", own, 200),
+        (f"http://{own}/", own, 404),
+        ("http://evil.example/v1/models", own, 400),
+        (f"http://{own}@evil.example/v1/models", own, 400),
+        (f"http://{own}/v1/models", "evil.example", 400),
+        ("http://evil.example/v1/models", "evil.example", 403),
+        ("http://evil.example/healthz", own, 400),
+    ):
+        assert await status_of(server, lines(target, f"Host: {host}")) == status, (target, host)
+    wire = await Wire.open(server)
+    wire.writer.write(lines("http://evil.example/v1/messages", f"Host: {own}"))
+    assert b'"type":"error"' in await wire.rest(), "this route's errors have Anthropic's shape"
+    await wire.close()
 
 
 async def test_beyond_loopback_a_key_must_exist(server: Server) -> None:

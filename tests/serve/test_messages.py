@@ -374,6 +374,22 @@ async def test_what_cannot_be_honoured_is_a_400_that_names_the_field(
     assert server.service.admission.in_flight == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_thread_is_refused_so_that_clients_go_on_without_it(server: Server, stream: bool) -> None:
+    headers = {"anthropic-beta": "message-threads-2026-08-12"}
+    answer = await ask(server, headers=headers, thread={"type": "create"}, stream=stream)
+    assert (answer.status, answer.error["param"]) == (400, "thread")
+    assert answer.error["details"] == {"error_code": "thread_unsupported_request"}
+    assert server.stub.calls == []
+
+
+async def test_no_other_unknown_field_is_taken_for_a_thread(server: Server) -> None:
+    for body in ({"threads": {}}, {"system": [{"type": "text", "text": "x", "thread": 1}]}):
+        answer = await ask(server, **body)
+        assert (answer.status, answer.error["code"]) == (400, "unknown_field")
+        assert "details" not in answer.error
+
+
 async def test_errors_from_before_the_route_have_anthropics_shape_too(server: Server) -> None:
     wrong = await server.get("/v1/messages")
     assert (wrong.status, wrong.error["type"]) == (405, "invalid_request_error")

@@ -78,6 +78,14 @@ async def test_usage_adds_up_and_says_what_was_orchestration(server: Server) -> 
     details = usage["input_tokens_details"]
     assert 0 < details["orchestration_input_tokens"] == trace.usage.orchestration_input_tokens
     assert details["cached_tokens"] == usage["output_tokens_details"]["reasoning_tokens"] == 0
+    assert details["cache_write_tokens"] == trace.usage.cache_write_input_tokens
+
+
+async def test_the_choice_of_a_named_function_comes_back_whole(server: Server) -> None:
+    wanted = {"type": "function", "name": "weather"}
+    answer = await respond(server, tools=[TOOL], tool_choice=wanted)
+    assert answer.object["tool_choice"] == wanted
+    assert (await server.get(f"/v1/responses/{answer.object['id']}")).object["tool_choice"] == wanted
 
 
 async def test_who_was_asked_on_the_way_is_the_reasoning_summary(server: Server) -> None:
@@ -102,7 +110,8 @@ async def test_items_of_every_kind_reach_the_worker(server: Server) -> None:
         {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}", "status": "completed"},
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
-        {"role": "user", "content": [{"type": "input_text", "text": "so?"}, {"type": "input_image", "image_url": PNG}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "so?"},
+                                     {"type": "input_image", "image_url": PNG, "detail": "high"}]},
     ]  # fmt: skip
     answer = await respond(server, items, instructions="speak English", tools=[TOOL])
     assert answer.status == 200, answer.text
@@ -112,7 +121,7 @@ async def test_items_of_every_kind_reach_the_worker(server: Server) -> None:
     assert told[3]["content"] == "I look."
     assert [call["id"] for call in told[3]["tool_calls"]] == ["c1", "c2"]
     assert [(m["tool_call_id"], m["content"]) for m in told[4:6]] == [("c1", "rain"), ("c2", "sun")]
-    assert told[6]["content"][1]["image_url"]["url"] == PNG
+    assert told[6]["content"][1]["image_url"] == {"url": PNG, "detail": "high"}
     assert "xyz" not in json.dumps(told)
 
 

@@ -103,12 +103,13 @@ def test_images_by_link_and_by_data():
         Text("what?"),
         Image(url="https://x/y.png"),
         Image(data="QUJD", media_type="image/png"),
-        Image(url="data:image/gif;base64,QUJD"),
+        Image(url="data:image/gif;base64,QUJD", detail="low"),
     )
     parts = body(messages=(Message("user", content),))["messages"][0]["content"]
     assert parts[0] == {"type": "text", "text": "what?"}
     urls = [part["image_url"]["url"] for part in parts[1:]]
     assert urls == ["https://x/y.png", "data:image/png;base64,QUJD", "data:image/gif;base64,QUJD"]
+    assert [part["image_url"].get("detail") for part in parts[1:]] == [None, None, "low"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks import plan_latency
-from benchmarks.claims_local import plan_seconds
+from gym.benchmarks import plan_latency
+from gym.benchmarks.claims_local import plan_seconds
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Request, conversation

@@ -35,9 +35,9 @@ def names(worker: Worker) -> list[str]:
 
 def test_the_stack_has_the_layers_that_were_asked_for(tmp_path: Path):
     inner = Scripted("x", name="w")
-    assert names(wrap(inner)) == ["Retrying", "Breaker", "Metered", "Scripted"]
+    assert names(wrap(inner)) == ["Masked", "Retrying", "Breaker", "Metered", "Scripted"]
     full = wrap(inner, requests_per_minute=60, concurrency=4, cache=tmp_path)
-    assert names(full) == ["Cached", "Retrying", "RateLimited", "Breaker", "Metered", "Scripted"]
+    assert names(full) == ["Cached", "Masked", "Retrying", "RateLimited", "Breaker", "Metered", "Scripted"]
     assert full.info is inner.info
 
 

@@ -19,10 +19,12 @@ from dirigent.cli.output import (
     carry_out,
     print_json,
     print_text,
+    read_piped,
     read_question,
     say,
     say_error,
     short,
+    with_piped,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ def ask(
 ) -> None:
     """Answer a question with the workers of the pool.
 
-    Example:  dirigent ask "Why does this test fail? $(cat test.log)" --max-cost 0.20
+    Text that is piped in is read after the question.
+
+    Example:  dirigent ask "Why does this test fail?" --max-cost 0.20 < test.log
     """
     changes = given(
         planner=planner,
@@ -67,18 +71,20 @@ def ask(
         max_rounds=rounds,
     )
 
-    async def work(text: str) -> int:
+    async def work(text: str, piped: str) -> int:
         from dirigent.cli.running import opened, say_advice, watched_run
 
         async with opened(config) as runtime:
             fixed = _plan_in(plan, runtime, profile, changes) if plan is not None else None
             conductor = runtime.conductor(profile, changes=changes, plan=fixed)
-            run = await watched_run(conductor, text, config=runtime.config)
+            if piped:
+                conductor.notes += (f"read {len(piped):,} characters from stdin, after the question",)
+            run = await watched_run(conductor, with_piped(text, piped), config=runtime.config)
             code = report(run, as_json=as_json, draw=trace)
             say_advice(run, runtime.loaded)
             return code
 
-    carry_out(lambda: work(read_question(question)), as_json=as_json)
+    carry_out(lambda: work(read_question(question), read_piped(question)), as_json=as_json)
 
 
 def plan(
@@ -104,7 +110,7 @@ def plan(
         async with opened(config) as runtime:
             await _draft(runtime.conductor(profile, changes=changes), text, dialect=dialect, as_json=as_json)
 
-    carry_out(lambda: work(read_question(question)), as_json=as_json)
+    carry_out(lambda: work(with_piped(read_question(question), read_piped(question))), as_json=as_json)
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -8,15 +8,21 @@ done, 1 the run failed, 2 usage or configuration, 130 interrupted.
 from __future__ import annotations
 
 import asyncio
+import select
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO, TextIO
 
 import typer
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+MAX_PIPED_CHARS = 1_000_000
+"""Of a text that is piped in beside a question: about what the longest contexts hold."""
+SILENT_S = 3.0
+"""Seconds after which a person is told that a pipe is waited for."""
 
 ConfigOption = Annotated[
     Path | None,
@@ -139,3 +145,34 @@ def read_question(words: Sequence[str]) -> str:
 
         raise ConfigError('there is no question; say  dirigent ask "…"  or pipe one in with  dirigent ask -')
     return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def read_piped(words: Sequence[str]) -> str:
+    """Returns the text that was piped in beside the question of the command line.
+
+    Returns "" at a terminal, without stdin, and for `-`, which reads the question itself from stdin.
+    """
+    stdin = sys.stdin
+    if stdin is None or stdin.closed or stdin.isatty() or list(words) == ["-"]:
+        return ""
+    _say_if_silent(stdin)
+    text = stdin.read(MAX_PIPED_CHARS + 1)
+    if len(text) > MAX_PIPED_CHARS:
+        from dirigent.errors import ConfigError
+
+        raise ConfigError(f"the text on stdin is longer than {MAX_PIPED_CHARS:,} characters; pipe in a part of it")
+    return text if text.strip() else ""
+
+
+def with_piped(question: str, piped: str) -> str:
+    return f"{question}\n\n{piped}" if piped else question
+
+
+def _say_if_silent(stdin: TextIO) -> None:
+    """Says so if the program waits for a pipe that nobody writes to: it would look as if it hung."""
+    try:
+        ready = select.select([stdin], [], [], SILENT_S)[0]
+    except (OSError, ValueError):  # no file, or Windows, where only sockets can be asked
+        return
+    if not ready:
+        say("waiting for the text that is piped into stdin  (without any: < /dev/null)")

@@ -231,13 +231,14 @@ def _server_tables(found: Found) -> list[str]:
             while name in taken:
                 name += "+"
             taken.add(name)
-            about = f"{model} on this machine ({server.name}); say here what it is good at"
+            about = f"{model} on this machine ({server.name})"
             lines = [
                 "[[worker]]",
                 f"name = {_quoted(name)}",
                 'kind = "openai"',
                 f"model = {_quoted(model)}",
                 f"base_url = {_quoted(server.base_url)}",
+                "# Planners read this line: add what the model is good at.",
                 f"about = {_quoted(about)}",
                 "price = { input = 0, output = 0 }",
             ]

@@ -156,7 +156,8 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "text", "text": part.text}
     image = inline(part)
     url = f"data:{image.media_type};base64,{image.data}" if image.data else image.url
-    return {"type": "image_url", "image_url": {"url": url}}
+    detail = {"detail": image.detail} if image.detail else {}
+    return {"type": "image_url", "image_url": {"url": url, **detail}}
 
 
 def _tools(request: Request) -> dict[str, Any]:

@@ -85,6 +85,13 @@ def redact(text: str) -> str:
     return text
 
 
+def live_values() -> frozenset[str]:
+    """The values that `redact` looks for exactly, also as a provider's JSON writes them."""
+    values = _redacted_values()
+    escaped = [value for value in values if not value.isascii() or '"' in value or "\\" in value]
+    return frozenset(values.union(map(_dumped, escaped)))
+
+
 def may_hold_key(encoded: str) -> bool:
     """Whether `redact` could change any text within this JSON. Says so too often rather than once too seldom.
 

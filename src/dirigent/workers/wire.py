@@ -180,7 +180,7 @@ def inline(image: Image) -> Image:
         return image
     match = _DATA_URL.match(image.url)
     if match:
-        return Image(data=image.url[match.end() :], media_type=match[1])
+        return Image(data=image.url[match.end() :], media_type=match[1], detail=image.detail)
     if not image.url.startswith(("http://", "https://", "gs://")):
         raise uncarried("messages", f"an image needs an http(s) URL or base64 data, not {image.url[:40]!r}")
     return image

@@ -3,6 +3,7 @@
 `wrap` builds the stack that configured workers get. From the outside in:
 
     Cached        an answer that was given before is given again (cached.py; only where a cache is set)
+    Masked        a live key that a reply quotes is replaced by `***` (masked.py)
     Retrying      a passing fault is tried again, within the deadline (retrying.py)
     RateLimited   each try waits its turn (ratelimited.py; only where a limit is set)
     Breaker       an endpoint that keeps failing is left alone for a while (breaker.py)
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from dirigent.workers.breaker import Breaker
 from dirigent.workers.cached import Cached
+from dirigent.workers.masked import Masked
 from dirigent.workers.metering import Metered, most_input_tokens
 from dirigent.workers.ratelimited import RateLimited
 from dirigent.workers.retrying import RetryBudget, Retrying
@@ -29,6 +31,7 @@ from dirigent.workers.worker import Worker, layers
 __all__ = [
     "Breaker",
     "Cached",
+    "Masked",
     "Metered",
     "RateLimited",
     "RetryBudget",
@@ -53,5 +56,5 @@ def wrap(
     wrapped: Worker = Breaker(Metered(worker), open_s=breaker_rest_s)
     if requests_per_minute is not None or concurrency is not None:
         wrapped = RateLimited(wrapped, requests_per_minute=requests_per_minute, concurrency=concurrency)
-    wrapped = Retrying(wrapped, retries=retries, rng=rng)
+    wrapped = Masked(Retrying(wrapped, retries=retries, rng=rng))
     return wrapped if cache is None else Cached(wrapped, cache)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import gym as program
+from gym.benchmarks import gym as program
 from tests.evals.samples import outcome
 from tests.gym.test_packaged_weights import put
 

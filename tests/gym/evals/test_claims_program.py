@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks import claims as program
-from benchmarks import claims_table as tables
-from benchmarks.claims_evidence import Bench, Sizes, _samples, gather
+from gym.benchmarks import claims as program
+from gym.benchmarks import claims_table as tables
+from gym.benchmarks.claims_evidence import Bench, Sizes, _samples, gather
 
 from dirigent.errors import ConfigError
 from dirigent.evals.stats import wilson
@@ -407,7 +407,7 @@ def test_questions_from_elsewhere_join_a_table_that_lacks_their_plans(
         with open_scorer(RECIPE, workers=ExactWorkers(ROSTER)) as scorer:
             yield Scholar(None, None, scorer, RECIPE)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("benchmarks.claims_evidence.open_bench", opened)
+    monkeypatch.setattr("gym.benchmarks.claims_evidence.open_bench", opened)
     found = program.added(adding(run.parent / "table.json", conductor=str(run), elsewhere=True))
     lines = {line.name: line for line in found.table}
     for name in PLACED:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import elsewhere as program
+from gym.benchmarks import elsewhere as program
 
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record

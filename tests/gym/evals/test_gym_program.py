@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import gym as program
+from gym.benchmarks import gym as program
 
 from dirigent.errors import ConfigError
 from dirigent.evals.recipe import EvalRecipe, load_recipe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import must as program
+from gym.benchmarks import must as program
 
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import Evaluated

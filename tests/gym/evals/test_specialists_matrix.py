@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import specialists as program
-from benchmarks.specialists import Kept, examine, results_of
-from benchmarks.specialists_page import (
+from gym.benchmarks import specialists as program
+from gym.benchmarks.specialists import Kept, examine, results_of
+from gym.benchmarks.specialists_page import (
     MOST_UNAIDED,
     NEAR,
     Count,

@@ -9,7 +9,7 @@ import pytest
 from dirigent_gym.train.recipe import Recipe, load_conductor
 from dirigent_gym.train.run import Result, train
 
-RECIPE = Path(__file__).parents[3] / "recipes" / "tiny-cpu.toml"
+RECIPE = Path(__file__).parents[3] / "gym" / "recipes" / "tiny-cpu.toml"
 
 
 @pytest.fixture(scope="session")

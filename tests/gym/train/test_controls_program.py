@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks import controls as program
+from gym.benchmarks import controls as program
 
 from dirigent_gym.train.recipe import load_recipe
 
@@ -33,7 +33,7 @@ alpha = 8
 
 
 def run(*given: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "controls.py"), *given]
+    command = [sys.executable, str(ROOT / "gym" / "benchmarks" / "controls.py"), *given]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
@@ -126,8 +126,8 @@ def test_a_run_has_ended_with_its_last_update_and_not_where_it_was_cut(tmp_path:
 
 def test_every_control_that_is_trained_has_a_recipe_and_a_line() -> None:
     for name in program.ROLES:
-        assert load_recipe(ROOT / "recipes" / f"control-{name}.toml").name == f"control-{name}"
-    from benchmarks.claims_table import CONTROL_LINES
+        assert load_recipe(ROOT / "gym" / "recipes" / f"control-{name}.toml").name == f"control-{name}"
+    from gym.benchmarks.claims_table import CONTROL_LINES
 
     assert set(program.ROLES.values()) == set(CONTROL_LINES)
 

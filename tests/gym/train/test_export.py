@@ -16,7 +16,7 @@ gguf = pytest.importorskip("gguf", reason="needs the extra `train`")
 peft = pytest.importorskip("peft", reason="needs the extra `train`")
 pytest.importorskip("xllamacpp", reason="needs the extra `local`")
 
-from benchmarks import parity  # noqa: E402
+from gym.benchmarks import parity  # noqa: E402
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.messages import Request  # noqa: E402

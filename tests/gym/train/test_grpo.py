@@ -31,7 +31,7 @@ from dirigent_gym.train.sft import Pair, SftSettings, fit_adapter, save_adapter,
 from dirigent_gym.train.tiny import tiny_base
 from dirigent_gym.train.workers import TorchWorkers, load_workers
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[3] / "gym" / "recipes"
 
 
 def test_the_tiny_run_learns_to_route_held_out_questions(tiny_run: Result) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from benchmarks import must
-from benchmarks.claims_evidence import Sizes, rounds_tasks
+from gym.benchmarks import must
+from gym.benchmarks.claims_evidence import Sizes, rounds_tasks
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Message

@@ -15,8 +15,8 @@ gguf = pytest.importorskip("gguf", reason="needs the extra `train`")
 pytest.importorskip("peft", reason="needs the extra `train`")
 xllamacpp = pytest.importorskip("xllamacpp", reason="needs the extra `local`")
 
-from benchmarks import parity  # noqa: E402
-from benchmarks.parity_page import (  # noqa: E402
+from gym.benchmarks import parity  # noqa: E402
+from gym.benchmarks.parity_page import (  # noqa: E402
     Agreement,
     Difference,
     Part,

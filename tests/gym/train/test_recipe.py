@@ -25,7 +25,7 @@ from dirigent_gym.train.recipe import (
 from dirigent_gym.train.rows import dev_rows
 from dirigent_gym.train.scorer import open_scorer
 
-FOLDER = Path(__file__).parents[3] / "recipes"
+FOLDER = Path(__file__).parents[3] / "gym" / "recipes"
 RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
 
 

@@ -26,7 +26,7 @@ from dirigent_gym.train.scorer import Scorer, open_scorer
 from dirigent_gym.train.warmstart import prepare
 from dirigent_gym.train.workers import ExactWorkers
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[3] / "gym" / "recipes"
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from dirigent_gym.train.shared_prompts import in_equal_passes, log_probs_and_ent
 from dirigent_gym.train.tiny import tiny_base
 from dirigent_gym.train.trainer import make_trainer
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[3] / "gym" / "recipes"
 
 # --- the way a process was launched ---
 

@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 
-from benchmarks import specialists as program  # noqa: E402
+from gym.benchmarks import specialists as program  # noqa: E402
 
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent_gym.questions.examples import examples  # noqa: E402
@@ -41,7 +41,7 @@ from dirigent_gym.train.specialists import (  # noqa: E402
     train_specialists,
 )
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[3] / "gym" / "recipes"
 TINY = SpecialistsRecipe(
     "few",
     base=BaseSettings(tiny=TinySettings(hidden=32, layers=1, heads=2, words=400, max_tokens=2048)),

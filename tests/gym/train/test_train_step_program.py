@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the train extra")
 
-from benchmarks import train_step as program
+from gym.benchmarks import train_step as program
 
 from dirigent_gym.train import grpo, scorer
 from dirigent_gym.train.recipe import Recipe, WorkerSettings, load_conductor
@@ -50,7 +50,7 @@ def test_the_last_step_is_watched_with_all_of_its_updates(updates: int, monkeypa
     assert seen == [*(f"update {n}" for n in range(1, 2 * updates + 1)), "start", *watched, "stop"]
 
 
-RECIPE = Path(__file__).parents[3] / "recipes" / "gym-gpu.toml"
+RECIPE = Path(__file__).parents[3] / "gym" / "recipes" / "gym-gpu.toml"
 
 
 def test_workers_are_those_named_and_only_tables_are_misled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ Where the body says the same field, the body wins. A value that cannot be read i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -78,6 +79,14 @@ def _under(body: S, found: dict[str, Any]) -> S:
     return msgspec.structs.replace(body, **{name: v for name, v in found.items() if getattr(body, name) is None})
 
 
+def _finite(text: str) -> float:
+    """JSON has no infinity either, so a header cannot say what the body cannot."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("the number must be finite")
+    return number
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -95,8 +104,8 @@ def _shown(header: str) -> str:
 
 
 FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "max-cost-usd": ("max_cost_usd", float),
-    "deadline-s": ("deadline_s", float),
+    "max-cost-usd": ("max_cost_usd", _finite),
+    "deadline-s": ("deadline_s", _finite),
     "max-steps": ("max_steps", int),
     "max-rounds": ("max_rounds", int),
     "pool-allow": ("allow", _names),

@@ -36,7 +36,7 @@ from dirigent.serve.apis.responses.route import (
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
 from dirigent.serve.apis.usage import UsageReport, usage
-from dirigent.serve.http.auth import App, Gate, Receive, Scope, Send
+from dirigent.serve.http.auth import App, Gate, PlainTarget, Receive, Scope, Send
 from dirigent.serve.http.errors import Problem, mistake, problem_of
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.loop_guard import Hops
@@ -76,7 +76,7 @@ def build_app(service: Service) -> App:
     starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
-    return MessagesErrors(Gate(Hops(_Direct(starlette)), service))
+    return PlainTarget(MessagesErrors(Gate(Hops(_Direct(starlette)), service)))
 
 
 class _Direct:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.serve.http.auth_attempts import Tries
@@ -27,6 +28,25 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 MAX_KEY_CHARS = 512
+TARGET_HOST = "dirigent.target_host"
+SINGLE_HEADERS = (b"authorization", b"host", b"x-api-key")
+
+
+class PlainTarget:
+    """An ASGI application before the application. A target that is a whole URL becomes its path.
+
+    Its host goes into the scope, so that the gate can compare it with the header `Host`.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "://" in (path := scope.get("path", "")) and not path.startswith("/"):
+            scope[TARGET_HOST], slash, rest = path.partition("://")[2].partition("/")
+            scope["path"] = slash + rest or "/"
+            scope["raw_path"] = quote(scope["path"]).encode()
+        await self._app(scope, receive, send)
 
 
 class Gate:
@@ -41,23 +61,33 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = self._counted(scope, send)
+        send = self._labelled(scope, send)
         try:
+            _require_one_of_each(scope)
             scope["caller"] = await self._caller(scope)
         except Problem as problem:
             await send_problem(problem, send)
             return
         await self._app(scope, receive, send)
 
-    def _counted(self, scope: Scope, send: Send) -> Send:
-        async def counted(message: MutableMapping[str, Any]) -> None:
+    def _labelled(self, scope: Scope, send: Send) -> Send:
+        """Counts the reply and adds `x-request-id`, which OpenAI's clients show in their errors and logs.
+
+        `/v1/messages` has set an id of its own, and sends it as Anthropic's clients expect it.
+        """
+        needs_id = scope["path"].startswith("/v1/") and "request_id" not in scope
+
+        async def labelled(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 # The route's pattern, never the caller's text: labels must not grow.
                 route = getattr(scope.get("route"), "path", "none")
                 self._service.metrics.count_request(route, message["status"])
+                if needs_id:
+                    id = b"req_" + secrets.token_hex(12).encode()
+                    message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", id)]}
             await send(message)
 
-        return counted
+        return labelled
 
     async def _caller(self, scope: Scope) -> Caller | None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -115,6 +145,18 @@ async def send_problem(problem: Problem, send: Send) -> None:
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _require_one_of_each(scope: Scope) -> None:
+    """Refuses a request with two hosts or two keys: a proxy before this server may have read the other one."""
+    names = [name for name, _ in scope["headers"]]
+    for name in SINGLE_HEADERS:
+        if names.count(name) > 1:
+            shown = name.decode().title()
+            raise Problem(400, f"the request has {names.count(name)} {shown} headers; send one", param=shown)
+    target, host = scope.get(TARGET_HOST), dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    if target is not None and target.lower() != host.lower():
+        raise Problem(400, f"the target names the host {target[:80]!r}, and Host is {host[:80]!r}", param="Host")
 
 
 def _key(headers: dict[bytes, bytes]) -> str:

@@ -35,10 +35,12 @@ class JsonReply(Response):
 
 
 async def read_body(request: Request, *, timeout_s: float) -> bytes:
-    """The body, within its bounds in size and time."""
+    """The body, within its bounds in size and time. A length that is announced as too large is refused unread."""
     kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"the content type is {kind[:60]!r}; send application/json", code="content_type")
+    if int(header(request, b"content-length") or 0) > MAX_BODY_BYTES:  # its digits were checked with the header
+        raise _too_large()
     try:
         return await within(timeout_s, _whole_body(request.receive))
     except TimeoutError:
@@ -65,9 +67,13 @@ async def _whole_body(receive: Receive) -> bytes:
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
         if size > MAX_BODY_BYTES:
-            raise Problem(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes", code="too_large")
+            raise _too_large()
         if not message.get("more_body", False):
             return b"".join(pieces)
+
+
+def _too_large() -> Problem:
+    return Problem(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes", code="too_large")
 
 
 def admitted(service: Service, caller: Caller) -> Place:

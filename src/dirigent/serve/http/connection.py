@@ -4,9 +4,9 @@ uvicorn waits without end for a header that comes byte by byte, and keeps header
 bounded in time and size, from the first byte of the connection or of the next request on it. While it comes, bytes
 are counted; when it is whole, its own length is, whatever else came in the same read. Time and size of the body are
 bounded where it is read (`handling.py`), idle time between requests by uvicorn. What is left of a body when its request
-has been refused is dropped, so that the caller can send it and read why; it is bounded as a header is in time and as a
-body is in size, and once it is whole the connection is idle again. A client that does not take its reply is cut off
-rather than waited for.
+has been refused is dropped, so that the caller can send it and read why; it is bounded as a header is in time and by
+`MAX_DROPPED_BYTES` in size, and once it is whole the connection is idle again. A client that does not take its reply is
+cut off rather than waited for.
 
 A body in chunks may have bytes beside its content: extensions of a chunk's size, and trailers behind the last chunk.
 httptools drops the first and keeps the second (60 MB of short trailers took 950 MB). Together they are bounded as a
@@ -30,6 +30,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -37,6 +38,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dirigent.serve.http.auth import App
 from dirigent.serve.http.json_body import MAX_BODY_BYTES
 from dirigent.serve.http.replying import InOnePiece
+
+MAX_DROPPED_BYTES = 2 * MAX_BODY_BYTES
+"""Of a refused request's body: enough for a client that sends a body somewhat too large before it reads."""
 
 LAST_REQUEST_S = 1.0
 LAST_LOOK_S = 0.01
@@ -183,6 +187,8 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._part = "body"
         super().on_headers_complete()
+        if b"://" in self.url and not self.url.startswith(b"/"):
+            self.scope["path"] = unquote(self.url.partition(b"?")[0].decode("ascii"))  # uvicorn drops the target's host
         self.headers = []  # what comes behind a body is no header of its request
         if self._stopping and self.cycle is not None:
             self.cycle.keep_alive = False
@@ -261,7 +267,7 @@ class Connection(HttpToolsProtocol):
 
     def _count(self, size: int) -> None:
         self._received += size
-        if self._received > (MAX_BODY_BYTES if self._part == "body" else self.max_header_bytes):
+        if self._received > (MAX_DROPPED_BYTES if self._part == "body" else self.max_header_bytes):
             self._refuse_as_too_large()
 
     def _header_bytes(self) -> int:

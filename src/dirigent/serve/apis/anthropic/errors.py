@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dirigent.serve.apis.anthropic.wire import MessagesErrorBody, MessagesErrorDetail
+from dirigent.serve.apis.anthropic.wire import THREADS, ErrorCode, MessagesErrorBody, MessagesErrorDetail
 from dirigent.serve.http.auth import App, Receive, Scope, Send
 from dirigent.serve.http.errors import ErrorBody, Problem
 from dirigent.workers.secret import redact
@@ -98,5 +98,6 @@ def error_body(problem: Problem, *, request_id: str) -> bytes:
     if problem.param and problem.param not in said:
         said = f"{problem.param}: {said}"
     kind = TYPES.get(problem.status, "api_error")
-    detail = MessagesErrorDetail(kind, said, problem.param or None, problem.code or None)
+    details = ErrorCode(THREADS) if problem.code == THREADS else None
+    detail = MessagesErrorDetail(kind, said, problem.param or None, problem.code or None, details)
     return msgspec.json.encode(MessagesErrorBody(detail, request_id))

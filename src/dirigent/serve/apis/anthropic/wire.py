@@ -176,9 +176,19 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
     service_tier: Literal["auto", "standard_only"] | None = None
 
 
+THREADS = "thread_unsupported_request"
+"""Anthropic's word for a request that it will not keep as a thread. Their clients then send the whole conversation."""
+
+
 def read_messages_request(body: bytes) -> tuple[MessagesRequest, tuple[CustomToolParam, ...]]:
     """The one door from bytes to a request and its tools; every fault is a 400 that names its field."""
-    request = decoded(body, _DECODER)
+    try:
+        request = decoded(body, _DECODER)
+    except Problem as problem:
+        if (problem.code, problem.param) != ("unknown_field", "thread"):
+            raise
+        said = "this server keeps no threads; send the whole conversation without the field 'thread'"
+        raise Problem(400, said, code=THREADS, param="thread") from None
     return request, _checked_tools(request)
 
 
@@ -268,12 +278,18 @@ class TokenCount(msgspec.Struct, frozen=True):
     estimated: Literal[True] = True
 
 
+class ErrorCode(msgspec.Struct, frozen=True):
+    error_code: str
+
+
 class MessagesErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str
     param: str | None = None
     """The field of the request that is at fault; this and `code` are beyond Anthropic's shape."""
     code: str | None = None
+    details: ErrorCode | None = None
+    """Only for a request that asks for a thread: Anthropic's clients decide by it whether to go on without one."""
 
 
 class MessagesErrorBody(msgspec.Struct, frozen=True):

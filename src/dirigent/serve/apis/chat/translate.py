@@ -24,6 +24,7 @@ from dirigent.serve.apis.chat.wire import (
     Choice,
     FunctionCall,
     ImagePart,
+    ImageUrl,
     InputDetails,
     NamedTool,
     ObjectFormat,
@@ -125,19 +126,21 @@ def _content(said: ChatMessage, where: str) -> str | tuple[Part, ...]:
         elif said.role != "user":
             raise Problem(400, f"a {said.role} message cannot hold an image", param=f"{where}.content[{index}]")
         else:
-            parts.append(_image(part.image_url.url, f"{where}.content[{index}].image_url.url"))
+            parts.append(_image(part.image_url, f"{where}.content[{index}].image_url.url"))
     if said.role != "user" or not any(isinstance(part, Image) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, Text))
     return tuple(parts)
 
 
-def _image(url: str, param: str) -> Image:
-    """Passed on as it is: the server itself fetches no address that a caller names."""
+def _image(image: ImageUrl, param: str) -> Image:
+    """Passes the address on unchanged: the server itself fetches no address that a caller names."""
+    url = image.url
+    detail = image.detail if image.detail in ("low", "high") else ""
     if match := DATA_URL.match(url):
-        return Image(data="".join(match[2].split()), media_type=match[1].lower())
+        return Image(data="".join(match[2].split()), media_type=match[1].lower(), detail=detail)
     if not re.match(r"https?://[^/\s]", url, re.IGNORECASE):
         raise Problem(400, "an image is an http(s) URL or data:image/…;base64,…", param=param)
-    return Image(url=url)
+    return Image(url=url, detail=detail)
 
 
 def _tools(chat: ChatRequest) -> tuple[Tool, ...]:

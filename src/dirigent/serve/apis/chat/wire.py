@@ -28,9 +28,12 @@ class TextPart(Strict, frozen=True, tag="text"):
     text: str
 
 
+ImageDetail = Literal["auto", "low", "high"]
+
+
 class ImageUrl(Strict, frozen=True):
     url: str
-    detail: Literal["auto"] | None = None
+    detail: ImageDetail | None = None
 
 
 class ImagePart(Strict, frozen=True, tag="image_url"):

@@ -167,7 +167,7 @@ def _parts(
 
 def _part(part: InputText | InputImage | OutputText | Refusal) -> TextPart | ImagePart:
     if isinstance(part, InputImage):
-        return ImagePart(ImageUrl(part.image_url))
+        return ImagePart(ImageUrl(part.image_url, part.detail))
     return TextPart(part.refusal if isinstance(part, Refusal) else part.text)
 
 
@@ -290,7 +290,11 @@ def usage_of(trace: Trace, *, before: Trace | None = None) -> ResponseUsage:
     usage = usage_since(trace, before)
     return ResponseUsage(
         input_tokens=usage.input_tokens,
-        input_tokens_details=ResponseInputDetails(usage.cached_input_tokens, usage.orchestration_input_tokens),
+        input_tokens_details=ResponseInputDetails(
+            cached_tokens=usage.cached_input_tokens,
+            cache_write_tokens=usage.cache_write_input_tokens,
+            orchestration_input_tokens=usage.orchestration_input_tokens,
+        ),
         output_tokens=usage.output_tokens,
         output_tokens_details=ResponseOutputDetails(usage.reasoning_tokens, usage.orchestration_output_tokens),
         total_tokens=usage.input_tokens + usage.output_tokens,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from dirigent.messages import Effort
-from dirigent.serve.apis.chat.wire import Extension, ObjectFormat, RunReport, Strict, TextFormat, Tokens
+from dirigent.serve.apis.chat.wire import Extension, ImageDetail, ObjectFormat, RunReport, Strict, TextFormat, Tokens
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.json_body import check_depth, decoded
 
@@ -32,7 +32,7 @@ class InputText(Strict, frozen=True, tag="input_text"):
 
 class InputImage(Strict, frozen=True, tag="input_image"):
     image_url: str
-    detail: Literal["auto"] = "auto"
+    detail: ImageDetail = "auto"
     file_id: None = None
 
 
@@ -102,7 +102,7 @@ class CustomTool(Strict, frozen=True, tag="custom"):
     name: str
 
 
-class NamedFunctionTool(Strict, frozen=True):
+class NamedFunctionTool(Strict, frozen=True, omit_defaults=False):
     name: str
     type: Literal["function"] = "function"
 
@@ -249,6 +249,8 @@ class ResponseInputDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     orchestration_input_tokens: int
     """Part of input_tokens: what the answering step did not read."""
+    cache_write_tokens: int = 0
+    """OpenAI's clients require it; responses that were stored before it was added have none."""
 
 
 class ResponseOutputDetails(msgspec.Struct, frozen=True):

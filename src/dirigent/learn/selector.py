@@ -1,0 +1,398 @@
+"""The chance that an answer is right, given who gave it, who disagrees, its form, and the question's text.
+
+A selector is fitted on recorded samples: random subsets of the samples of a question, and for each answer class in a
+subset whether it is right. It reads counts (who was asked, who supports the answer, what speaks against it), the form
+of the answer, and surface features of the question. It never reads the name of a data set or a gold answer.
+
+The model is a sum of oblivious trees (each level asks one question of every row), fitted by gradient boosting of the
+log loss. Every feature is a small whole number, so a file of thresholds is all that is stored. A ridge regression of
+hashed words adds, for each role, how often it is right on questions of such words; during the fit it is cross-fitted,
+because in-sample it would be too sure.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dirigent.errors import ConfigError
+from dirigent.learn.roles_table import OPTIONS, number_of
+
+ROLES = ("direct", "think", "code")
+WORDS = 1024
+"""Buckets of hashed words."""
+RIDGE = 3.0
+LEVELS = 32
+"""Values of a feature: 0 to 31."""
+
+KINDS = ("integer", "decimal", "letter", "word", "text", "literal", "formula")
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The recorded samples of one question."""
+
+    question: str
+    answers: tuple[str, ...]
+    """One answer of each class."""
+    roles: tuple[str, ...]
+    """Of each sample."""
+    classes: tuple[int, ...]
+    """Of each sample; -1 if it has no answer."""
+    ended: tuple[bool, ...]
+    """Whether each sample's reply ended before its cap."""
+    right: tuple[float, ...] = ()
+    """Whether each class is right; only a fit needs it."""
+
+
+class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    subsets: int = 40
+    """Random subsets of samples that a fit takes of each question."""
+    trees: int = 200
+    depth: int = 5
+    learning_rate: float = 0.1
+    damping: float = 20.0
+    """Added to a leaf's curvature: leaves of few rows say little."""
+    rows: int = 20_000
+    """Rows that each tree sees."""
+    columns: float = 0.35
+    """Share of the features that each tree may split on."""
+
+
+class Selector(msgspec.Struct, frozen=True):
+    base: float
+    """Log-odds before the first tree."""
+    features: npt.NDArray[np.int64]
+    """[trees, depth]: the feature that each level compares."""
+    thresholds: npt.NDArray[np.int64]
+    """[trees, depth]: a row goes right if its value is above."""
+    leaves: Floats
+    """[trees, 2**depth]: log-odds to add."""
+    words: Floats
+    """[WORDS + 1, roles + 1]: weights of hashed words, then of a constant."""
+
+    def chances(self, row: Row) -> list[float]:
+        """The chance of each answer class to be right, with every sample of the row seen."""
+        if not row.answers:
+            return []
+        everything = np.ones((1, len(row.roles)), dtype=np.bool_)
+        values, present = features(row, everything, self.prior(row.question))
+        return [float(c) if p else 0.0 for c, p in zip(self.chance_of(values[0]), present[0], strict=True)]
+
+    def prior(self, question: str) -> Floats:
+        """For each role, how often it is right on questions of such words; last, how often any is."""
+        return np.asarray(hashed_words(question) @ self.words)
+
+    def chance_of(self, values: Bytes) -> Floats:
+        """The chance of each row of features [rows, features]."""
+        columns = np.ascontiguousarray(values.T)
+        depth = self.features.shape[1]
+        margin = np.full(len(values), self.base)
+        if len(values) < 64:  # few rows: all trees at once
+            above = columns[self.features] > self.thresholds[:, :, None]
+            leaf = (above * (1 << np.arange(depth))[None, :, None]).sum(1)
+            margin += np.take_along_axis(self.leaves, leaf, axis=1).sum(0)
+        else:
+            for chosen, threshold, leaves in zip(self.features, self.thresholds, self.leaves, strict=True):
+                leaf = np.zeros(len(values), dtype=np.int64)
+                for level in range(depth):
+                    leaf += (columns[chosen[level]] > threshold[level]).astype(np.int64) << level
+                margin += leaves[leaf]
+        return np.asarray(1 / (1 + np.exp(-margin)))
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {name: getattr(self, name) for name in ("features", "thresholds", "leaves", "words")}
+        np.savez_compressed(folder / "selector.npz", base=np.array(self.base), names=np.array(NAMES), **arrays)
+
+    @classmethod
+    def load(cls, folder: Path) -> Selector:
+        file = folder / "selector.npz"
+        try:
+            arrays = dict(np.load(file))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no selector can be read from {file}: {error}") from None
+        if arrays["names"].tolist() != list(NAMES):
+            raise ConfigError(f"{file} was fitted on other features than this version computes; fit it again")
+        return cls(
+            base=float(arrays["base"]),
+            **{name: arrays[name] for name in ("features", "thresholds", "leaves", "words")},
+        )
+
+
+def fit(rows: Sequence[Row], *, settings: SelectorSettings | None = None, seed: int = 1) -> Selector:
+    """A selector fitted on recorded samples of these questions."""
+    settings = settings or SelectorSettings()
+    if len(rows) < 2:
+        raise ConfigError(f"a selector needs at least 2 questions to be fitted on, not {len(rows)}")
+    rng = np.random.default_rng(seed)
+    hashed = np.stack([hashed_words(row.question) for row in rows])
+    targets = np.array([role_scores(row) for row in rows])
+    part = rng.integers(5, size=len(rows))
+    priors = np.zeros(targets.shape)
+    for one in range(5):
+        if (part == one).any() and (part != one).any():
+            priors[part == one] = hashed[part == one] @ ridge(hashed[part != one], targets[part != one])
+    blocks, labels = [], []
+    for row, prior in zip(rows, priors, strict=True):
+        values, present = features(row, random_sets(row.roles, settings.subsets, rng), prior)
+        blocks.append(values[present])
+        labels.append(np.broadcast_to(np.array(row.right), present.shape)[present])
+    label = np.concatenate(labels)
+    if not 0 < label.mean() < 1:
+        raise ConfigError(
+            f"a selector needs right and wrong answers to be fitted on; of these {label.mean():.0%} are right"
+        )
+    base, chosen, thresholds, leaves = boosted(np.concatenate(blocks), label, settings, rng)
+    return Selector(base, chosen, thresholds, leaves, ridge(hashed, targets))
+
+
+def boosted(
+    values: Bytes, label: Floats, settings: SelectorSettings, rng: np.random.Generator
+) -> tuple[float, npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
+    """Oblivious trees fitted to the labels: (log-odds to start from, features, thresholds, leaves)."""
+    count, width = values.shape
+    columns = np.ascontiguousarray(values.T)
+    base = math.log(label.mean() / (1 - label.mean()))
+    margin = np.full(count, base)
+    chosen = np.zeros((settings.trees, settings.depth), dtype=np.int64)
+    thresholds = np.zeros((settings.trees, settings.depth), dtype=np.int64)
+    leaves = np.zeros((settings.trees, 1 << settings.depth))
+    for tree in range(settings.trees):
+        some = rng.choice(count, min(count, settings.rows), replace=False)
+        candidates = rng.choice(width, max(1, round(width * settings.columns)), replace=False)
+        seen = columns[np.ix_(candidates, some)].astype(np.int64)
+        chance = 1 / (1 + np.exp(-margin[some]))
+        slope, curve = label[some] - chance, chance * (1 - chance)
+        leaf = np.zeros(len(some), dtype=np.int64)
+        for level in range(settings.depth):
+            size = LEVELS << level
+            best = (-1.0, 0, 0)
+            for place, column in enumerate(seen):
+                cell = leaf * LEVELS + column
+                left = np.bincount(cell, slope, size).reshape(-1, LEVELS).cumsum(1)
+                left_curve = np.bincount(cell, curve, size).reshape(-1, LEVELS).cumsum(1)
+                right, right_curve = left[:, -1:] - left, left_curve[:, -1:] - left_curve
+                gain = (left**2 / (left_curve + settings.damping) + right**2 / (right_curve + settings.damping)).sum(0)
+                at = int(gain.argmax())
+                if gain[at] > best[0]:
+                    best = (float(gain[at]), place, at)
+            _, place, at = best
+            chosen[tree, level], thresholds[tree, level] = candidates[place], at
+            leaf += (seen[place] > at).astype(np.int64) * (1 << level)
+        total = np.bincount(leaf, slope, 1 << settings.depth)
+        total_curve = np.bincount(leaf, curve, 1 << settings.depth)
+        leaves[tree] = settings.learning_rate * total / (total_curve + settings.damping)
+        everywhere = np.zeros(count, dtype=np.int64)
+        for level in range(settings.depth):
+            everywhere += (columns[chosen[tree, level]] > thresholds[tree, level]).astype(np.int64) << level
+        margin += leaves[tree][everywhere]
+    return base, chosen, thresholds, leaves
+
+
+def random_sets(roles: Sequence[str], count: int, rng: np.random.Generator) -> Mask:
+    """Random sets of samples [count, samples]: every number of samples of each role is equally likely."""
+    sets = np.zeros((count, len(roles)), dtype=np.bool_)
+    places = {role: [i for i, one in enumerate(roles) if one == role] for role in ROLES}
+    for one in sets:
+        while not one.any():
+            for own in places.values():
+                one[rng.permutation(np.array(own, dtype=np.int64))[: rng.integers(len(own) + 1)]] = True
+    return sets
+
+
+def role_scores(row: Row) -> list[float]:
+    """How often each role is right on the question, then whether any sample is."""
+    sample_right = [row.right[c] if c >= 0 else 0.0 for c in row.classes]
+    means = []
+    for role in ROLES:
+        own = [right for right, one in zip(sample_right, row.roles, strict=True) if one == role]
+        means.append(sum(own) / len(own) if own else 0.0)
+    return [*means, max(sample_right, default=0.0)]
+
+
+def ridge(inputs: Floats, targets: Floats) -> Floats:
+    gram = inputs.T @ inputs + RIDGE * np.eye(inputs.shape[1])
+    return np.asarray(np.linalg.solve(gram, inputs.T @ targets))
+
+
+def hashed_words(question: str) -> Floats:
+    """Words and pairs of words in buckets, scaled to length 1, then a constant. Every number is one word."""
+    words = re.findall(r"\\?[a-z]+|\d+|[^\w\s]", question.lower())
+    words = ["0" if word[0].isdigit() else word for word in words]
+    counts = np.zeros(WORDS + 1)
+    for word in {*words, *(f"{a} {b}" for a, b in itertools.pairwise(words))}:
+        counts[zlib.crc32(word.encode()) % WORDS] += 1
+    counts = np.sqrt(counts)
+    counts /= max(1.0, float(np.linalg.norm(counts)))
+    counts[-1] = 1.0
+    return counts
+
+
+# ---- features -----------------------------------------------------------------------------------------------
+
+MARKERS = (
+    r"\[python\]", r"how many", r"how much", r"what is", r"find", r"probability", r"area|angle|triangle|circle",
+    r"sort", r"date|day", r"true|false|yes", r"per(?:cent)?\b|%", r"hour|minute|speed", r"\$", r"remainder|digit|prime",
+    r"polynomial|root|equation", r"\\frac|fraction", r"ratio|times|twice|half", r"return", r"left|right", r"function",
+)  # fmt: skip
+
+NAMES = (
+    *(f"asked {role}" for role in ROLES),
+    *(f"for it {role}" for role in ROLES),
+    *(f"best against it {role}" for role in ROLES),
+    "for it", "best against it", "lead", "share", "answers", "without an answer code", "without an answer think",
+    "cut off for it", "cut off", "share of think", "share of code", "roles for it", "alone among samples",
+    "answers of its kind", "kinds", "against it in the question", "cut off against it", "near it",
+    "kind", "length", "size", "negative", "zero or one", "round", "in the question", "times in the question",
+    "digits behind the point",
+    "question length", "numbers", "largest number", "words", "lines", "formula signs", "options", "capitals",
+    "word length",
+    *(f"prior {role}" for role in ROLES), "prior any",
+    *(f"says {marker}" for marker in MARKERS),
+)  # fmt: skip
+
+
+def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
+    """Features [sets, classes, features] of every class in each set of samples, and which classes the set holds."""
+    if not row.answers:
+        return np.zeros((len(sets), 0, len(NAMES)), dtype=np.uint8), np.zeros((len(sets), 0), dtype=np.bool_)
+    roles, classes, ended = np.array(row.roles), np.array(row.classes), np.array(row.ended)
+    member = classes[None, :] == np.arange(len(row.answers))[:, None]
+    counts = sets.astype(np.int64)
+    asked = np.stack([counts[:, roles == role].sum(1) for role in ROLES], axis=1)
+    support = np.stack([counts @ (member & (roles == role)).T for role in ROLES], axis=2)
+    total = support.sum(2)
+    against = np.stack([_best_other(support[:, :, r]) for r in range(len(ROLES))], axis=2)
+    against_total = _best_other(total)
+    answered = total.sum(1, keepdims=True)
+    present = total > 0
+    number = present.sum(1, keepdims=True)
+
+    def each(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.broadcast_to(values, total.shape)
+
+    def share(part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.where(whole > 0, (part * 24) // np.maximum(whole, 1), 31)
+
+    failed = [counts[:, (roles == role) & (classes < 0)].sum(1)[:, None] for role in ("code", "think")]
+    forms = np.array([answer_form(answer, row.question) for answer in row.answers], dtype=np.int64)
+    kind, found = forms[:, 0], forms[:, 6]
+    numbers = [number_of(answer) for answer in row.answers]
+    near = np.array([[_near(one, other) for other in numbers] for one in numbers], dtype=np.int64)
+    of_kind = np.stack([total[:, kind == one].sum(1) for one in range(len(KINDS))], axis=1)
+    cut = counts @ (member & ~ended).T
+    dynamic = [
+        *(each(asked[:, r, None]) for r in range(len(ROLES))),
+        *(support[:, :, r] for r in range(len(ROLES))),
+        *(against[:, :, r] for r in range(len(ROLES))),
+        total,
+        against_total,
+        np.clip(total - against_total + 10, 0, 20),
+        share(total, answered),
+        each(number),
+        *(each(one) for one in failed),
+        cut,
+        each(counts[:, ~ended].sum(1)[:, None]),
+        share(support[:, :, 1], asked[:, 1, None]),
+        share(support[:, :, 2], asked[:, 2, None]),
+        (support > 0).sum(2),
+        (total == 1).sum(1, keepdims=True) * present,
+        of_kind[:, kind],
+        each((of_kind > 0).sum(1)[:, None]),
+        each((total * found).sum(1)[:, None]) - total * found,
+        each(cut.sum(1)[:, None]) - cut,
+        total @ near,
+    ]
+    form = question_form(row.question)
+    asked_for = [*form[: -len(MARKERS)], *np.clip(prior * 31, 0, 31).astype(np.uint8), *form[-len(MARKERS) :]]
+    fixed = np.array([[*own, *asked_for] for own in forms], dtype=np.uint8)
+    moving = np.clip(np.stack(dynamic, axis=2), 0, 31).astype(np.uint8)
+    return np.concatenate([moving, np.broadcast_to(fixed, (len(sets), *fixed.shape))], axis=2), present
+
+
+def _best_other(support: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For each class the greatest support of any other class."""
+    if support.shape[1] < 2:
+        return np.zeros_like(support)
+    ordered = np.sort(support, axis=1)
+    return np.where(support == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    """Whether two numbers differ by rounding, sign or a power of ten."""
+    if one is None or other is None or one == other or not one or not other:
+        return False
+    factor = abs(one / other)
+    return factor == 1 or abs(factor - 1) < 0.01 or factor in (0.01, 0.1, 10, 100, 1000)
+
+
+def answer_form(answer: str, question: str) -> list[int]:
+    number = number_of(answer)
+    text = answer.strip()
+    if number is not None:
+        kind = "integer" if number == int(number) else "decimal"
+    elif len(text) == 1 and text.isalpha():
+        kind = "letter"
+    elif re.match(r"[\[({'\"]|True$|False$|None$", text):
+        kind = "literal"
+    elif re.search(r"[\\^*/=]", text):
+        kind = "formula"
+    else:
+        kind = "word" if re.fullmatch(r"[A-Za-z]+", text) else "text"
+    size = 0 if number is None else min(31, 1 + int(3 * math.log10(1 + abs(number))))
+    found = 0
+    if number is not None:
+        shown = f"{number:.10g}"
+        found = len(re.findall(rf"(?<![\d.]){re.escape(shown)}(?![\d])", question.replace(",", "")))
+    elif text:
+        found = question.count(text)
+    point = re.search(r"\.(\d+)", text)
+    return [
+        KINDS.index(kind),
+        _scale(len(text)),
+        size,
+        int(number is not None and number < 0),
+        int(number in (0, 1)),
+        int(number is not None and number != 0 and number % 10 == 0),
+        int(found > 0),
+        min(found, 31),
+        min(31, len(point[1])) if point else 0,
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def question_form(question: str) -> Bytes:
+    numbers = [float(one.replace(",", "")) for one in re.findall(r"\d[\d,]*(?:\.\d+)?", question)]
+    words = question.split()
+    lowered = question.lower()
+    counted = [
+        _scale(len(question)),
+        min(31, len(numbers)),
+        min(31, int(3 * math.log10(1 + max(numbers, default=0)))),
+        _scale(len(words)),
+        min(31, question.count("\n")),
+        min(31, sum(question.count(sign) for sign in "\\$^=")),
+        len(re.findall(r"^\(?[A-Z][).]", question, re.MULTILINE)) if OPTIONS.search(question) else 0,
+        min(31, sum(word[0].isupper() for word in words)),
+        min(31, round(2 * len(question) / max(1, len(words)))),
+    ]
+    marked = [min(31, len(re.findall(marker, lowered))) for marker in MARKERS]
+    return np.array([*counted, *marked], dtype=np.uint8)
+
+
+def _scale(count: int) -> int:
+    """A length as one of 32 steps, each a fifth longer or so than the one before."""
+    return min(31, int(3 * math.log2(1 + count)))
