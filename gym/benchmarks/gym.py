@@ -38,7 +38,7 @@ from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
-from dirigent_gym.evals.carried_over import beside, read_report, unlike
+from dirigent_gym.evals.carried_rows import beside, read_report, unlike
 from dirigent_gym.evals.workers import adapters_digest
 from dirigent_gym.weights import FOLDER
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dirigent.evals.evaluate import PlannerFor
-from dirigent.evals.live import evaluate_live
+from dirigent.evals.entries import PlannerFor
+from tests.evals.samples import evaluate_live
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record
 from dirigent.evals.report import Report

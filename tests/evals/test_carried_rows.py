@@ -7,11 +7,11 @@ import json
 
 import msgspec
 
-from dirigent.evals.carried_rows import fitted_on
+from dirigent.evals.record import fitted_on
 from dirigent.evals.page import as_html
 from dirigent.evals.report import as_markdown
 from dirigent.tasks import Task
-from dirigent_gym.evals.evaluation import evaluate_gym
+from tests.gym.evals.samples import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.evals.columns import in_blocks, laid_out
+from dirigent.evals.tables import in_blocks, laid_out
 
 HEADER = ("planner", "accuracy", "calls", "p95")
 ROWS = [("best", "50.0", "1.00", "3 ms"), ("vote", "55.0", "5.00", "40 ms")]

@@ -16,7 +16,7 @@ import pytest
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.live import evaluate_live
+from tests.evals.samples import evaluate_live
 from dirigent.evals.metrics import by_planner, figures
 from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.questions import Questions, gather, grading

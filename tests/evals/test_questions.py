@@ -11,7 +11,7 @@ import pytest
 from benchmarks.paper_table import counts_of
 
 from dirigent.errors import ConfigError
-from dirigent.evals.live import evaluate_live
+from tests.evals.samples import evaluate_live
 from dirigent.evals.questions import gather, held_out
 from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import Record

@@ -18,10 +18,8 @@ from dirigent.evals.metrics import figures
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import read_outcomes
 from dirigent.evals.recorded import (
-    PLANNERS,
+    RecordedField,
     RecordedSettings,
-    evaluate_recorded,
-    expanded,
     load_recorded,
     of_benchmarks,
     usable_planners,
@@ -29,7 +27,9 @@ from dirigent.evals.recorded import (
 from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
 from dirigent.evals.report import Report, as_markdown
 from dirigent.planners.table import log_odds
+from dirigent.planners import PLANNERS
 from dirigent.tasks import Task
+from tests.evals.samples import evaluate_recorded
 from dirigent.workers.worker import Price
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
@@ -144,7 +144,7 @@ def test_a_planner_that_one_answer_a_model_cannot_give_is_refused_with_the_way_o
 ) -> None:
     questions = load_recorded(write(tmp_path, rows(10)))
     with pytest.raises(ConfigError, match=re.escape(message)):
-        expanded(["best", planner], questions)
+        RecordedField(questions).lineup(["best", planner])
 
 
 async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_pa
     assert accuracy == pytest.approx(expected)
     for planner in ("vote", "panel:2", "smoothie:5"):
         with pytest.raises(ConfigError, match=f"'{planner}' compares answers, and recorded recorded only scores"):
-            expanded([planner], questions)
-    assert expanded(["knn:5"], questions) == ["knn:5"]
+            RecordedField(questions).lineup([planner])
+    assert RecordedField(questions).lineup(["knn:5"]).rows == ("knn:5",)
 
 
 @pytest.mark.parametrize("model", HOSTED)
@@ -317,7 +317,7 @@ def test_a_file_that_holds_nothing_to_replay_is_refused(
 
 
 def test_every_planner_is_on_the_page() -> None:
-    assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
+    assert [spec.name for spec in PLANNERS if spec.replays and spec.name != "single" and f"`{spec.name}`" not in PAGE] == []
 
 
 def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_nothing_is_chosen_by_a_part_of_the_workers_where_the_money_ends(tmp_pat
     whole = CliRunner().invoke(app, [*arguments, "--json"])
     result = CliRunner().invoke(app, [*arguments, "--max-cost", "0.01"])
     assert result.exit_code == 2, result.output
-    assert "the cost cap was reached before every worker had answered; raise --max-cost and --resume" in result.stderr
+    assert "the cost cap was reached before the workers were ranked; raise --max-cost and --resume" in result.stderr
     assert "best" not in {outcome.planner for outcome in read_outcomes(tmp_path / "r.jsonl")}
     result = CliRunner().invoke(app, [*arguments, "--max-cost", "10", "--resume", "--json"])
     rows_of = [json.loads(run.stdout)["planners"] for run in (whole, result)]

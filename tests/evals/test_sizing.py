@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from dirigent.evals.page import as_html
-from dirigent.evals.recorded import evaluate_recorded, load_recorded
+from dirigent.evals.recorded import load_recorded
+from tests.evals.samples import evaluate_recorded
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.evals.sizing import equal, in_lots, rounds_of, sizes_for
+from dirigent.evals.equal_cost import equal, in_lots, rounds_of, sizes_for
 from dirigent.planners.examples import SampleCost
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Price

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dirigent.cli.output import say
-from dirigent.evals.evaluate import Evaluated, OutOfMoney
+from dirigent.evals.entries import Evaluated, OutOfMoney
 from dirigent.evals.live_ceiling import CeilingSought
 from dirigent.evals.outcome import Outcome
 from dirigent.messages import Event, Observe

@@ -74,6 +74,8 @@ class Figures(msgspec.Struct, frozen=True):
     """Paired, against the best single worker."""
     versus_equal_cost: Difference | None = None
     """Paired, against self-consistency of the best worker at equal cost."""
+    worker_calls: float | None = None
+    """Calls of workers, those that wrote plans left out."""
     planned_again: int | msgspec.UnsetType = msgspec.UNSET
     """Runs in which a later round made a plan of its own; left out where there is none."""
 
@@ -97,6 +99,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
             o.marks.get("parallel", False) for o in outcomes if o.correct and o.tags.get("shape") == "fan"
         ),
         calls=mean([o.calls for o in outcomes]),
+        worker_calls=mean([o.calls - o.planning_calls for o in outcomes]),
         tokens=mean([o.tokens for o in outcomes]),
         input_tokens=mean([o.input_tokens for o in outcomes]),
         output_tokens=mean([o.output_tokens for o in outcomes]),
