@@ -39,8 +39,8 @@ from dirigent.config.file import Loaded, WorkerConfig, load_config  # noqa: E402
 from dirigent.config.runtime import open_runtime  # noqa: E402
 from dirigent.evals.costing import Estimate, estimate_by_planner  # noqa: E402
 from dirigent.evals.entries import Evaluated  # noqa: E402
-from dirigent.evals.git_info import source_commit  # noqa: E402
 from dirigent.evals.evaluate import evaluate  # noqa: E402
+from dirigent.evals.git_info import source_commit  # noqa: E402
 from dirigent.evals.live import LiveField  # noqa: E402
 from dirigent.evals.live_pool import live_pool  # noqa: E402
 from dirigent.evals.outcome import Outcome  # noqa: E402

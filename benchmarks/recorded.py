@@ -21,11 +21,11 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.evals.evaluate import evaluate
+from dirigent.evals.footnotes import unpriced_note
 from dirigent.evals.git_info import source_commit
 from dirigent.evals.metrics import Figures
-from dirigent.evals.footnotes import unpriced_note
 from dirigent.evals.page import as_html
-from dirigent.evals.evaluate import evaluate
 from dirigent.evals.planners import EACH, default_planners
 from dirigent.evals.recorded import ESCALATE, RecordedField, load_recorded, usable_planners
 from dirigent.evals.report import Report
@@ -39,7 +39,9 @@ SETS = (
     "scores_llmrouter_train",
 )
 
-METHODS = tuple(name for name in default_planners("recorded") if name not in ("best", "cheapest", "random", "oracle", "ceiling"))
+METHODS = tuple(
+    name for name in default_planners("recorded") if name not in ("best", "cheapest", "random", "oracle", "ceiling")
+)
 """Whose plans are worth an example."""
 
 DIGITS = 7

@@ -23,7 +23,7 @@ PAGE = (DOCS / "api.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^## [^\n]*{re.escape(title)}[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert found, f"there is no section {title!r}"
     return found[1]
 
@@ -60,7 +60,7 @@ def test_every_field_of_a_request_is_told_and_no_other(title: str, struct: type[
 
 
 def test_every_field_of_the_extension_is_told_with_its_header() -> None:
-    text = section("The field `dirigent`, and its headers")
+    text = section("`dirigent`")
     pool = {f"pool.{name}" for name in PoolChoice.__struct_fields__}
     assert names_in(text) >= (set(Extension.__struct_fields__) - {"pool"}) | pool
     for name in FIELDS:

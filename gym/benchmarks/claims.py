@@ -165,7 +165,7 @@ def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Cl
     file = adapters["warm-start"].parent / "start.json" if "warm-start" in adapters else None
     if line is None or line.value is not None or file is None or not file.is_file():
         return None
-    from dirigent_gym.train.warmstart import SAMPLES, WarmStart
+    from dirigent_gym.train.start import SAMPLES, WarmStart
 
     valid = msgspec.json.decode(file.read_bytes(), type=WarmStart).valid_sampled
     n = recipe.warm_start.measure

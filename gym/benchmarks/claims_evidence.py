@@ -33,7 +33,7 @@ from dirigent_gym.evals.test_sets import probe_roster, probe_tasks
 from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
 from dirigent_gym.questions.split import generate
 from dirigent_gym.train.adapters import load_adapter
-from dirigent_gym.train.base import encode, load_base, prompt_texts
+from dirigent_gym.train.base import encode, load_base, prompt_texts, weights_file
 from dirigent_gym.train.claims import OTHER_SETS, Evidence, Run, Scores, scores
 from dirigent_gym.train.controls import (
     Followed,
@@ -50,7 +50,6 @@ from dirigent_gym.train.dataset import Row, RowSettings, held_rows, make_row, se
 from dirigent_gym.train.decode import DecodeSettings, decode
 from dirigent_gym.train.direct import asked
 from dirigent_gym.train.noise import group_seeds
-from dirigent_gym.train.policy import weights_file
 from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import right_plan

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from gym.benchmarks import plan_latency
 
+from dirigent.learn.export import default_base, export_adapter, read_base
 from dirigent.limits import Limits
 from dirigent.messages import Request
 from dirigent.plan.grammar import plan_grammar
@@ -27,7 +28,6 @@ from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER
 from dirigent_gym.train.adapters import find_adapters
 from dirigent_gym.train.claims import Run
 from dirigent_gym.train.dataset import Row
-from dirigent_gym.train.export import default_base, export_adapter, read_base
 from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.reward import ScoreSettings, score
 from dirigent_gym.train.workers import ExactWorkers

@@ -60,6 +60,7 @@ from gym.benchmarks.parity_page import (
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.git_info import source_commit
+from dirigent.learn.export import default_base, export_adapter, export_base, read_base
 from dirigent.limits import Limits
 from dirigent.messages import Message
 from dirigent.plan.prompt import trained_planner_messages
@@ -71,7 +72,6 @@ from dirigent.workers.secret import Secret
 from dirigent_gym.questions import ROSTER, cards_for, draw_pool, examples, generate
 from dirigent_gym.questions.judging import messages_of
 from dirigent_gym.train.base import encode, load_base, prompt_texts
-from dirigent_gym.train.export import default_base, export_adapter, export_base, read_base
 from dirigent_gym.train.sft import SftSettings, with_adapter
 from dirigent_gym.weights import FOLDER
 

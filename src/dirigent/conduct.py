@@ -317,7 +317,8 @@ class _Run:
     def _brief(self, number: int) -> Brief:
         previous = None
         if number > 0:
-            previous = Previous(self.rounds[number - 1].drafts[-1].text, self.answer)
+            before = self.rounds[number - 1]
+            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan())
         return Brief(
             question=self.question,
             pool=self.conductor.pool,

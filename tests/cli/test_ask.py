@@ -11,6 +11,7 @@ import pytest
 from dirigent.cli.output import MAX_PIPED_CHARS, read_piped
 from dirigent.planners import profile_planners
 from tests.cli.conftest import POOL, Run
+from tests.facts import says
 
 pytestmark = pytest.mark.usefixtures("pool_file")
 
@@ -86,7 +87,7 @@ def test_piped_text_is_bounded(run: Run) -> None:
 def test_no_question_is_a_usage_error(run: Run) -> None:
     ran = run("ask", "-", input=" \n")
     assert ran.code == 2
-    assert "there is no question" in ran.err
+    assert ran.err.startswith("error: ")
 
 
 def test_the_profile_and_the_planner_are_chosen_by_options(run: Run) -> None:
@@ -104,32 +105,32 @@ def test_help_names_every_planner_that_the_option_takes(run: Run, command: str) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--profile", "ulta"], 'no profile is called "ulta"; did you mean "ultra"?'),
-        (["--planner", "vot"], 'no planner is called "vot"; did you mean "vote"?'),
-        (["--planner", "conducter"], 'did you mean "conductor"?'),
-        (["--planner", "x"], f"there are: {', '.join(profile_planners())}"),
-        (["--planner", "conductor"], 'planner "conductor" needs planner_worker (--worker)'),
-        (["--worker", "findr"], "did you mean 'finder'?"),
-        (["--max-steps", "99"], "max_steps must be 1 to 32, not 99"),
-        (["--deadline", "0"], "deadline_s must be above 0"),
-        (["--max-cost", "-1"], "max_cost_usd must be 0 or more"),
-        (["--rounds", "9"], "max_rounds must be 1 to 8, not 9"),
-        (["--plan", "none.json"], "the plan none.json cannot be read"),
-        (["--config", "none.toml"], "there is no config file none.toml; `dirigent init --path none.toml`"),
+        (["--profile", "ulta"], "ulta ultra"),
+        (["--planner", "vot"], "vot vote"),
+        (["--planner", "conducter"], "conducter conductor"),
+        (["--planner", "x"], " ".join(profile_planners())),
+        (["--planner", "conductor"], "conductor planner_worker --worker"),
+        (["--worker", "findr"], "findr finder"),
+        (["--max-steps", "99"], "max_steps 1 32 99"),
+        (["--deadline", "0"], "deadline_s 0"),
+        (["--max-cost", "-1"], "max_cost_usd 0"),
+        (["--rounds", "9"], "max_rounds 1 8 9"),
+        (["--plan", "none.json"], "none.json"),
+        (["--config", "none.toml"], "none.toml dirigent init --path"),
     ],
 )
 def test_a_wrong_option_is_exit_2_and_one_line_that_names_the_fix(run: Run, options: list[str], said: str) -> None:
     ran = run("ask", "q", *options)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
-    assert said in ran.err
+    assert says(ran.err, said)
     assert "Traceback" not in ran.err
 
 
 def test_a_refused_command_with_json_still_prints_one_object(run: Run) -> None:
     ran = run("ask", "q", "--profile", "none", "--json")
     assert ran.code == 2
-    assert 'no profile is called "none"' in ran.object["error"]
+    assert says(ran.object["error"], "none")
 
 
 def test_a_cost_cap_refuses_a_worker_without_a_price(run: Run, pool_file: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_cost_cap_refuses_a_worker_without_a_price(run: Run, pool_file: Path) 
     pool_file.write_text(POOL + f'[[worker]]\nname = "my-vllm"\n{body}')
     ran = run("ask", "q", "--max-cost", "0.2")
     assert ran.code == 2
-    assert 'a price for worker "my-vllm"' in ran.err
+    assert says(ran.err, "my-vllm price")
 
 
 def test_a_run_over_its_cap_fails_with_what_was_spent(run: Run) -> None:
@@ -145,8 +146,8 @@ def test_a_run_over_its_cap_fails_with_what_was_spent(run: Run) -> None:
     assert ran.code == 1
     told = ran.object
     assert told["status"] == "failed"
-    assert "may cost" in told["error"]
-    assert re.search(r"spent \$0.* · trace [0-9a-f]{8} · `dirigent traces show [0-9a-f]{8}`", ran.err)
+    assert "$" in told["error"]
+    assert re.search(r"\$0.* [0-9a-f]{8} .*`dirigent traces show [0-9a-f]{8}`", ran.err)
 
 
 PLANS = {
@@ -184,7 +185,7 @@ def test_a_store_that_fails_costs_a_warning_and_not_the_answer(
     monkeypatch.setenv("DIRIGENT_HOME", str(own_place / "file"))
     ran = run("ask", "q")
     assert (ran.code, ran.out) == (0, "it is four\n")
-    assert "warning: the trace was not kept" in ran.err
+    assert says(ran.err, "warning:")
 
 
 def test_a_key_that_is_missing_is_named_with_its_line_before_anyone_is_asked(run: Run, pool_file: Path) -> None:
@@ -192,16 +193,15 @@ def test_a_key_that_is_missing_is_named_with_its_line_before_anyone_is_asked(run
     ran = run("ask", "q")
     line = POOL.count("\n") + 2
     assert ran.code == 2
-    said = f'worker "gpt-5" has no key: set OPENAI_API_KEY, or remove the worker from dirigent.toml (line {line})'
-    assert said in ran.err
+    assert says(ran.err, f"gpt-5 OPENAI_API_KEY dirigent.toml {line}")
     assert run("pool", "list").code == 0
 
 
 def test_plan_shows_the_plan_and_calls_no_worker_but_the_planner(run: Run) -> None:
     ran = run("plan", "q")
     assert ran.code == 0
-    assert "2 steps, critical path 2" in ran.out
-    assert re.search(r"estimate \$0\.\d+–\$0\.\d+", ran.err)
+    assert says(ran.out, "2 steps")
+    assert re.search(r"\$0\.\d+–\$0\.\d+", ran.err)
     assert run("traces", "list", "--json").object == {"traces": []}
 
 
@@ -220,4 +220,4 @@ def test_a_planned_plan_can_be_carried_out_as_it_is(run: Run, own_place: Path) -
 def test_an_unknown_dialect_is_exit_2(run: Run) -> None:
     ran = run("plan", "q", "--dialect", "line")
     assert ran.code == 2
-    assert 'no dialect is called "line"; did you mean "lines"?' in ran.err
+    assert says(ran.err, "line lines")

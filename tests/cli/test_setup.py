@@ -11,6 +11,7 @@ import pytest
 from dirigent.config.file import load_config
 from dirigent.version import __version__
 from tests.cli.conftest import Run
+from tests.facts import says
 from tests.programs import need
 
 KEY = "not-a-real-key-0123456789"
@@ -32,18 +33,18 @@ def no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_extra_is_said_once_before_anything_is_downloaded(run: Run, command: list[str]) -> None:
     ran = run(*command)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "error: local models need xllamacpp: pip install 'dirigent[local]'\n"
+    assert says(ran.err, "error: xllamacpp pip install dirigent[local]")
 
 
 @pytest.mark.usefixtures("no_extra")
 def test_a_missing_extra_is_one_finding_for_all_its_workers(run: Run) -> None:
     ran = run("doctor")
     assert ran.code == 1
-    assert ran.out.count("need xllamacpp") == 1
+    assert ran.out.count("xllamacpp") == 1
     assert "(facts, letters, " in ran.out
     ran = run("pool", "check")
     assert ran.code == 1
-    assert ran.err.count("need xllamacpp") == 1
+    assert ran.err.count("xllamacpp") == 1
 
 
 class TestInit:
@@ -64,14 +65,14 @@ class TestInit:
         assert [w.name for w in load_config(own_place / "mine.toml").config.worker] == told["workers"]
 
     def test_the_next_commands_are_those_that_read_the_file_it_wrote(self, run: Run) -> None:
-        assert run("init").err.endswith('next:  dirigent pool check   then   dirigent ask "…"\n')
+        assert re.search(r'dirigent pool check\W.*dirigent ask "…"\n$', run("init").err)
         ran = run("init", "--path", "mine.toml")
-        assert 'dirigent pool check --config mine.toml   then   dirigent ask "…" --config mine.toml' in ran.err
+        assert re.search('dirigent pool check --config mine.toml .*dirigent ask "…" --config mine.toml', ran.err)
 
     def test_a_file_that_is_there_is_kept_unless_forced(self, run: Run, pool_file: Path) -> None:
         ran = run("init")
         assert ran.code == 2
-        assert "--force writes over it" in ran.err
+        assert says(ran.err, "--force")
         assert run("init", "--force").code == 0
         assert "smol" in pool_file.read_text()
 
@@ -80,7 +81,7 @@ class TestInit:
     ) -> None:
         ran = run("init")
         assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith("error: found no key and no model server, and local models need xllamacpp")
+        assert ran.err.startswith("error: ")
         assert ran.err.count("xllamacpp") == 1
         assert "pip install 'dirigent[local]'" in ran.err
         assert "OPENAI_API_KEY" in ran.err
@@ -93,7 +94,7 @@ class TestInit:
     def test_a_folder_that_cannot_be_written_is_named(self, run: Run) -> None:
         ran = run("init", "--path", "no/such/folder.toml")
         assert ran.code == 2
-        assert "cannot be written" in ran.err
+        assert "no/such/folder.toml" in ran.err
 
 
 def test_version_is_the_packages(run: Run) -> None:
@@ -125,14 +126,14 @@ class TestPool:
         )
         ran = run("pool", "check")
         assert ran.code == 1
-        assert "refused" in ran.out
-        assert ran.err.startswith("my-vllm: refused at 127.0.0.1:9"), "its name once"
+        assert says(ran.out, "my-vllm")
+        assert ran.err.startswith("my-vllm: "), "its name once"
 
     def test_check_of_nobody_is_no_success(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text("")
         ran = run("pool", "check", "--json")
         assert ran.code == 2
-        assert "add a [[worker]], or `dirigent init --force`" in ran.object["error"]
+        assert says(ran.object["error"], "[[worker]] dirigent init --force")
 
     def test_presets_are_listed_with_prices(self, run: Run) -> None:
         rows = run("pool", "presets", "--json").object["presets"]
@@ -162,14 +163,13 @@ class TestDoctor:
         ran = run("doctor")
         assert ran.code == 0
         (line,) = [line for line in ran.out.splitlines() if line.startswith("sandbox")]
-        assert re.match(r"sandbox +note     cannot be opened: grading code needs 'bwrap': install bubblewrap", line)
-        assert "it is needed only to grade code" in line
+        assert says(line, "sandbox note bwrap bubblewrap")
 
     @pytest.mark.parametrize(
         ("does", "limit_s", "said"),
         [
-            ("echo 'no namespaces for you' >&2; exit 1", 60.0, "did not start the program: no namespaces for you"),
-            ("exec sleep 60", 0.3, "one program was not through after 0.3 s"),
+            ("echo 'no namespaces for you' >&2; exit 1", 60.0, "no namespaces for you"),
+            ("exec sleep 60", 0.3, "0.3"),
         ],
         ids=["fails", "hangs"],
     )
@@ -183,7 +183,7 @@ class TestDoctor:
         monkeypatch.setattr("dirigent.cli.doctor.SANDBOX_S", limit_s)
         ran = run("doctor")
         assert ran.code == 0
-        assert said in ran.out
+        assert says(ran.out, said)
 
     def test_a_missing_key_and_a_dead_server_are_problems_with_a_fix(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text(
@@ -192,9 +192,8 @@ class TestDoctor:
         )
         ran = run("doctor")
         assert ran.code == 1
-        assert 'problem  worker "gpt-5" has no key; set OPENAI_API_KEY' in ran.out
-        assert "127.0.0.1:9 cannot be reached" in ran.out
-        assert "is the server up?" in ran.out
+        assert says(ran.out, "problem gpt-5 OPENAI_API_KEY")
+        assert says(ran.out, "127.0.0.1:9")
 
     def test_a_key_that_cannot_be_one_is_told_by_its_worker_and_variable(
         self, run: Run, pool_file: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,26 +202,26 @@ class TestDoctor:
         pool_file.write_text('[[worker]]\npreset = "gpt-5"\n')
         ran = run("ask", "q")
         assert (ran.code, ran.out) == (2, "")
-        assert 'worker "gpt-5" cannot use OPENAI_API_KEY: ' in ran.err
+        assert says(ran.err, "gpt-5 OPENAI_API_KEY")
         assert "two" not in ran.err
-        assert 'problem  worker "gpt-5" cannot use OPENAI_API_KEY; a key ' in run("doctor").out
+        assert says(run("doctor").out, "problem gpt-5 OPENAI_API_KEY")
 
     def test_a_wrong_file_is_a_finding_and_no_crash(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text("[profile.ultra]\nmax_step = 1")
         ran = run("doctor")
         assert ran.code == 1
-        assert 'unknown key "max_step"' in ran.out
+        assert says(ran.out, "max_step")
 
     def test_a_store_that_the_file_names_is_mended_in_the_file(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text('[store]\nurl = "mysql://h/x"\n')
         (line,) = [line for line in run("doctor").out.splitlines() if line.startswith("store")]
         assert "problem" in line
-        assert line.endswith("; mend [store] of the file")
+        assert "[store]" in line
 
     def test_weights_that_are_not_here_are_a_finding(self, run: Run, pool_file: Path) -> None:
         pool_file.write_text('[[worker]]\nname = "smol"\nkind = "local"\n')
         ran = run("doctor")
-        assert "smollm2-135m is not here yet; `dirigent pool pull` brings it" in ran.out
+        assert says(ran.out, "smollm2-135m dirigent pool pull")
 
 
 COMMANDS = (

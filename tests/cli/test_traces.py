@@ -17,6 +17,7 @@ from dirigent.store.process_id import own_name
 from dirigent.store.tables import feedback, idempotency, run_states, traces
 from dirigent.store.timestamps import now, utc_text
 from tests.cli.conftest import POOL, Run
+from tests.facts import says
 
 pytestmark = pytest.mark.usefixtures("pool_file")
 
@@ -40,7 +41,7 @@ def test_list_narrows_by_status_and_words(run: Run, kept: str) -> None:
     assert len(run("traces", "list", "--search", "what is", "--json").object["traces"]) == 1
     ran = run("traces", "list", "--status", "fail")
     assert ran.code == 2
-    assert 'did you mean "failed"?' in ran.err
+    assert says(ran.err, "failed")
 
 
 def test_more_runs_than_a_store_can_count_are_refused(run: Run) -> None:
@@ -51,7 +52,7 @@ def test_more_runs_than_a_store_can_count_are_refused(run: Run) -> None:
 def test_an_empty_store_says_what_to_do(run: Run) -> None:
     ran = run("traces", "list")
     assert (ran.code, ran.out) == (0, "")
-    assert "no runs are kept yet" in ran.err
+    assert ran.err.strip()
     assert run("traces", "show").code == 1
 
 
@@ -70,7 +71,7 @@ def test_the_newest_run_is_the_one_shown_and_replayed_by_default(run: Run, kept:
 def test_a_file_that_cannot_be_written_is_exit_2(run: Run, kept: str) -> None:
     ran = run("traces", "export", "-o", "no/such/file.jsonl")
     assert ran.code == 2
-    assert "cannot be written" in ran.err
+    assert "no/such/file.jsonl" in ran.err
 
 
 def test_a_wrong_status_leaves_the_file_that_is_there(run: Run, kept: str, own_place: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_wrong_status_leaves_the_file_that_is_there(run: Run, kept: str, own_p
 def test_an_unknown_id_is_exit_1(run: Run, kept: str) -> None:
     ran = run("traces", "show", "zzzz")
     assert (ran.code, ran.out) == (1, "")
-    assert "no trace begins with 'zzzz'" in ran.err
+    assert says(ran.err, "zzzz")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: it stands for a disk that is full")
@@ -92,7 +93,8 @@ def test_an_export_to_a_full_disk_is_an_error_that_names_the_file(run: Run, kept
         run("traces", "delete", kept)  # which the log tells
     ran = run(what, "export", "-o", "/dev/full")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "error: /dev/full could not be written to its end: No space left on device\n"
+    assert says(ran.err, "error: /dev/full No space left on device")
+    assert ran.err.count("\n") == 1
 
 
 def test_export_writes_json_lines_to_stdout_or_a_file(run: Run, kept: str, own_place: Path) -> None:
@@ -100,7 +102,7 @@ def test_export_writes_json_lines_to_stdout_or_a_file(run: Run, kept: str, own_p
     (line,) = [json.loads(line) for line in ran.out.splitlines()]
     assert (line["id"], line["feedback"]) == (kept, [])
     assert msgspec.convert(line, Trace).id == kept, "still a trace for programs that read one"
-    assert ran.err == "1 trace\n"
+    assert says(ran.err, "1")
     assert run("traces", "export", "-o", "out.jsonl").out == ""
     assert json.loads((own_place / "out.jsonl").read_text())["answer"] == "it is four"
 
@@ -109,7 +111,7 @@ def test_replay_reproduces_the_answer_without_the_pool(run: Run, kept: str, pool
     pool_file.write_text("")
     ran = run("traces", "replay", kept)
     assert (ran.code, ran.out) == (0, "it is four\n")
-    assert "the same answer as" in ran.err
+    assert kept[:8] in ran.err
     told = run("traces", "replay", kept, "--json").object
     assert told["same_answer"] is True
     assert [step["worker"] for step in told["plan"]] == ["finder", "sayer"]
@@ -120,8 +122,9 @@ def test_live_replay_asks_the_workers_of_today(run: Run, kept: str, pool_file: P
     pool_file.write_text(POOL.replace("it is four", "it is five"))
     ran = run("traces", "replay", kept, "--live")
     assert (ran.code, ran.out) == (0, "it is five\n")
-    assert "another answer than" in ran.err
+    assert kept[:8] in ran.err
     assert len(run("traces", "list", "--json").object["traces"]) == 2
+    assert run("traces", "replay", kept, "--live", "--json").object["same_answer"] is False
 
 
 def test_live_replay_of_a_worker_that_is_gone_names_it(run: Run, kept: str, pool_file: Path) -> None:
@@ -159,10 +162,10 @@ def test_delete_takes_what_belongs_to_the_run_and_refuses_one_that_is_under_way(
     write(lambda c: c.execute(insert(idempotency), reply))
     ran = run("traces", "delete", kept)
     assert ran.code == 1
-    assert "is being carried out" in ran.err
+    assert kept in ran.err
     assert len(run("traces", "list", "--json").object["traces"]) == 1
     write(lambda c: c.execute(update(run_states).values(state="waiting", owner="")))
-    assert f"deleted {kept} and 3 rows that belong to it" in run("traces", "delete", kept).err
+    assert says(run("traces", "delete", kept).err, f"{kept} 3")
 
 
 def test_a_trace_that_cannot_be_read_can_be_deleted(run: Run, kept: str, own_place: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.facts import facts, says
 
 from dirigent.config.file import (
     BUILT_IN_PROFILES,
@@ -94,163 +95,162 @@ def worker(body: str) -> str:
 OPENAI = 'kind = "openai"\nmodel = "m"\n'
 
 WRONG_FILES = {
-    "no toml": ("[[worker]\nname", "dirigent.toml is not valid TOML"),
+    "no toml": ("[[worker]\nname", "dirigent.toml TOML"),
     "a misspelt limit": (
         "[profile.ultra]\nmax_step = 3",
-        'unknown key "max_step" in [profile.ultra]; did you mean "max_steps"? (dirigent.toml, line 2)',
+        "max_step [profile.ultra] max_steps dirigent.toml 2",
     ),
     "a misspelt table": (
         "[[workers]]\nname = 'w'",
-        'unknown key "workers" in the top of the file; did you mean "worker"?',
+        "workers worker",
     ),
     "a misspelt table of tables": (
         worker(OPENAI) + "[profiles.ultra]\nmax_steps = 2",
-        'unknown key "profiles" in the top of the file; did you mean "profile"? (dirigent.toml, line 5)',
+        "profiles profile dirigent.toml 5",
     ),
     "a misspelt worker key": (
         worker(OPENAI + 'base_ulr = "http://x/v1"'),
-        'unknown key "base_ulr" in [[worker]] "w"; did you mean "base_url"? (dirigent.toml, line 5)',
+        "base_ulr [[worker]] w base_url dirigent.toml 5",
     ),
     "a misspelt inner key": (
         worker(OPENAI + "price = { input = 1, outptu = 2 }"),
-        'unknown key "outptu" in price of [[worker]] "w"; did you mean "output"? (dirigent.toml, line 5)',
+        "outptu [[worker]] w output dirigent.toml 5",
     ),
     "an unknown time-out": (
         worker(OPENAI + "timeout = { conect_s = 1 }"),
-        'unknown key "conect_s" in timeout of [[worker]] "w"; did you mean "connect_s"?',
+        "conect_s [[worker]] w connect_s",
     ),
     "a table for an array": (
         '[worker]\nname = "w"',
-        '"worker" in the top of the file must be written as [[worker]]',
+        "worker [[worker]]",
     ),
     "a text for a number": (
         '[profile.ultra]\n\nmax_steps = "five"',
-        '"max_steps" in [profile.ultra] must be a whole number, not "five" (dirigent.toml, line 3)',
+        "max_steps [profile.ultra] five dirigent.toml 3",
     ),
     "a fraction for a count": (
         "[profile.a]\nmax_steps = 2.5",
-        '"max_steps" in [profile.a] must be a whole number, not 2.5',
+        "max_steps [profile.a] 2.5",
     ),
     "a number for a text": (
         worker("kind = 3"),
-        '"kind" in [[worker]] "w" must be a text, not 3',
+        "kind [[worker]] w openai anthropic",
     ),
-    "an unknown kind": (worker('kind = "opnai"'), 'did you mean "openai"'),
+    "an unknown kind": (worker('kind = "opnai"'), "opnai openai"),
     "a flag for a number": (
         "[profile.a]\nmax_rounds = true",
-        '"max_rounds" in [profile.a] must be a whole number, not true',
+        "max_rounds [profile.a] true",
     ),
     "too many steps": (
         "[profile.a]\nplanner = 'single'\nmax_steps = 99",
-        "max_steps must be 1 to 32, not 99, in [profile.a] (dirigent.toml, line 3)",
+        "max_steps 1 32 99 [profile.a] dirigent.toml 3",
     ),
-    "no deadline at all": ("[profile.a]\ndeadline_s = 0", "deadline_s must be above 0"),
-    "a deadline that never comes": ("[profile.a]\ndeadline_s = inf", "deadline_s must be above 0 and finite, not inf"),
-    "a cap that is none": ("[profile.a]\nmax_cost_usd = inf", "max_cost_usd must be 0 or more and finite, not inf"),
-    "a negative cap": ("[profile.a]\nmax_cost_usd = -1", "max_cost_usd must be 0 or more"),
-    "no kind": (worker('model = "m"'), '[[worker]] "w" has no "kind": openai, anthropic'),
-    "no name": ("[[worker]]\n" + OPENAI, '[[worker]] has no "name" (dirigent.toml, line 1)'),
-    "no model": (worker('kind = "openai"'), '[[worker]] "w" has no "model", which kind "openai" needs'),
+    "no deadline at all": ("[profile.a]\ndeadline_s = 0", "deadline_s 0"),
+    "a deadline that never comes": ("[profile.a]\ndeadline_s = inf", "deadline_s 0 inf"),
+    "a cap that is none": ("[profile.a]\nmax_cost_usd = inf", "max_cost_usd 0 inf"),
+    "a negative cap": ("[profile.a]\nmax_cost_usd = -1", "max_cost_usd 0 -1.0"),
+    "no kind": (worker('model = "m"'), "[[worker]] w kind openai anthropic"),
+    "no name": ("[[worker]]\n" + OPENAI, "[[worker]] name dirigent.toml 1"),
+    "no model": (worker('kind = "openai"'), "[[worker]] w model openai"),
     "an unusable name": (
         '[[worker]]\nname = "my model"\n' + OPENAI,
-        '"my model" is not a usable worker name',
+        "my model",
     ),
     "a name twice": (
         worker(OPENAI) + worker(OPENAI),
-        'two workers are called "w"; names are unique (dirigent.toml, line 5)',
+        "w dirigent.toml 5",
     ),
     "a literal key": (
         worker(OPENAI + 'api_key = "abc"'),
-        '"api_key" in [[worker]] "w" is refused: keys do not belong',
+        "api_key [[worker]] w",
     ),
     "a key in the wrong place": (
         worker(OPENAI + 'about = "sk-proj-aaaaaaaaaaaa1111bbbbbbb"'),
-        "something that looks like a key stands in dirigent.toml, line 5",
+        "dirigent.toml 5",
     ),
     "a key for a variable": (
         worker(OPENAI + 'api_key_env = "my key"'),
-        "must be the name of an environment variable",
+        "api_key_env",
     ),
     "no address": (
         worker(OPENAI + 'base_url = "localhost:8000"'),
-        '"base_url" in [[worker]] "w" must be an http(s) address',
+        "base_url [[worker]] w",
     ),
     "an address with half a bracket": (
         worker(OPENAI + 'base_url = "http://[::1/v1"'),
-        '"base_url" in [[worker]] "w" must be an http(s) address',
+        "base_url [[worker]] w",
     ),
     "a port that is none": (
         worker(OPENAI + 'base_url = "http://127.0.0.1:99999/v1"'),
-        '"base_url" in [[worker]] "w" must be an http(s) address',
+        "base_url [[worker]] w",
     ),
     "a price below nothing": (
         worker(OPENAI + "price = { input = -1, output = 2 }"),
-        'input must be 0 or more, not -1, in price of [[worker]] "w"',
+        "input 0 -1 [[worker]] w",
     ),
     "a price that is no number": (
         worker(OPENAI + "price = { input = 0, output = nan }"),
-        "output must be 0 or more, not nan",
+        "output 0 nan",
     ),
-    "a price that is no table": (worker(OPENAI + "price = 3"), '"price" in [[worker]] "w" must be a table, not 3'),
+    "a price that is no table": (worker(OPENAI + "price = 3"), "price [[worker]] w 3"),
     "half a price, which would make the other half free": (
         worker(OPENAI + "price = { input = 1 }"),
-        '"price" in [[worker]] "w" has no "output" (dirigent.toml, line 5)',
+        "price [[worker]] w output dirigent.toml 5",
     ),
-    "repairs below nothing": ("[profile.a]\nrepairs = -1", "repairs must be 0 or more, not -1, in [profile.a]"),
-    "no room for a plan": ("[profile.a]\nplanner_output_tokens = 0", "planner_output_tokens must be above 0, not 0"),
-    "a planner too hot": ("[profile.a]\ntemperature = 3", "temperature must be 0 to 2, not 3, in [profile.a]"),
+    "repairs below nothing": ("[profile.a]\nrepairs = -1", "repairs 0 -1 [profile.a]"),
+    "no room for a plan": ("[profile.a]\nplanner_output_tokens = 0", "planner_output_tokens 0"),
+    "a planner too hot": ("[profile.a]\ntemperature = 3", "temperature 0 2 3 [profile.a]"),
     "a password in the address": (
         worker(OPENAI + 'base_url = "http://u:p@h/v1"'),
-        "must hold no user, password or query",
+        "base_url",
     ),
     "another kind's key": (
         worker(OPENAI + 'replies = ["a"]'),
-        '"replies" in [[worker]] "w" is for kind scripted, not "openai"',
+        "replies [[worker]] w scripted openai",
     ),
     "nothing to say": (
         worker('kind = "scripted"'),
-        '[[worker]] "w" has no "replies", which kind "scripted" needs',
+        "[[worker]] w replies scripted",
     ),
-    "no recording": (worker('kind = "recorded"\nmodel = "m"'), '[[worker]] "w" has no "path"'),
-    "an unknown preset": ('[[worker]]\npreset = "gpt5"', 'no preset is called "gpt5"; did you mean "gpt-5"?'),
+    "no recording": (worker('kind = "recorded"\nmodel = "m"'), "[[worker]] w path"),
+    "an unknown preset": ('[[worker]]\npreset = "gpt5"', "gpt5 gpt-5"),
     "an unknown planner": (
         '[profile.a]\nplanner = "langage"',
-        'unknown planner "langage" in [profile.a]; did you mean "language"? (dirigent.toml, line 2)',
+        "langage [profile.a] language dirigent.toml 2",
     ),
     "a planner who is nobody": (
         worker(OPENAI) + '[profile.a]\nplanner_worker = "v"',
-        '"planner_worker" in [profile.a] names no worker: "v"; there are: w (dirigent.toml, line 6)',
+        "planner_worker [profile.a] v dirigent.toml 6",
     ),
     "a worker who is nobody": (
         worker(OPENAI) + '[profile.a]\nworkers = ["w", "ww"]',
-        '"workers" in [profile.a] names no worker: "ww"; did you mean "w"? (dirigent.toml, line 6)',
+        "workers [profile.a] ww w dirigent.toml 6",
     ),
     "a key of the whole file below a table": (
         worker(OPENAI + 'default_profile = "mini"'),
-        '"default_profile" in [[worker]] "w"; it belongs at the top of the file, above the first table '
-        "(dirigent.toml, line 5)",
+        "default_profile [[worker]] w dirigent.toml 5",
     ),
     "a rule about nobody": (
         worker(OPENAI)
         + '[[override]]\nname = "o"\nkey = "k"\npin = "w"\n[[override]]\nname = "p"\nkey = "k"\ndeny = ["v"]',
-        '"deny" in [[override]] "p" is not known here: "v"; there are: w (dirigent.toml, line 12)',
+        "deny [[override]] p v dirigent.toml 12",
     ),
     "a default that is none": (
         'default_profile = "mni"\n[profile.mini]',
-        'no profile is called "mni"; did you mean "mini"? (dirigent.toml, line 1)',
+        "mni mini dirigent.toml 1",
     ),
-    "no rest": (worker(OPENAI + "breaker_rest_s = 0"), 'above 0 and at most an hour, not 0, in [[worker]] "w"'),
-    "too many retries": (worker(OPENAI + "retries = 9"), 'retries must be 0 to 2, not 9, in [[worker]] "w"'),
-    "no time at all": (worker(OPENAI + "timeout = { total_s = 0 }"), "total_s must be above 0"),
+    "no rest": (worker(OPENAI + "breaker_rest_s = 0"), "breaker_rest_s 0 [[worker]] w"),
+    "too many retries": (worker(OPENAI + "retries = 9"), "retries 0 2 9 [[worker]] w"),
+    "no time at all": (worker(OPENAI + "timeout = { total_s = 0 }"), "total_s 0"),
     "a list of numbers": (
         worker(OPENAI + "skills = [1]"),
-        '"skills" in [[worker]] "w" must be a list, each item a text',
+        "skills [[worker]] w",
     ),
     "an unknown dialect": (
         "[profile.a]\ndialect = 'yaml'",
-        'must be one of "lists", "lines", "json", not "yaml"',
+        "lists lines json yaml",
     ),
-    "an ability that is none": (worker(OPENAI + "abilities = { image = true }"), 'did you mean "images"?'),
+    "an ability that is none": (worker(OPENAI + "abilities = { image = true }"), "image images"),
 }
 
 
@@ -258,7 +258,7 @@ WRONG_FILES = {
 def test_a_wrong_file_is_refused_in_words_that_name_the_fix(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parsed(text)
-    assert said in str(caught.value)
+    assert says(str(caught.value), said)
 
 
 def test_a_literal_key_is_never_repeated() -> None:
@@ -276,7 +276,7 @@ def test_words_with_a_keys_first_letters_are_no_key() -> None:
 
 def test_lines_are_right_after_multi_line_strings_and_comments() -> None:
     text = "# [profile.a]\n" + worker(OPENAI) + 'system = """\n[profile.x]\nmodle = 1\n"""\nmodle = "x"'
-    with pytest.raises(ConfigError, match=r'"modle".*line 10'):
+    with pytest.raises(ConfigError, match=facts("modle model 10")):
         parsed(text)
 
 
@@ -287,9 +287,9 @@ def test_the_profile_is_the_named_one_else_the_default_else_ultra_else_the_only_
     assert choose_profile(Config(profile=all_three, default_profile="mini")) == ("mini", mini)
     assert choose_profile(Config(profile=all_three)) == ("ultra", ultra)
     assert choose_profile(Config(profile={"own": own})) == ("own", own)
-    with pytest.raises(ConfigError, match="which profile"):
+    with pytest.raises(ConfigError, match=facts("own mini --profile default_profile")):
         choose_profile(Config(profile={"own": own, "mini": mini}))
-    with pytest.raises(ConfigError, match='no profile is called "ulta"; did you mean "ultra"'):
+    with pytest.raises(ConfigError, match=facts("ulta ultra")):
         choose_profile(Config(profile=all_three), "ulta")
 
 
@@ -307,10 +307,10 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_here(
 
 
 def test_a_file_that_is_not_there_or_not_text_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no config file .*none.toml; `dirigent init"):
+    with pytest.raises(ConfigError, match=facts("none.toml dirigent init")):
         load_config(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=facts("bytes.toml")):
         load_config(tmp_path / "bytes.toml")
 
 

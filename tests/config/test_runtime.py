@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.facts import facts
 from tests.stub_provider import StubProvider
 
 from dirigent.config.build import card
@@ -56,15 +57,15 @@ async def test_a_profile_may_narrow_and_order_the_pool() -> None:
 async def test_a_planner_outside_the_profiles_workers_is_told_from_one_that_is_not_there() -> None:
     narrow = TWO + '[profile.narrow]\nworkers = ["b"]\nplanner_worker = "a"\n'
     async with open_runtime(loaded(narrow)) as runtime:
-        with pytest.raises(ConfigError, match='"a" is not among the workers that plans may use; add it'):
+        with pytest.raises(ConfigError, match=facts("planner_worker a")):
             runtime.conductor("narrow")
-        with pytest.raises(ConfigError, match="no worker is called 'c'"):
+        with pytest.raises(ConfigError, match=facts("c a b")):
             runtime.conductor("narrow", changes={"planner_worker": "c"})
 
 
 async def test_an_empty_pool_says_how_to_fill_it() -> None:
     async with open_runtime(loaded("")) as runtime:
-        with pytest.raises(ConfigError, match="`dirigent init --force`"):
+        with pytest.raises(ConfigError, match=facts("dirigent init --force")):
             runtime.conductor()
 
 
@@ -92,7 +93,7 @@ async def test_what_keeps_several_workers_from_being_used_is_said_once(tmp_path:
 async def test_a_plan_by_hand_has_no_fallback_and_must_name_workers_of_the_pool() -> None:
     async with open_runtime(loaded(TWO)) as runtime:
         assert runtime.conductor(plan=Plan((Step("a", "do it"),))).fallback is None
-        with pytest.raises(ConfigError, match="no worker is called 'c'"):
+        with pytest.raises(ConfigError, match=facts("c a b")):
             runtime.conductor(plan=Plan((Step("c", "do it"),)))
 
 
@@ -107,9 +108,9 @@ async def test_a_missing_key_is_a_problem_until_the_worker_is_wanted(monkeypatch
     text = TWO + keyless + '[profile.p]\nplanner = "single"\nworkers = ["a"]\n[profile.q]\n'
     async with open_runtime(loaded(text)) as runtime:
         assert (await runtime.conductor("p").run("q")).answer == "A"
-        with pytest.raises(ConfigError, match=r'worker "k" has no key: set NO_SUCH_KEY.*\(line 9\)'):
+        with pytest.raises(ConfigError, match=facts("k NO_SUCH_KEY 9")):
             runtime.conductor("q")
-        with pytest.raises(WorkerError, match="has no key"):
+        with pytest.raises(WorkerError, match=facts("k NO_SUCH_KEY")):
             await runtime.pool["k"].ask(question())
 
 
@@ -214,7 +215,7 @@ async def test_the_store_is_the_configs_else_under_the_home(tmp_path: Path, monk
     async with open_store(loaded('[store]\nurl_env = "STORE_URL"').config) as store:
         assert store.where == f"{tmp_path}/third.db"
     monkeypatch.delenv("STORE_URL")
-    with pytest.raises(ConfigError, match="set STORE_URL"):
+    with pytest.raises(ConfigError, match=facts("[store] STORE_URL url_env")):
         open_store(loaded('[store]\nurl_env = "STORE_URL"').config)
 
 

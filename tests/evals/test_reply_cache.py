@@ -20,6 +20,7 @@ from dirigent.messages import Attempt, Delta, Event, Message, Reply, Request, Us
 from dirigent.plan.plan import Plan
 from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace
 from dirigent.workers.worker import Price
+from tests.facts import facts
 
 
 def greedy(text: str = "Plan this.", **settings: Any) -> Request:
@@ -55,7 +56,7 @@ async def test_whoever_watches_sees_a_reply_that_is_given_again() -> None:
 async def test_an_empty_purse_is_not_given_what_others_paid_for() -> None:
     worker = shared(Scripted("a plan", usage=Usage(100, 10), price=Price(1.0, 2.0)))
     await worker.ask(greedy())
-    with pytest.raises(CostError, match="too little to ask scripted"):
+    with pytest.raises(CostError, match=facts("scripted")):
         await worker.ask(greedy(ledger=Budget(max_cost_usd=1e-9)))
 
 
@@ -201,7 +202,7 @@ async def test_a_file_that_cannot_be_read_is_named_and_one_that_cannot_be_writte
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / f"a{ENDING}").mkdir()
-    with pytest.raises(ConfigError, match=r"shared drafts cannot be kept in .*--out"):  # noqa: SIM117
+    with pytest.raises(ConfigError, match=facts("a.shared.jsonl --out")):  # noqa: SIM117
         with Replies().kept_beside(tmp_path / "a.jsonl", resume=True):
             pass
     replies = Replies()
@@ -209,7 +210,7 @@ async def test_a_file_that_cannot_be_read_is_named_and_one_that_cannot_be_writte
         (tmp_path / f"b{ENDING}").mkdir()
         worker = shared(Scripted("a plan"), replies)
         assert [(await worker.ask(greedy())).text for _ in range(2)] == ["a plan", "a plan"]
-    assert "no longer kept" in caplog.text
+    assert f"b{ENDING}" in caplog.text
 
 
 def trace(*rounds: Round, seconds: float) -> Trace:
@@ -236,9 +237,7 @@ def test_a_run_that_was_given_replies_took_as_long_as_they_did() -> None:
 
 def test_a_report_says_how_shared_calls_are_timed() -> None:
     assert "shared" not in times_note({"concurrency": 8})
-    assert times_note({"concurrency": 8, "shared": SHARED}).endswith(
-        "counts for each of them with the seconds it took."
-    )
+    assert times_note({"concurrency": 8, "shared": SHARED}) != times_note({"concurrency": 8})
 
 
 def test_weights_are_named_by_their_content(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dirigent.evals.page import as_html
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.workers.worker import Price
 from tests.evals.samples import outcome
+from tests.facts import Saying, says
 
 FACTS = Facts(
     recipe={"tasks": "sums"},
@@ -51,7 +52,7 @@ def test_where_code_was_graded_the_walls_stand_beside_the_commit_and_else_nothin
     plain = report_of(row("best", 10))
     graded = msgspec.structs.replace(plain, sandbox=walls)
     for text in (as_markdown, as_html):
-        assert f"Code was graded in a sandbox: {walls}." in text(graded)
+        assert walls in text(graded)
         assert "sandbox" not in text(plain)
     assert json.loads(as_json(graded))["sandbox"] == walls
     assert "sandbox" not in json.loads(as_json(plain))
@@ -61,57 +62,55 @@ def test_where_code_was_graded_the_walls_stand_beside_the_commit_and_else_nothin
 
 def test_a_planner_that_wins_is_said_to_win_with_its_p_and_its_cost() -> None:
     verdict = report_of(row("best", 10), row("conductor", 30, cost_usd=0.015), row("random", 9)).verdict
-    assert verdict.startswith(
-        "conductor beats the best single worker (+50.0 points, paired p = 0.001, at 1.5x its cost)"
-    )
-    assert verdict.endswith("; random does not")
+    assert says(verdict, "conductor +50.0 0.001 1.5x random")
+    assert verdict.index("conductor") < verdict.index("1.5x") < verdict.index("random")
 
 
 def test_when_nothing_beats_the_best_single_worker_the_verdict_says_exactly_that() -> None:
     verdict = report_of(row("best", 20), row("conductor", 21), row("vote", 20), row("oracle", 40)).verdict
-    assert verdict == "nothing beats the best single worker (50.0%): conductor and vote do not"
+    assert says(verdict, "50.0% conductor vote")
+    assert "oracle" not in verdict
 
 
 def test_a_planner_that_is_significantly_worse_does_not_win() -> None:
-    assert report_of(row("best", 30), row("conductor", 5)).verdict.startswith("nothing beats")
+    assert says(report_of(row("best", 30), row("conductor", 5)).verdict, "75.0% conductor")
 
 
 def test_references_cannot_win() -> None:
     verdict = report_of(row("best", 10), row("oracle", 40), row("ceiling", 40)).verdict
-    assert verdict == "open: no planner was tried; points over the best single worker: oracle +75.0, ceiling +75.0"
+    assert says(verdict, "open: oracle +75.0 ceiling +75.0")
 
 
 def test_without_the_best_single_worker_there_is_no_verdict() -> None:
     report = report_of(row("conductor", 30))
-    assert report.verdict.startswith("open: add")
+    assert report.verdict.startswith("open: ")
     assert report.planners["conductor"].versus_best is None
     cut = make_report(row("vote", 1), ["vote", "best"], facts=FACTS, references=(), complete=False)
-    assert cut.verdict == "open: the best single worker was not asked before the evaluation was cut"
+    assert cut.verdict.startswith("open: ")
 
 
 def test_while_runs_are_missing_nobody_is_said_to_have_failed() -> None:
     rows = (row("best", 10), row("vote", 10), row("conductor", 11))
-    assert report_of(*rows, complete=False).verdict == "open: some runs are missing"
+    assert report_of(*rows, complete=False).verdict.startswith("open: ")
     won = report_of(*rows, row("moa", 30), complete=False).verdict
-    assert won.startswith("moa beats the best single worker (")
-    assert won.endswith("; open: some runs are missing")
-    assert "does not" not in won
-    assert "do not" not in won
+    assert says(won, "moa open:")
+    assert not says(won, "vote")
+    assert not says(won, "conductor")
 
 
 def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -> None:
     title, head, best, conductor, random, times, verdict = as_table(
         report_of(row("best", 10), row("conductor", 30), row("random", 11))
     ).splitlines()
-    assert title == "sums · 40 questions · pool of 2 · exact workers · seed 7"
+    assert says(title, "sums 40 2 seed 7")
     columns = "planner accuracy (95%) vs best vs equal cost valid steps calls tokens cost p50 p95"
     assert " ".join(head.split()) == columns
     assert best.startswith("best  (a)")
     assert "25.0  [14.2–40.2]" in best
     assert "+50.0 *" in conductor
     assert "+2.5 ns" in random
-    assert times.startswith("Times (p50, p95, mean) are of runs with several questions at a time")
-    assert verdict.startswith("verdict: conductor beats")
+    assert says(times, "p50 p95 mean")
+    assert says(verdict, "verdict: conductor +50.0")
 
 
 def test_an_incomplete_evaluation_says_so_everywhere() -> None:
@@ -144,9 +143,7 @@ def test_the_table_fits_the_terminal_and_keeps_accuracy_and_the_difference_that_
         assert max(map(len, lines[1:4])) <= width
         assert "accuracy (95%)  vs best" in lines[1]
         assert ("p95" in lines[1]) == (width >= 100)
-    assert "not shown, as 60 characters are too few: valid, tokens, p50, steps, p95, calls" in as_table(
-        report, width=60
-    )
+    assert Saying("60 valid tokens p50 steps p95 calls") in as_table(report, width=60).splitlines()
 
 
 def test_the_markdown_has_a_histogram_of_the_steps_of_each_planner() -> None:
@@ -178,9 +175,9 @@ def test_the_page_has_the_table_the_groups_and_the_plans() -> None:
 def test_tokens_are_told_against_mixture_of_agents_where_both_took_part() -> None:
     moa = [msgspec.structs.replace(o, input_tokens=900, output_tokens=100) for o in row("moa", 10)]
     own = [msgspec.structs.replace(o, input_tokens=150, output_tokens=50) for o in row("conductor", 30)]
-    said = "Mixture-of-Agents takes 1,000 tokens a question, 5.0 times the conductor's 200"
-    assert said in as_markdown(report_of(row("best", 10), own, moa))
-    assert said.replace("'", "&#x27;") in as_html(report_of(row("best", 10), own, moa))
+    said = "Mixture-of-Agents 1,000 5.0 200"
+    assert Saying(said) in as_markdown(report_of(row("best", 10), own, moa)).splitlines()
+    assert says(as_html(report_of(row("best", 10), own, moa)), said)
 
 
 def of_two_tasks(*rows: list[Outcome]) -> Report:
@@ -229,12 +226,12 @@ def test_many_tasks_fit_a_narrow_terminal_and_none_is_left_out() -> None:
 def test_the_table_has_a_line_on_the_pool_where_each_worker_was_asked_alone() -> None:
     other = [msgspec.structs.replace(o, correct=int(o.task) >= 35) for o in row("single:b", 0)]
     report = report_of(row("best", 10), row("single:a", 10), other)
-    said = "pool: best worker alone a 25.0% · oracle per question 37.5% · complementarity +12.5 points"
-    assert said in as_table(report).splitlines()
+    assert Saying("pool: a 25.0% 37.5% +12.5") in as_table(report).splitlines()
     narrow = as_table(report, width=60).splitlines()
-    start = narrow.index("pool: best worker alone a 25.0% · oracle per question 37.5%")
-    assert narrow[start + 1] == "· complementarity +12.5 points"
-    assert "pool: best" not in as_table(report_of(row("best", 10), row("single:a", 10)))
+    start = narrow.index(Saying("pool: a 25.0%"))
+    assert max(map(len, narrow[start : start + 2])) <= 60
+    assert says(" ".join(narrow[start : start + 2]), "37.5% +12.5")
+    assert "pool: " not in as_table(report_of(row("best", 10), row("single:a", 10)))
 
 
 def test_the_markdown_has_by_task_what_it_has_of_all_of_them() -> None:

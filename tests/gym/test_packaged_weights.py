@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent.workers.adapters import faults, packaged, read_cards
@@ -54,13 +55,16 @@ def test_an_empty_folder_has_nothing_and_is_not_at_fault(tmp_path: Path) -> None
 
 def test_a_file_that_is_not_its_cards_is_a_fault(tmp_path: Path) -> None:
     put(tmp_path, "facts", b"GGUF", sha256="0" * 64)
-    assert faults(tmp_path) == ["facts: is not the file of its card (sha256 000000000000…)"]
+    (fault,) = faults(tmp_path)
+    assert says(fault, "facts: sha256 000000000000…")
 
 
 def test_a_file_without_a_card_and_a_card_without_a_file_are_faults(tmp_path: Path) -> None:
     put(tmp_path, "facts", b"GGUF")
     (tmp_path / "facts.gguf").rename(tmp_path / "letters.gguf")
-    assert faults(tmp_path) == ["facts: has a card but no file", "letters: has no card in cards.toml"]
+    first, second = faults(tmp_path)
+    assert says(first, "facts:")
+    assert says(second, "letters: cards.toml")
 
 
 def test_too_many_bytes_are_a_fault_each_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +72,14 @@ def test_too_many_bytes_are_a_fault_each_and_together(tmp_path: Path, monkeypatc
     monkeypatch.setattr(weights, "MAX_TOTAL_BYTES", 25)
     put(tmp_path, "facts", b"x" * 11)
     put(tmp_path, "conductor", b"x" * 20, role="conductor")
-    assert faults(tmp_path) == [
-        "facts: 11 bytes; a specialist may have 10",
-        "together 31 bytes; at most 25 may ship",
-    ]
+    first, second = faults(tmp_path)
+    assert says(first, "facts: 11 10")
+    assert says(second, "31 25")
 
 
 def test_a_card_with_a_misspelt_key_names_the_nearest(tmp_path: Path) -> None:
     put(tmp_path, "facts", b"GGUF")
     cards = tmp_path / "cards.toml"
     cards.write_text(cards.read_text().replace("recipe =", "recipy ="))
-    with pytest.raises(ConfigError, match="recipe"):
+    with pytest.raises(ConfigError, match=facts("recipy recipe 5")):
         read_cards(tmp_path)

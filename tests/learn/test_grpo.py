@@ -13,7 +13,16 @@ import torch
 
 from dirigent.errors import ConfigError
 from dirigent.learn.decoder import Adapter
-from dirigent.learn.grpo import Asked, GrpoSettings, Rollout, advantages, policy_loss, rate_factor, train
+from dirigent.learn.grpo import (
+    Asked,
+    GrpoSettings,
+    Rollout,
+    advantages,
+    group_advantages,
+    policy_loss,
+    rate_factor,
+    train,
+)
 from dirigent.learn.sampler import BatchedSampler
 from dirigent.messages import Message
 from tests.learn.tiny_base import CHARACTERS, tiny_base
@@ -143,3 +152,41 @@ def test_a_step_in_which_every_rollout_was_dropped_changes_nothing(tmp_path: Pat
         tmp_path,
     )
     assert all(torch.equal(trained.a[name], matrix) for name, matrix in start.a.items())
+
+
+class Counting(WantsLetter):
+    """Remembers how many steps it scored, and gives advantages of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("a")
+        self.scored = 0
+
+    async def score(
+        self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int
+    ) -> list[list[Rollout]]:
+        self.scored += 1
+        groups = await super().score(asked, plans_PG, step=step)
+        return [[msgspec.structs.replace(one, advantage=1.0) for one in group] for group in groups]
+
+    def remembered(self) -> str:
+        return str(self.scored)
+
+    def recall(self, state: str) -> None:
+        self.scored = int(state)
+
+
+def test_a_task_that_remembers_is_given_its_state_back(tmp_path: Path) -> None:
+    base = tiny_base()
+    sampler = BatchedSampler(end=base.end, max_tokens=2)
+    first = Counting()
+    train(base, start_of(), first, sampler, SMALL, tmp_path, stop=lambda: first.scored >= 3)
+    assert first.scored == 3
+    second = Counting()
+    train(base, start_of(), second, sampler, SMALL, tmp_path)
+    assert second.scored == SMALL.steps
+
+
+def test_a_task_may_give_advantages_of_its_own() -> None:
+    given = [Rollout(1.0, advantage=2.0), Rollout(0.0, advantage=0.5), Rollout(None, advantage=3.0)]
+    assert group_advantages(given) == [2.0, 0.5, 0.0]
+    assert group_advantages([Rollout(1.0), Rollout(0.0)]) == [0.5, -0.5]

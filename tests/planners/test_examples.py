@@ -97,5 +97,5 @@ def test_where_tokens_or_their_price_are_unknown_a_synthesis_is_one_more_call() 
 
 
 def test_nothing_to_fit_on_is_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing to fit on"):
+    with pytest.raises(ConfigError):
         ranked([])

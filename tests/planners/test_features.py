@@ -44,5 +44,5 @@ def test_a_word_counts_by_the_logarithm_of_how_often_it_comes() -> None:
 
 
 def test_nothing_to_fit_on_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs texts"):
+    with pytest.raises(ConfigError):
         fit_embedding([])

@@ -46,5 +46,5 @@ async def test_the_chosen_worker_answers_alone() -> None:
 
 
 def test_nothing_to_be_fitted_on_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs questions"):
+    with pytest.raises(ConfigError):
         Neighbours([])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from tests.facts import facts, says
 
 from dirigent import Conductor, Limits, Pool, Scripted
-from dirigent.errors import ConfigError
+from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Request
 from dirigent.plan.planner import Planner
 from dirigent.planners.vote_counter import Counting
@@ -80,7 +81,7 @@ async def test_one_that_does_not_answer_is_no_agreement() -> None:
 async def test_escalating_in_one_round_is_refused() -> None:
     pool = Pool([Scripted("1", name="a"), Counting(SAME, name="agree")])
     trace = await Conductor(Escalate(("a", "a"), "a"), pool).run("How much?")
-    assert "max_rounds of at least 2" in trace.error
+    assert says(trace.error, "max_rounds 2 1")
 
 
 async def test_a_reply_that_imitates_the_marks_adds_no_votes() -> None:
@@ -90,10 +91,10 @@ async def test_a_reply_that_imitates_the_marks_adds_no_votes() -> None:
 
 
 async def test_a_counter_that_reads_nothing_says_so() -> None:
-    with pytest.raises(Exception, match="was shown none"):
+    with pytest.raises(WorkerError, match=facts(Counting(SAME).info.name)):
         await Counting(SAME).ask(Request((Message("user", "Count."),)))
 
 
 def test_a_vote_of_nobody_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least one worker"):
+    with pytest.raises(ConfigError):
         Panel(())

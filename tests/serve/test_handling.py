@@ -117,11 +117,13 @@ async def test_a_body_that_is_cut_off_is_nobodys():
 
 
 async def test_a_body_that_is_late_too_long_or_no_json_is_refused():
-    with pytest.raises(Problem, match="the body did not arrive within"):
+    with pytest.raises(Problem) as refused:
         await read_body(asked(Client()), timeout_s=0.01)
+    assert (refused.value.status, refused.value.code) == (408, "slow_body")
     half = b"x" * (MAX_BODY_BYTES // 2 + 1)
-    with pytest.raises(Problem, match="larger than"):
+    with pytest.raises(Problem) as refused:
         await read_body(asked(Client(half, half)), timeout_s=5)
+    assert (refused.value.status, refused.value.code) == (413, "too_large")
     with pytest.raises(Problem, match="text/plain"):
         await read_body(asked(Client(b"{}"), b"text/plain"), timeout_s=5)
 

@@ -20,6 +20,7 @@ from dirigent.serve.policy import catalogue
 from dirigent.serve.policy.models import Models
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
 from dirigent.workers.adapters import Card
+from tests.facts import facts, says
 from tests.serve.conftest import CONFIG, Server, Start
 
 DATED = (
@@ -85,13 +86,13 @@ async def test_a_pin_whose_policy_is_gone_is_a_404_that_names_the_floating_name(
         await server.get("/v1/models/ultra-2025-01-31"),
     ):
         assert (answer.status, answer.error["code"]) == (404, "model_not_found")
-        assert "is not here any more" in answer.error["message"]
-    assert "'dirigent-ultra'" in (await server.chat(model="dirigent-ultra-2025-01-31")).error["message"]
-    assert "any more" not in (await server.chat(model="nobody-2025-01-31")).error["message"]
+        assert says(answer.error["message"], "ultra") or says(answer.error["message"], "dirigent-ultra")
+    assert says((await server.chat(model="dirigent-ultra-2025-01-31")).error["message"], "dirigent-ultra")
+    assert not says((await server.chat(model="nobody-2025-01-31")).error["message"], "nobody")
 
 
 def test_a_version_is_a_date() -> None:
-    with pytest.raises(ConfigError, match='version must be a date such as "2026-11-15", not "v2"'):
+    with pytest.raises(ConfigError, match=facts("version 2026-11-15 v2")):
         parse_config('[profile.ultra]\nversion = "v2"')
 
 
@@ -142,7 +143,7 @@ async def test_a_rule_that_denies_whoever_plans_is_held_to(monkeypatch: pytest.M
     text = WORKERS + '[profile.ultra]\nplanner = "conductor"\nplanner_worker = "chief"\n'
     here, _ = await found(text, monkeypatch)
     rule = Override(name="not the chief", model="ultra", deny=("chief",))
-    with pytest.raises(Problem, match="planned by 'chief'"):
+    with pytest.raises(Problem, match=facts("chief")):
         here.conductor("ultra", caller=LOCAL_ADMIN, extension=Extension(), options=Request(()), rule=rule)
 
 

@@ -13,6 +13,7 @@ from dirigent.store.keys import Caller, create_key
 from dirigent.store.responses import KeptResponse, find_response, finish_response, keep_response
 from dirigent.store.tables import responses
 from dirigent.workers.secret import Secret
+from tests.facts import says
 from tests.serve.conftest import Answer, Server, Start
 from tests.stub_wires import StubCall, StubReply
 
@@ -90,13 +91,16 @@ async def test_the_choice_of_a_named_function_comes_back_whole(server: Server) -
 
 async def test_who_was_asked_on_the_way_is_the_reasoning_summary(server: Server) -> None:
     reasoning, message = (await respond(server, model="ultra")).object["output"]
-    assert reasoning["summary"] == [{"type": "summary_text", "text": "asking alpha: find it"}]
+    (part,) = reasoning["summary"]
+    assert (part["type"], says(part["text"], "alpha find it")) == ("summary_text", True)
     assert message["content"][0]["text"] == "beta says hello there"
 
 
 async def test_a_second_round_is_part_of_the_summary(server: Server) -> None:
     reasoning, _ = (await respond(server, model="twice")).object["output"]
-    assert [part["text"] for part in reasoning["summary"]] == ["asking alpha: find it", "asking beta: say it"]
+    first, second = (part["text"] for part in reasoning["summary"])
+    assert says(first, "alpha find it")
+    assert says(second, "beta say it")
 
 
 async def test_items_of_every_kind_reach_the_worker(server: Server) -> None:
@@ -293,7 +297,7 @@ async def test_progress_is_told_as_a_summary_while_earlier_steps_run(server: Ser
             seen += line
             if b"reasoning_summary_part.done" in line and line.startswith(b"data"):
                 break
-        assert b"asking alpha: find it" in seen
+        assert says(seen.decode(), "alpha find it")
         assert b"own words" not in seen
         release.set()
         rest = await response.read()

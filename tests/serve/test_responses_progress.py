@@ -21,6 +21,7 @@ from dirigent.run.trace import Round, StepRecord, Trace
 from dirigent.serve.apis.responses.translate import summary_of
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
+from tests.facts import says
 from tests.serve.conftest import Server, Start, by_model
 from tests.serve.test_responses import events_of, respond
 from tests.stub_wires import StubCall, StubReply
@@ -75,7 +76,7 @@ async def test_a_step_is_told_while_it_is_asked(server: Server) -> None:
     server.stub.answer = held(release, "alpha")
     async with told(server, await begun(server)) as stream:
         line = await stream.until(SUMMARY)
-        assert line["text"] == "asking alpha: find it"
+        assert says(line["text"], "alpha find it")
         assert not any(call.finished for call in server.stub.calls if call.model == "alpha")
         release.set()
         last = await stream.until("response.completed")
@@ -103,7 +104,7 @@ async def test_another_server_of_the_store_tells_it_too(start: Start) -> None:
     release = asyncio.Event()
     server.stub.answer = held(release, "beta")
     async with told(other, await begun(server)) as stream:
-        assert (await stream.until(SUMMARY))["text"] == "asking alpha: find it"
+        assert says((await stream.until(SUMMARY))["text"], "alpha find it")
         release.set()
         await stream.until("response.completed")
 

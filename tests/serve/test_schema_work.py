@@ -11,6 +11,7 @@ from dirigent.messages import Schema
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.json_schema import TOO_MUCH, checker
 from dirigent.serve.policy.schema_work import PATTERN_BYTES, pattern_bytes
+from tests.facts import facts
 from tests.serve.conftest import Server
 
 TREE: dict[str, Any] = {
@@ -66,7 +67,8 @@ def test_what_is_wrong_is_said_only_where_finding_it_is_cheap() -> None:
     branch = {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/$defs/e"}}}
     check = checker(Schema({"$ref": "#/$defs/e", "$defs": {"e": {"anyOf": [branch, branch | {"title": "again"}]}}}))
     assert "anyOf" in check(nested(3))
-    assert check(nested(60)) == "it does not follow the schema"
+    assert check(nested(60))
+    assert "anyOf" not in check(nested(60))
 
 
 def test_trees_and_expressions_are_checked_as_deep_as_they_are() -> None:
@@ -98,7 +100,7 @@ def test_trees_and_expressions_are_checked_as_deep_as_they_are() -> None:
     ],
 )
 def test_references_that_could_mean_another_part_are_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(Problem, match="only those are followed here"):
+    with pytest.raises(Problem, match=facts("#")):
         checker(Schema(schema))
 
 
@@ -113,7 +115,7 @@ def test_a_schema_may_have_an_address_and_properties_of_any_name() -> None:
 def test_many_patterns_share_the_memory_of_one() -> None:
     many = {"allOf": [{"pattern": rf"\w{{5000}}{i}"} for i in range(1000)]}
     assert pattern_bytes(many) * 1000 <= PATTERN_BYTES
-    with pytest.raises(Problem, match="regex"):
+    with pytest.raises(Problem, match=facts("regex")):
         checker(Schema(many))
     plain = {"allOf": [{"pattern": "^[a-z0-9-]{1,64}$"}] * 1000}
     assert checker(Schema(plain))('"ok"') == ""

@@ -12,6 +12,7 @@ from dirigent.config.server_settings import ServeSettings
 from dirigent.errors import ConfigError
 from dirigent.serve.http import telemetry as module
 from dirigent.serve.http.telemetry import spans, telemetry
+from tests.facts import facts
 from tests.serve.conftest import Server
 
 
@@ -68,7 +69,7 @@ def test_wanted_without_the_extra_says_what_to_install(monkeypatch: pytest.Monke
     if by == "variable":
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     with (
-        pytest.raises(ConfigError, match=r"pip install 'dirigent\[otel\]'"),
+        pytest.raises(ConfigError, match=facts("pip install dirigent[otel]")),
         telemetry(ServeSettings(otel=by == "setting")),
     ):
         pass

@@ -28,6 +28,7 @@ from dirigent.workers.metering import Metered
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from dirigent.workers.worker import Price
+from tests.facts import facts, says
 from tests.store.samples import a_trace, busy_writer
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -164,7 +165,7 @@ async def test_a_provider_that_charges_more_than_the_worst_case_is_on_the_book_a
         book = ledger(store, caller)
         await settle(book, await book.reserve(CENT), cost_usd=0.03, output_tokens=1)
         assert await left_usd(store, caller) == pytest.approx(-0.01)
-        with pytest.raises(CostError, match=r"has \$0 left"):
+        with pytest.raises(CostError, match=facts("k $0")):
             await book.reserve(CENT)
 
 
@@ -193,7 +194,7 @@ async def test_the_tightest_budget_decides_how_much_may_be_written(url: str):
         hold = await ledger(store, caller).reserve(CENT)
         assert hold.max_output_tokens == 50
         assert hold.cost_usd == pytest.approx(0.007)
-        with pytest.raises(CostError, match=r"key k this month \(UTC\) may cost \$0.007 and has \$0 left: .* ask w"):
+        with pytest.raises(CostError, match=facts("k $0.007 $0 w")):
             await ledger(store, caller).reserve(CENT)
         assert len(await rows(store)) == 1
 
@@ -224,13 +225,13 @@ async def test_a_day_and_a_month_renew_and_a_total_does_not(url: str):
     async with Store.open(url) as store:
         caller = Caller("k", budget_day_usd=0.01, budget_month_usd=0.02, budget_total_usd=0.03)
         await ledger(store, caller).reserve(CENT)
-        with pytest.raises(CostError, match="today"):
+        with pytest.raises(CostError, match=facts("$0.01")):
             await ledger(store, caller).reserve(CENT)
         await ledger(store, caller, tomorrow).reserve(CENT)
-        with pytest.raises(CostError, match="this month"):
+        with pytest.raises(CostError, match=facts("$0.02")):
             await ledger(store, caller, tomorrow + timedelta(days=1)).reserve(CENT)
         await ledger(store, caller, next_month).reserve(CENT)
-        with pytest.raises(CostError, match="in all"):
+        with pytest.raises(CostError, match=facts("$0.03")):
             await ledger(store, caller, next_month + timedelta(days=1)).reserve(CENT)
 
 
@@ -260,7 +261,7 @@ async def test_a_clock_that_lags_behind_another_servers_renews_nothing(url: str)
     caller = Caller("k", budget_day_usd=0.01)
     async with Store.open(url) as store:
         await ledger(store, caller, NOON + timedelta(days=1)).reserve(CENT)
-        with pytest.raises(CostError, match="today"):
+        with pytest.raises(CostError, match=facts("$0.01")):
             await ledger(store, caller, NOON).reserve(CENT)
 
 
@@ -441,7 +442,7 @@ async def test_a_key_without_money_fails_the_run_before_any_worker_is_asked(url:
         book = StoreLedger(store, caller=Caller("k", label="team a", budget_day_usd=0.0), run_id="r7")
         trace = await conductor.run("what?", options=Request((), ledger=book))
         assert trace.status == "failed"
-        assert "key team a today (UTC) may cost $0" in trace.error
+        assert says(trace.error, "team a $0")
         assert (await usage(store)).calls == 0
 
 
@@ -450,7 +451,7 @@ async def test_a_worker_without_a_price_is_refused_to_a_key_with_a_budget(url: s
     worker = Metered(Scripted("an answer", name="w"))
     async with Store.open(url) as store:
         bounded = StoreLedger(store, caller=Caller("k", label="team a", budget_total_usd=9.0), run_id="r7")
-        with pytest.raises(CostError, match="key team a has a budget, and no price is known for w; set its price"):
+        with pytest.raises(CostError, match=facts("team a price w")):
             await worker.ask(msgspec.structs.replace(request, ledger=bounded))
         free = StoreLedger(store, caller=Caller("k2"), run_id="r8")
         assert (await worker.ask(msgspec.structs.replace(request, ledger=free))).text == "an answer"

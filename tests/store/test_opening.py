@@ -27,6 +27,7 @@ from dirigent.store.retention import forget
 from dirigent.store.tables import REVISIONS, VERSION_TABLE, idempotency, metadata, traces
 from dirigent.store.timestamps import now, utc_text
 from dirigent.store.traces import to_row
+from tests.facts import facts
 from tests.store.samples import a_trace
 
 
@@ -93,7 +94,7 @@ async def test_a_store_written_by_a_newer_version_is_refused_untouched(url: str)
     async with Store.open(url) as store:
         newer = text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
         await store.write(lambda connection, _: connection.execute(newer), prepare=lambda: None)
-    with pytest.raises(StoreError, match=r"has schema 9999, this Dirigent knows up to .*pip install --upgrade"):
+    with pytest.raises(StoreError, match=facts("9999 pip install --upgrade")):
         async with Store.open(url):
             pass
 
@@ -147,7 +148,7 @@ async def test_readers_and_the_writer_do_not_wait_for_one_another(tmp_path: Path
 
 async def test_a_folder_that_cannot_be_made_is_named_with_the_setting_that_moves_it(tmp_path: Path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(StoreError, match=r"cannot keep traces in .*file/dirigent.db: .*set DIRIGENT_HOME"):
+    with pytest.raises(StoreError, match=facts("file/dirigent.db DIRIGENT_HOME")):
         async with Store.open(tmp_path / "file" / "dirigent.db"):
             pass
 
@@ -155,7 +156,7 @@ async def test_a_folder_that_cannot_be_made_is_named_with_the_setting_that_moves
 async def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path):
     path = tmp_path / "notes.txt"
     path.write_text("buy milk " * 500)
-    with pytest.raises(StoreError, match=r"notes.txt is not a store; move it away"):
+    with pytest.raises(StoreError, match=facts("notes.txt")):
         async with Store.open(path):
             pass
     assert path.read_text() == "buy milk " * 500
@@ -167,7 +168,7 @@ async def test_a_damaged_store_says_how_to_save_what_is_left(tmp_path: Path):
         await store.save(a_trace())
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xee" * (len(whole) - 4096))
-    with pytest.raises(StoreError, match=r"dirigent.db is damaged; save what is readable with `sqlite3 .*\.recover`"):
+    with pytest.raises(StoreError, match=facts("dirigent.db sqlite3 .recover")):
         async with Store.open(path) as store:
             await store.list()
 
@@ -176,7 +177,7 @@ async def test_a_full_disk_costs_the_save_not_the_store(tmp_path: Path):
     async with Store.open(tmp_path / "dirigent.db") as store:
         await store.save(a_trace("before"))
         await _limit_pages(store, "1")  # SQLite takes it as: no more than there are
-        with pytest.raises(StoreError, match=r"no space left for the store .*free some disk space"):
+        with pytest.raises(StoreError, match=facts("dirigent.db DIRIGENT_HOME")):
             await store.save(a_trace("big", question="".join(chr(33 + n * n % 997) for n in range(50_000))))
         await _limit_pages(store, "100000")
         await store.save(a_trace("after"))
@@ -193,9 +194,7 @@ async def _limit_pages(store: Store, pages: str) -> None:
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password():
-    with pytest.raises(
-        StoreError, match=r"the store postgresql\+psycopg://me:\*\*\*@127.0.0.1:1/traces failed"
-    ) as caught:
+    with pytest.raises(StoreError, match=facts("postgresql+psycopg://me:***@127.0.0.1:1/traces")) as caught:
         async with Store.open("postgresql://me:hidden@127.0.0.1:1/traces"):
             pass
     assert "hidden" not in str(caught.value)
@@ -204,15 +203,15 @@ async def test_a_server_that_is_not_there_is_named_without_its_password():
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql://me:hidden@host/db", "cannot live in 'mysql'"),
-        ("postgresql://me:hidden@host:port/db", "the store's URL cannot be read"),
-        (":memory:", "':memory:' is no file to keep traces in"),
-        ("sqlite://", "is no file to keep traces in"),
-        ("", "'' is no file to keep traces in"),
+        ("mysql://me:hidden@host/db", "mysql"),
+        ("postgresql://me:hidden@host:port/db", "postgresql://user@host/db"),
+        (":memory:", ":memory:"),
+        ("sqlite://", "postgresql://"),
+        ("", "postgresql://"),
     ],
 )
 async def test_a_place_that_cannot_hold_a_store_is_refused(url: str, said: str):
-    with pytest.raises(StoreError, match=said) as caught:
+    with pytest.raises(StoreError, match=facts(said)) as caught:
         async with Store.open(url):
             pass
     assert "hidden" not in str(caught.value)

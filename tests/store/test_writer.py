@@ -19,6 +19,7 @@ from dirigent.store import Store, writer
 from dirigent.store.engine import open_engine, writing
 from dirigent.store.traces import INSERT_ROW, to_row
 from dirigent.store.writer import Writer
+from tests.facts import facts, says
 from tests.store.conftest import PostgreSQL
 from tests.store.samples import a_trace, busy_writer
 
@@ -117,7 +118,7 @@ async def test_what_waits_when_the_store_is_closed_is_kept(url: str):
     async with Store.open(url) as store:
         waiting = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("last"))
     await waiting
-    with pytest.raises(StoreError, match="is closed"):
+    with pytest.raises(StoreError, match=facts("closed")):
         store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("later"))
     async with Store.open(url) as store:
         assert [row.id for row in await store.list()] == ["last"]
@@ -150,7 +151,7 @@ async def test_a_closed_store_has_kept_what_came_before_and_refuses_the_rest(url
             saving = [asyncio.ensure_future(store.save(a_trace(f"{n}"))) for n in range(300)]
             await asyncio.sleep(0)
     await asyncio.gather(*saving)
-    with pytest.raises(StoreError, match="is closed"):
+    with pytest.raises(StoreError, match=facts("closed")):
         await store.save(a_trace("late"))
     async with Store.open(url) as store:
         assert len(await store.list(limit=None)) == 300
@@ -196,7 +197,7 @@ async def test_a_database_that_hangs_keeps_nobody_waiting_and_what_was_not_begun
             outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
             at_once = await asyncio.gather(store.save(a_trace("later")), return_exceptions=True)
         assert [type(outcome) for outcome in (*outcomes, *at_once)] == [StoreError] * 4
-        assert "has not answered for 0.5 s" in str(at_once[0])
+        assert says(str(at_once[0]), "0.5")
         for _ in range(200):
             try:
                 await store.save(a_trace("after"))

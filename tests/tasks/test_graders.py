@@ -6,6 +6,7 @@ import time
 from typing import get_args
 
 import pytest
+from tests.facts import facts
 
 from dirigent.errors import GradeError
 from dirigent.tasks import mathematics
@@ -328,21 +329,21 @@ async def test_a_score_may_be_right_in_part() -> None:
     found = await judge(task("", "score"), "0.25")
     assert (found.correct, found.score) == (False, 0.25)
     assert (await judge(task("", "score"), "1.0")).correct
-    with pytest.raises(GradeError, match="must be a number, not 'high'"):
+    with pytest.raises(GradeError, match=facts("high")):
         await judge(task("", "score"), "high")
 
 
 async def test_code_is_refused_while_nothing_can_run_it_safely() -> None:
-    with pytest.raises(GradeError, match="no sandbox"):
+    with pytest.raises(GradeError, match=facts("'t'")):
         await judge(task("def f(): ...", "code"), "def f(): ...")
-    with pytest.raises(GradeError, match="cannot be compared"):
+    with pytest.raises(GradeError, match=facts("score")):
         await same_answer("1", "1", grader="score")
 
 
 async def test_a_task_that_cannot_be_graded_says_so() -> None:
-    with pytest.raises(GradeError, match="has no answer"):
+    with pytest.raises(GradeError, match=facts("'t'")):
         await judge(task(" ", "math"), "1")
-    with pytest.raises(GradeError, match="its answer is 'many'"):
+    with pytest.raises(GradeError, match=facts("'t' many")):
         await judge(task("many", "final_number"), "1")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import facts
 from tests.programs import need
 from tests.published_rows import PUBLISHED_ROWS, published
 from tests.tasks.stub_hub import written
@@ -71,7 +72,7 @@ async def test_a_right_program_passes_and_a_wrong_one_fails(tmp_path: Path, name
 
 async def test_code_without_a_sandbox_is_no_wrong_answer_but_an_error(tmp_path: Path) -> None:
     (task, *_) = load_benchmark("humaneval", write(tmp_path, "humaneval"))
-    with pytest.raises(GradeError, match="no sandbox is there"):
+    with pytest.raises(GradeError, match=facts("HumanEval/0")):
         await judge(task, "pass")
 
 
@@ -104,7 +105,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_not_run(tmp_path: Path
 
     row, _ = published("livecodebench", 1)[0]
     packed = base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode()
-    with pytest.raises(GradeError, match="asks to load"):
+    with pytest.raises(GradeError, match=facts("pathlib.Path.touch")):
         livecodebench({**row, "private_test_cases": packed}, 0)
     assert not (tmp_path / "touched").exists()
 
@@ -112,7 +113,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_not_run(tmp_path: Path
 @pytest.mark.parametrize("packed", ["no base64!", "AAAA", base64.b64encode(zlib.compress(b"no pickle")).decode()])
 def test_cases_that_cannot_be_unpacked_are_an_error_that_names_the_line(tmp_path: Path, packed: str) -> None:
     folder = write(tmp_path, "livecodebench", n=1, private_test_cases=packed)
-    with pytest.raises(ConfigError, match="line 1 is not a question: test cases of the file cannot be unpacked"):
+    with pytest.raises(ConfigError, match=facts("livecodebench.jsonl 1")):
         load_benchmark("livecodebench", folder)
 
 
@@ -120,7 +121,7 @@ def test_cases_that_would_fill_the_memory_are_not_unpacked(monkeypatch: pytest.M
     monkeypatch.setattr("dirigent.tasks.published.MOST_CASES_BYTES", 1000)
     row, _ = published("livecodebench", 1)[0]
     packed = base64.b64encode(zlib.compress(pickle.dumps(" " * 2000 + "[]"))).decode()
-    with pytest.raises(GradeError, match="over 1000 bytes"):
+    with pytest.raises(GradeError, match=facts("1000")):
         livecodebench({**row, "private_test_cases": packed}, 0)
 
 
@@ -155,14 +156,14 @@ def test_an_answer_of_aime_is_a_whole_number(published_as: Any, answer: str) -> 
 
 @pytest.mark.parametrize("published_as", ["", "1/2", "-3", "1000", "3.5", "n"])
 def test_what_no_answer_of_aime_can_be_is_an_error(published_as: str) -> None:
-    with pytest.raises(ValueError, match="no whole number from 0 to 999"):
+    with pytest.raises(ValueError, match=facts("0 999")):
         aime({"question": "?", "answer": published_as}, 0)
 
 
 def test_an_answer_of_mmlu_is_a_number_or_a_letter_of_an_option() -> None:
     row, _ = published("mmlu", 1)[0]
     assert [mmlu({**row, "answer": answer}, 0).answer for answer in (0, 3, "B", "2")] == ["A", "D", "B", "C"]
-    with pytest.raises(ValueError, match="4 is none of its 4 options"):
+    with pytest.raises(ValueError, match=facts("4")):
         mmlu({**row, "answer": 4}, 0)
 
 
@@ -172,7 +173,7 @@ def test_options_of_mmlu_pro_keep_their_letters() -> None:
     assert made.question.splitlines()[-3:] == ["A. 1", "B. N/A", "C. 2"]
     ten = mmlu_pro({**row, "options": list("abcdefghij"), "answer": "J", "answer_index": 9}, 0)
     assert (ten.answer, ten.question.splitlines()[-1]) == ("J", "J. j")
-    with pytest.raises(ValueError, match="'K' is none of its 10 options"):
+    with pytest.raises(ValueError, match=facts("K 10")):
         mmlu_pro({**row, "options": list("abcdefghij"), "answer": "K"}, 0)
 
 
@@ -199,7 +200,7 @@ def test_tables_of_other_kinds_are_read_too(tmp_path: Path, ending: str) -> None
 
 def test_a_published_row_without_its_fields_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "gsm8k.jsonl").write_text(json.dumps({"question": "1 + 1?"}))
-    with pytest.raises(ConfigError, match="line 1 is not a question: it has no 'answer'"):
+    with pytest.raises(ConfigError, match=facts("1 answer")):
         load_benchmark("gsm8k", tmp_path)
 
 
@@ -258,7 +259,7 @@ def test_the_27_files_of_big_bench_hard_are_one_benchmark(tmp_path: Path) -> Non
     assert len(tasks) == 54
     assert {task.tags["subject"] for task in tasks} == set(source.configs)
     (tmp_path / "bbh" / "snarks.json").unlink()
-    with pytest.raises(ConfigError, match=r"has no bbh\.jsonl for bbh"):
+    with pytest.raises(ConfigError, match=facts("bbh.jsonl")):
         load_benchmark("bbh", tmp_path)
 
 

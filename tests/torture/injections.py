@@ -161,7 +161,7 @@ async def obeying(snare: Trap) -> AsyncIterator[tuple[Server, StubProvider, list
         if case is None:
             return "nothing to do"
         if call.model == "boss":
-            sees_words = case.way == "request" or "was carried out" in text
+            sees_words = case.way == "request" or any(turn["role"] == "assistant" for turn in call.body["messages"])
             return case.draft if sees_words else HONEST
         step = 0 if "find it" in call.text.rpartition("Your subtask:")[2] else 1
         return f"canary-{case.number}-{step} [case {case.number}] {case.words[:3000]}"

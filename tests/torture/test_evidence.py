@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from dirigent.store import Store
+from tests.facts import Saying
 from tests.store.samples import a_trace
 from tests.torture import evidence
 from tests.torture.__main__ import main
@@ -32,7 +33,7 @@ async def test_a_secret_in_a_trace_is_found_among_the_values_of_the_database(tmp
         await store.save(msgspec.structs.replace(a_trace(), answer=f"the key is {SECRET}"))
     with keeping("F1"):
         await hand_over(folder, store_url=str(folder / "torture.db"), secrets=(SECRET,))
-    assert "F1: a secret is in values" in searched(evidence.LEFT, {"F1"})
+    assert Saying("F1: values") in searched(evidence.LEFT, {"F1"})
 
 
 def test_what_is_compressed_in_the_database_is_not_among_its_values() -> None:
@@ -57,11 +58,11 @@ def test_secrets_of_one_row_are_looked_for_in_what_every_other_left(tmp_path: Pa
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "server.log").write_text(f"called with {SECRET}")
     lefts = [Left("F1", tmp_path / "a", (SECRET,)), Left("B1", tmp_path / "b", ())]
-    assert searched(lefts, {"F1", "B1"}) == ["B1: a secret is in server.log"]
+    assert searched(lefts, {"F1", "B1"}) == [Saying("B1: server.log")]
 
 
 def test_a_row_that_left_nothing_is_told_of() -> None:
-    assert searched([], {"F8"}) == ["F8 has left nothing to look through"]
+    assert searched([], {"F8"}) == [Saying("F8")]
 
 
 async def test_nothing_is_kept_where_nobody_looks(tmp_path: Path) -> None:

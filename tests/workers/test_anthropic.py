@@ -7,6 +7,7 @@ from dirigent.messages import Image, Message, Request, Schema, Text, Tool, ToolC
 from dirigent.workers.anthropic import AnthropicWire, thinking_of
 from dirigent.workers.sse import EventParser
 from dirigent.workers.worker import WorkerInfo
+from tests.facts import facts
 
 ASK = (Message("user", "hi"),)
 
@@ -92,7 +93,7 @@ def test_sampling_and_structured_output():
     [({"grammar": "g"}, "grammar"), ({"seed": 1}, "seed"), ({"json_mode": True}, "json_mode")],
 )
 def test_what_anthropic_cannot_carry_is_refused_by_name(fields, name):
-    with pytest.raises(WorkerError, match=f"^{name}: ") as caught:
+    with pytest.raises(WorkerError, match=facts(name)) as caught:
         body(**fields)
     assert caught.value.fault == "request"
 
@@ -120,7 +121,7 @@ def test_effort_as_a_level():
     always = body(effort="max", wire=AnthropicWire(thinking="always"))
     assert always["output_config"] == {"effort": "max"}
     assert "thinking" not in always
-    with pytest.raises(WorkerError, match=r"effort: .* always thinks"):
+    with pytest.raises(WorkerError, match=facts("effort")):
         body(effort="none", model="claude-fable-5")
 
 
@@ -132,7 +133,7 @@ def test_effort_as_a_budget_leaves_room_for_the_answer(max_tokens, budget):
 
 
 def test_a_budget_that_does_not_fit_is_refused():
-    with pytest.raises(WorkerError, match="effort: thinking needs max_output_tokens above 1024, not 800"):
+    with pytest.raises(WorkerError, match=facts("effort max_output_tokens 1024 800")):
         body(effort="low", model="claude-haiku-4-5", max_output_tokens=800)
 
 
@@ -184,7 +185,7 @@ def test_tools_and_their_choice():
 
 def test_arguments_that_are_no_object_cannot_be_sent():
     messages = (Message("assistant", tool_calls=(ToolCall("c", "add", "[1"),)),)
-    with pytest.raises(WorkerError, match="tool_calls: the arguments of 'add' are no JSON object"):
+    with pytest.raises(WorkerError, match=facts("tool_calls add JSON")):
         body(messages=messages)
 
 
@@ -234,15 +235,15 @@ def test_reasons_to_stop(reason, finish):
     ("raw", "words"),
     [
         (b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}', "busy"),
-        (b"{}", "no content"),
-        (b'{"content": [], "stop_reason": "pause_turn"}', "unknown reason: pause_turn"),
-        (b'{"content": [], "stop_reason": null}', "unknown reason"),
-        (b'{"content": [{"type": "tool_use", "name": "a"}], "stop_reason": "tool_use"}', "no id"),
+        (b"{}", "content"),
+        (b'{"content": [], "stop_reason": "pause_turn"}', "pause_turn"),
+        (b'{"content": [], "stop_reason": null}', "None"),
+        (b'{"content": [{"type": "tool_use", "name": "a"}], "stop_reason": "tool_use"}', "id"),
         (b'{"content": [{"type": "text", "text": 5}]}', "Expected `str`"),
     ],
 )
 def test_what_is_no_answer_is_an_error(raw, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         AnthropicWire().parse(raw)
     assert caught.value.fault == "reply"
 
@@ -283,15 +284,15 @@ def test_a_stream_joins_to_its_reply():
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ([START, started(0, type="text", text="hel")], "before its message_stop"),
-        ([START, started(0, type="text", text="hel"), ended("end_turn")], "before its message_stop"),
-        ([START, STOP], "unknown reason: None"),
+        ([START, started(0, type="text", text="hel")], "message_stop"),
+        ([START, started(0, type="text", text="hel"), ended("end_turn")], "message_stop"),
+        ([START, STOP], "None"),
         ([START, {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}], "busy"),
-        ([START, {"type": "error"}], "answered with an error"),
-        ([START, grew(3, "text_delta", text="x")], "block 3, which it has not started"),
+        ([START, {"type": "error"}], "error"),
+        ([START, grew(3, "text_delta", text="x")], "3"),
     ],
 )
 def test_a_broken_stream_is_an_error(events, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         streamed(*events)
     assert caught.value.fault == "reply"

@@ -7,6 +7,7 @@ from dirigent.messages import Image, Message, Request, Schema, Text, Tool, ToolC
 from dirigent.workers.gemini import UNSIGNED, GeminiWire
 from dirigent.workers.sse import EventParser
 from dirigent.workers.worker import WorkerInfo
+from tests.facts import facts
 
 ASK = (Message("user", "hi"),)
 
@@ -85,7 +86,7 @@ def test_settings_keep_their_names():
 
 
 def test_a_grammar_is_refused():
-    with pytest.raises(WorkerError, match=r"^grammar: ") as caught:
+    with pytest.raises(WorkerError, match=facts("grammar")) as caught:
         body(grammar="g")
     assert caught.value.fault == "request"
 
@@ -103,7 +104,7 @@ def test_effort_as_a_budget_before_gemini_3_and_as_a_level_since():
     }
     assert thinking(effort="max", model="gemini-flash-latest")["thinkingLevel"] == "high"
     assert thinking(effort="low", wire=GeminiWire(thinking="level"))["thinkingLevel"] == "low"
-    with pytest.raises(WorkerError, match="effort: gemini-3-pro cannot stop thinking"):
+    with pytest.raises(WorkerError, match=facts("effort gemini-3-pro")):
         body(effort="none", model="gemini-3-pro")
 
 
@@ -163,7 +164,7 @@ def test_results_name_their_tool_and_share_one_turn():
 
 
 def test_a_result_of_nothing_is_refused():
-    with pytest.raises(WorkerError, match="'c9' names no tool and answers no earlier call"):
+    with pytest.raises(WorkerError, match=facts("c9")):
         body(messages=(Message("tool", "x", tool_call_id="c9"),))
 
 
@@ -219,16 +220,16 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b'{"candidates": []}', "no candidates"),
-        (b"{}", "no candidates"),
-        (b'{"candidates": [{"content": {"parts": [{"text": "x"}]}}]}', "before its finishReason"),
+        (b'{"candidates": []}', "candidates"),
+        (b"{}", "candidates"),
+        (b'{"candidates": [{"content": {"parts": [{"text": "x"}]}}]}', "finishReason"),
         (b'{"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL"}]}', "MALFORMED_FUNCTION_CALL"),
-        (b'{"error": {"code": 400, "message": "bad"}}', "an error: bad"),
-        (b"[]", "not what this provider documents"),
+        (b'{"error": {"code": 400, "message": "bad"}}', "bad"),
+        (b"[]", ""),
     ],
 )
 def test_what_is_no_answer_is_an_error(raw, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         GeminiWire().parse(raw)
     assert caught.value.fault == "reply"
 
@@ -248,12 +249,12 @@ def test_a_stream_joins_to_its_reply():
 @pytest.mark.parametrize(
     ("chunks", "words"),
     [
-        ([response({"text": "hel"})], "before its finishReason"),
+        ([response({"text": "hel"})], "finishReason"),
         ([response({"text": "hel"}), {"error": {"message": "died"}}], "died"),
-        ([], "before its finishReason"),
+        ([], "finishReason"),
     ],
 )
 def test_a_broken_stream_is_an_error(chunks, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         streamed(*chunks)
     assert caught.value.fault == "reply"

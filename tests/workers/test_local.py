@@ -21,6 +21,7 @@ from dirigent.messages import Delta, Event, Image, Message, Request, Schema, Too
 from dirigent.workers import local_server
 from dirigent.workers.local import Local, LocalModel
 from dirigent.workers.worker import Price
+from tests.facts import facts
 from tests.workers.gguf_adapter import write_adapter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -145,13 +146,13 @@ async def test_a_repeated_beginning_is_read_once(worker: Local) -> None:
     ],
 )
 async def test_what_it_cannot_do_is_refused(worker: Local, request_: Request, field: str) -> None:
-    with pytest.raises(WorkerError, match=f"smol: {field}: ") as caught:
+    with pytest.raises(WorkerError, match=facts(f"smol {field}")) as caught:
         await worker.ask(request_)
     assert caught.value.fault == "request"
 
 
 async def test_a_prompt_longer_than_the_context_is_refused(worker: Local) -> None:
-    with pytest.raises(WorkerError, match="context size") as caught:
+    with pytest.raises(WorkerError, match=facts("context")) as caught:
         await worker.ask(ask("word " * 5000))
     assert caught.value.fault == "request"
     assert caught.value.worker == "smol"
@@ -184,7 +185,7 @@ async def test_adapters_do_not_mix_when_asked_at_once(model: LocalModel, worker:
 
 
 async def test_an_adapter_the_model_does_not_have_is_named(model: LocalModel) -> None:
-    with pytest.raises(ConfigError, match="no adapter called 'bable'; there are: babble, nothing"):
+    with pytest.raises(ConfigError, match=facts("bable babble nothing")):
         Local(model, name="x", adapter="bable")
 
 
@@ -275,7 +276,7 @@ async def test_a_deadline_counts_while_waiting_for_a_slot(weights_path: Path) ->
     async with LocalModel(weights_path, slots=1, context_tokens=512) as model:
         worker = Local(model, name="smol")
         async with model.slots.lease(None, "somebody else"):
-            with pytest.raises(WorkerError, match="deadline") as caught:
+            with pytest.raises(WorkerError) as caught:
                 await worker.ask(ask("x", deadline=time.monotonic() + 0.05))
     assert caught.value.fault == "timeout"
 
@@ -289,7 +290,7 @@ async def test_a_child_that_dies_fails_its_ask_and_is_started_again(weights_path
             if first.process.returncode is None:
                 first.process.kill()
 
-        with pytest.raises(WorkerError, match="killed by signal 9") as caught:
+        with pytest.raises(WorkerError, match=facts("9")) as caught:
             await worker.ask(ask("a", grammar=ENDLESS, max_output_tokens=400), observe=kill)
         assert caught.value.fault == "connect"
         assert caught.value.worker == "smol"
@@ -324,7 +325,7 @@ async def test_close_while_starting_leaves_no_child(weights_path: Path) -> None:
     task = asyncio.create_task(model.running())
     await asyncio.sleep(0.2)
     await model.close()
-    with pytest.raises(WorkerError, match="was closed"):  # nobody cancelled the ask
+    with pytest.raises(WorkerError):  # nobody cancelled the ask
         await task
 
 
@@ -340,7 +341,7 @@ async def test_an_ask_that_waited_while_the_model_was_closed_starts_no_child(wei
     await writing.wait()
     await model.close()
     for task in (first, second):
-        with pytest.raises(WorkerError, match="was closed") as caught:
+        with pytest.raises(WorkerError) as caught:
             await task
         assert not caught.value.retryable, "a second try would start what was closed"
     assert model._start is None
@@ -385,7 +386,7 @@ async def test_a_parent_that_is_killed_takes_the_child_along(weights_path: Path,
 async def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF but not really")
     async with LocalModel(tmp_path / "bad.gguf") as model:
-        with pytest.raises(WorkerError, match=r"smol: it did not start: (.|\n)*bad\.gguf") as caught:
+        with pytest.raises(WorkerError, match=facts("smol bad.gguf")) as caught:
             await Local(model, name="smol").ask(ask("x"))
     assert not caught.value.retryable
 
@@ -397,27 +398,27 @@ async def test_weights_by_name_that_cannot_be_had_fail_the_ask(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     async with LocalModel("smollm2-135m", cache=tmp_path / "cache") as model:
-        with pytest.raises(WorkerError, match="by hand"):
+        with pytest.raises(WorkerError, match=facts("smollm2-135m")):
             await Local(model, name="smol").ask(ask("x"))
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [("smollm-135m", "did you mean 'smollm2-135m'"), ("there/is/none.gguf", "no file 'there/is/none")],
+    [("smollm-135m", "smollm-135m smollm2-135m"), ("there/is/none.gguf", "there/is/none.gguf")],
 )
 async def test_wrong_weights_are_found_before_anything_starts(weights: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         LocalModel(weights)
 
 
 async def test_a_missing_adapter_file_is_found_before_anything_starts(weights_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"adapter: there is no file 'no\.gguf'"):
+    with pytest.raises(ConfigError, match=facts("adapter no.gguf")):
         LocalModel(weights_path, adapters={"a": "no.gguf"})
 
 
 async def test_a_missing_extra_says_what_to_install(weights_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'dirigent\[local\]'"):
+    with pytest.raises(ConfigError, match=facts("pip install dirigent[local]")):
         LocalModel(weights_path)
 
 

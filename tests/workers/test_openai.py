@@ -7,6 +7,7 @@ from dirigent.messages import Image, Message, Request, Schema, Text, Tool, ToolC
 from dirigent.workers.openai import Lora, OpenAIWire
 from dirigent.workers.sse import EventParser
 from dirigent.workers.worker import WorkerInfo
+from tests.facts import facts
 
 INFO = WorkerInfo("w", model="m", abilities=frozenset({"grammar"}))
 ASK = (Message("user", "hi"),)
@@ -88,7 +89,7 @@ def test_extra_fields_win_and_adapters_are_named():
 
 def test_a_grammar_goes_only_to_workers_that_decode_under_one():
     assert body(grammar='root ::= "a"')["grammar"] == 'root ::= "a"'
-    with pytest.raises(WorkerError, match="grammar: plain is not known") as caught:
+    with pytest.raises(WorkerError, match=facts("grammar plain")) as caught:
         body(info=WorkerInfo("plain", model="m"), grammar='root ::= "a"')
     assert caught.value.fault == "request"
 
@@ -115,19 +116,19 @@ def test_images_by_link_and_by_data():
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        (Image(), "needs an http"),
-        (Image(url="file:///etc/passwd"), "needs an http"),
-        (Image(data="QUJD"), "no media_type"),
+        (Image(), "http"),
+        (Image(url="file:///etc/passwd"), "http"),
+        (Image(data="QUJD"), "media_type"),
     ],
 )
 def test_an_image_that_cannot_be_sent_is_refused(image, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         body(messages=(Message("user", (image,)),))
     assert caught.value.fault == "request"
 
 
 def test_an_image_in_a_system_message_is_refused():
-    with pytest.raises(WorkerError, match="images in a system message"):
+    with pytest.raises(WorkerError, match=facts("images system")):
         body(messages=(Message("system", (Image(url="https://x/y.png"),)),))
 
 
@@ -157,9 +158,9 @@ def test_tools_calls_and_results():
 
 
 def test_a_tool_choice_without_its_tool_is_refused():
-    with pytest.raises(WorkerError, match="no tool is called 'sub'; there are: add"):
+    with pytest.raises(WorkerError, match=facts("sub add")):
         body(tools=(Tool("add", {}),), tool_choice="sub")
-    with pytest.raises(WorkerError, match="there are no tools"):
+    with pytest.raises(WorkerError, match=facts("tools")):
         body(tool_choice="required")
 
 
@@ -221,28 +222,28 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b'{"choices": []}', "no choices"),
-        (b"{}", "no choices"),
+        (b'{"choices": []}', "choices"),
+        (b"{}", "choices"),
         (b'{"error": {"message": "out of credit"}}', "out of credit"),
-        (b'{"choices": [{"message": {"content": "x"}}]}', "unknown reason: None"),
-        (b'{"choices": [{"message": {"content": "x"}, "finish_reason": "abort"}]}', "unknown reason: abort"),
+        (b'{"choices": [{"message": {"content": "x"}}]}', "None"),
+        (b'{"choices": [{"message": {"content": "x"}, "finish_reason": "abort"}]}', "abort"),
         (
             b'{"choices": [{"message": {"content": "x"}, "finish_reason": "tool_calls"}]}',
-            "holds no tool call",
+            "tool_calls",
         ),
         (b'{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}', "Expected `str"),
         (
             b'{"choices": [{"message": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": NaN}}',
-            "malf",
+            "JSON malformed",
         ),
-        (b'{"choices": [{"message": {"tool_calls": [{}]}, "finish_reason": "stop"}]}', "has no name"),
-        (b"\xff\xfe", "not what this provider documents"),
-        (b"[" * 100_000, "not what this provider documents"),
-        (b"", "not what this provider documents"),
+        (b'{"choices": [{"message": {"tool_calls": [{}]}, "finish_reason": "stop"}]}', "name"),
+        (b"\xff\xfe", ""),
+        (b"[" * 100_000, ""),
+        (b"", ""),
     ],
 )
 def test_what_is_no_answer_is_an_error(raw, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         OpenAIWire().parse(raw)
     assert caught.value.fault == "reply"
 
@@ -294,15 +295,15 @@ def test_streamed_calls_that_all_claim_index_0_stay_apart():
 @pytest.mark.parametrize(
     ("chunks", "done", "words"),
     [
-        ([delta(content="hel")], False, r"before its \[DONE\]"),
-        ([delta(content="hello"), delta("stop")], False, r"before its \[DONE\]"),
-        ([delta(content="hello")], True, "unknown reason: None"),
+        ([delta(content="hel")], False, "[DONE]"),
+        ([delta(content="hello"), delta("stop")], False, "[DONE]"),
+        ([delta(content="hello")], True, "None"),
         ([delta(content="hel"), {"error": {"message": "engine died"}}], True, "engine died"),
-        ([delta(content="hel"), "{nonsense"], True, "not what this provider documents"),
+        ([delta(content="hel"), "{nonsense"], True, ""),
     ],
 )
 def test_a_broken_stream_is_an_error(chunks, done, words):
-    with pytest.raises(WorkerError, match=words) as caught:
+    with pytest.raises(WorkerError, match=facts(words)) as caught:
         streamed(*chunks, done=done)
     assert caught.value.fault == "reply"
 

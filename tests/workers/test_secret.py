@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dirigent.errors import ConfigError
 from dirigent.workers.secret import RedactingFilter, Secret, may_hold_key, redact
+from tests.facts import facts
 
 KEY = "not-a-known-shape-42"
 
@@ -26,7 +27,7 @@ def test_a_secret_shows_only_its_mask():
 def test_a_secret_can_be_neither_pickled_nor_copied():
     secret = Secret(KEY)
     for leak in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="cannot be pickled"):
+        with pytest.raises(TypeError):
             leak(secret)
 
 
@@ -37,7 +38,7 @@ def test_two_secrets_are_never_equal_by_their_mask():
 
 @pytest.mark.parametrize("value", ["", "  \n", "two\nlines"])
 def test_a_key_that_no_header_can_carry_is_refused(value):
-    with pytest.raises(ConfigError, match="key is empty or holds control characters"):
+    with pytest.raises(ConfigError, match=facts("key")):
         Secret(value)
 
 

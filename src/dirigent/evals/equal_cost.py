@@ -1,9 +1,10 @@
 """Equal cost: `vote` and `self-moa` answer with as many samples as another planner's plans cost.
 
 The measure is the first planner of `SIZED_BY` that takes part. Its cost on each task is the money, so a vote is as dear
-as the measure on every task, not only in sum. Costs are looked at, grades never. Half of the questions, drawn by lot,
-are asked with the number of samples that the training split foretells. They correct the forecast, and the other half
-gets the money that is left. Samples are whole numbers, so some questions get one more than the others.
+as the measure on every task, not only in sum. Costs are looked at, grades never. An eighth of the questions, drawn by
+lot, is asked with the number of samples that the training split foretells; then half of the others, again and again,
+each lot with its share of the money left, at a forecast corrected by the lots before. Samples are whole numbers, so
+some questions get one more than the others.
 
 Lots come from the seed and sizes from recorded costs, so a resumed evaluation comes to the same sizes. If nothing can
 be sized, the usual number is asked and the sizing says why; if the measure was cut for want of money, nothing is asked.
@@ -154,8 +155,8 @@ def _why_not(measure: str, cost_usd: float | None, *, cut: bool) -> str:
 async def _calibrated(
     one: Fitted, sampled: Sampled, part: tuple[Sequence[Task], Sequence[Outcome]], money_usd: float, put: Put, seed: int
 ) -> list[Outcome]:
-    """Half of the questions at the forecast, the others with the money left, at the corrected forecast. `part` is the
-    questions of a task, and the best worker's own answers to them."""
+    """The answers lot by lot, each at a better forecast. `part` is the questions of a task, and the best worker's own
+    answers to them."""
     tasks, alone = part
     by_id = {task.id: task for task in tasks}
     lots = in_lots(list(by_id), seed)
@@ -164,11 +165,13 @@ async def _calibrated(
     mean_usd = mean(list(known.values()))
     weights = {id: (known[id] + mean_usd) / 2 / sampled.call_usd if id in known else 1.0 for id in lots}
     outcomes: list[Outcome] = []
-    cost, left_usd = sampled.cost, money_usd
-    half = math.ceil(len(lots) / 2)
-    for ids, share in ((lots[:half], _sum(weights, lots[:half]) / (_sum(weights, lots) or 1.0)), (lots[half:], 1.0)):
-        if not ids:
-            break
+    left_usd, spent_usd, foretold_usd = money_usd, 0.0, 0.0
+    prior_usd = money_usd / 8  # a first lot of few questions is no better than the forecast, and counts as much
+    while lots:
+        count = max(math.ceil(len(lots) / (2 if outcomes else 8)), math.ceil(len(by_id) / 32))
+        ids, share = lots[:count], _sum(weights, lots[:count]) / (_sum(weights, lots) or 1.0)
+        lots = lots[count:]
+        cost = sampled.cost.times((spent_usd + prior_usd) / (foretold_usd + prior_usd))
         sizes = sizes_for(ids, cost, left_usd * share, weights=weights)
         planners = {n: sampled.planner_of(n) for n in set(sizes.values())}
         sized = msgspec.structs.replace(
@@ -180,9 +183,9 @@ async def _calibrated(
         outcomes += found
         if len(found) < len(ids):
             break
-        spent_usd = math.fsum(outcome.cost_usd for outcome in found)
-        foretold_usd = math.fsum(cost.usd_of(sizes[id]) * weights[id] for id in ids)
-        cost, left_usd = cost.times(spent_usd / foretold_usd if foretold_usd else 1.0), left_usd - spent_usd
+        spent_usd += math.fsum(outcome.cost_usd for outcome in found)
+        foretold_usd += math.fsum(sampled.cost.usd_of(sizes[id]) * weights[id] for id in ids)
+        left_usd = money_usd - spent_usd
     return outcomes
 
 

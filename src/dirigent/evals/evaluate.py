@@ -221,7 +221,7 @@ def report_of(field: Field, answers: Answers, *, commit: str = "", date: str = "
         sizes=answers.sizes,
         weights=dict(field.weights),
         sandbox=msgspec.UNSET if field.sandbox is None else field.sandbox.stamp,
-        examples=examples(answers.outcomes, field.tasks, lineup.fitted),
+        examples=examples(answers.outcomes, field.tasks, [n for n in lineup.rows if not n.startswith(SINGLE)]),
         columns=field.columns,
     )
     report = make_report(

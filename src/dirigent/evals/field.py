@@ -20,7 +20,6 @@ from dirigent.evals.outcome import Inspect, Outcome
 from dirigent.evals.planners import CEILING, EACH, FIGURES, ORACLE, default_planners, takes
 from dirigent.evals.record import Record
 from dirigent.evals.single_workers import SINGLE
-from dirigent.evals.tables import HEADER
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe
 from dirigent.planners import Fitted, PlannerName, PlannerSpec, find_planner, parse_name, unknown_planner
@@ -103,8 +102,8 @@ class Field:
     """What the workers are, for the report's title."""
     reference_rows: tuple[str, ...] = ()
     """Further rows that know what no planner can."""
-    columns: tuple[str, ...] = HEADER
-    """The columns of its table."""
+    columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The columns of its table, if they are not the usual ones."""
 
     # Planners
 

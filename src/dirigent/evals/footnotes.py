@@ -128,6 +128,19 @@ def offered_note(recipe: Mapping[str, Any], planners: Collection[str], notes: Ma
     return " ".join(said)
 
 
+def left_out_note(tasks: Mapping[str, Any], planners: Collection[str]) -> str:
+    """Which planners cannot work on these questions by construction, and why; those in the table are not named."""
+    cannot: Mapping[str, str] = tasks.get("cannot", {})
+    reasons: dict[str, list[str]] = {}
+    for name, why in cannot.items():
+        if name not in kinds_of(planners):
+            reasons.setdefault(why, []).append(name)
+    if not reasons:
+        return ""
+    said = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+    return f"Not in the table, because they cannot work on these questions: {said}."
+
+
 def unpriced_note(names: Sequence[str]) -> str:
     """Whose price nobody knows, and what that leaves out."""
     if not names:

@@ -15,7 +15,7 @@ from dirigent.evals.markup import Markup, joined, table, tag
 from dirigent.evals.metrics import Figures
 from dirigent.evals.plan_plots import plan_plots
 from dirigent.evals.plots import Point, scatter
-from dirigent.evals.report import Report, notes_of, provenance, title_of
+from dirigent.evals.report import Report, columns_of, notes_of, provenance, title_of
 from dirigent.evals.tables import (
     CAPACITY_HEADER,
     PRICE_HEADER,
@@ -67,7 +67,7 @@ def _verdict(report: Report) -> Markup:
 
 def _table(report: Report) -> Markup:
     note = "An asterisk marks a paired difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
-    rows = table(("planner", *report.columns), cells_of(report.planners, report.columns))
+    rows = table(("planner", *columns_of(report)), cells_of(report.planners, columns_of(report)))
     notes = [note, *(said.replace("`", "") for said in notes_of(report))]
     return _section("All planners", rows, *map(_note, notes))
 
@@ -91,7 +91,7 @@ def _cost(report: Report) -> Markup:
 def _by_task(report: Report) -> Markup | None:
     if not report.by_task:
         return None
-    parts = [_task(task, rows, report.columns) for task, rows in report.by_task.items()]
+    parts = [_task(task, rows, columns_of(report)) for task, rows in report.by_task.items()]
     found = task_table(report.planners, report.by_task)
     return _section("By task", table(*found, caption="Accuracy, %") if found else None, *parts)
 

@@ -44,7 +44,7 @@ def _cell(row: Figures, column: str) -> str:
         case "calls":
             return f"{row.calls:.2f}"
         case "right per call":
-            return "–" if not row.worker_calls else _percent(row.accuracy / row.worker_calls)
+            return _percent(row.accuracy / row.worker_calls) if row.worker_calls else "–"
         case "tokens":
             return f"{row.tokens:,.0f}"
         case "cost":

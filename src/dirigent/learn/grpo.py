@@ -22,7 +22,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import torch
@@ -50,6 +50,8 @@ class Rollout(msgspec.Struct, frozen=True):
     """None: a fault that was not the plan's, so the rollout teaches nothing."""
     facts: Mapping[str, float] = {}
     """What to report, averaged over rollouts: right, cost, steps."""
+    advantage: float | None = None
+    """Replaces the reward less the mean of its group: for tasks that scale it, or that imitate and do not compare."""
 
 
 class Task(Protocol):
@@ -66,6 +68,15 @@ class Task(Protocol):
     def measure(self, write: Callable[[Sequence[Asked]], list[str]]) -> dict[str, float]:
         """Measure a policy on development questions. `write` gives its greedy plan for each."""
         ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A task that changes as the policy learns, such as one with a curriculum. Checkpoints hold its state."""
+
+    def remembered(self) -> str: ...
+
+    def recall(self, state: str) -> None: ...
 
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,19 +119,23 @@ def train(
     *,
     observe: Observe = lambda facts: None,
     stop_after_s: float = math.inf,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Adapter:
-    """Train from `start` and return the adapter. Ends early, to be resumed, once `stop_after_s` seconds have passed."""
+    """Train from `start` and return the adapter.
+
+    Ends early, to be resumed, once `stop_after_s` seconds have passed or `stop()` is true before a step.
+    """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     policy = start.copy()
     for parameter in policy.parameters():
         parameter.requires_grad_()
     optimiser = torch.optim.AdamW(list(policy.parameters()), lr=settings.learning_rate, weight_decay=0.0)
-    progress = _restored(folder / "checkpoint.pt", policy, optimiser, settings)
+    progress = _restored(folder / "checkpoint.pt", policy, optimiser, settings, task)
     before = progress.seconds
     reference = Decoder(base.weights, base.shape, start.copy()) if settings.beta else None
 
-    while progress.step < settings.steps and time.monotonic() - begun < stop_after_s:
+    while progress.step < settings.steps and time.monotonic() - begun < stop_after_s and not stop():
         step = progress.step
         clock = _Clock()
         for group in optimiser.param_groups:
@@ -137,7 +152,7 @@ def train(
         rollouts_PG = asyncio.run(task.score(asked, plans_PG, step=step))
         clock.lap("score_s")
 
-        advantages_PG = [advantages([one.reward for one in group]) for group in rollouts_PG]
+        advantages_PG = [group_advantages(group) for group in rollouts_PG]
         taught = [p for p, group in enumerate(advantages_PG) if any(group)]
         facts = _update(base, policy, reference, optimiser, prompts, tokens_PG, advantages_PG, taught, settings)
         clock.lap("update_s")
@@ -152,8 +167,8 @@ def train(
             file.write(msgspec.json.encode(facts) + b"\n")
         observe(facts)
         if progress.step % settings.save_every == 0 or progress.step == settings.steps:
-            _save(folder, policy, optimiser, progress, base, settings)
-    _save(folder, policy, optimiser, progress, base, settings)
+            _save(folder, policy, optimiser, progress, base, settings, task)
+    _save(folder, policy, optimiser, progress, base, settings, task)
     return policy.copy()
 
 
@@ -166,6 +181,13 @@ def greedy_plans(base: Base, policy: Adapter, sampler: Sampler) -> Callable[[Seq
         return [base.text(ids) for ids in sampler.greedy(decoder, [base.prompt_ids(one.prompt) for one in asked])]
 
     return write
+
+
+def group_advantages(rollouts_G: Sequence[Rollout]) -> list[float]:
+    """The advantages that the task gave; the difference of each reward from the mean if it gave none."""
+    if all(one.advantage is None for one in rollouts_G):
+        return advantages([one.reward for one in rollouts_G])
+    return [0.0 if one.reward is None else one.advantage or 0.0 for one in rollouts_G]
 
 
 def advantages(rewards_G: Sequence[float | None]) -> list[float]:
@@ -277,6 +299,7 @@ def _save(
     progress: _Progress,
     base: Base,
     settings: GrpoSettings,
+    task: Task,
 ) -> None:
     """Write the adapter and the checkpoint; a run that is killed in between finds the last whole one."""
     policy.save(folder / "adapter", base=base.name)
@@ -287,13 +310,16 @@ def _save(
         "optimiser": optimiser.state_dict(),
         "progress": msgspec.to_builtins(progress),
         "settings": msgspec.to_builtins(settings),
+        "task": task.remembered() if isinstance(task, Remembering) else "",
     }
     torch.save(state, beside)
     beside.replace(folder / "checkpoint.pt")
 
 
-def _restored(path: Path, policy: Adapter, optimiser: torch.optim.Optimizer, settings: GrpoSettings) -> _Progress:
-    """Put the last checkpoint's state into policy and optimiser; a fresh run's progress if there is none."""
+def _restored(
+    path: Path, policy: Adapter, optimiser: torch.optim.Optimizer, settings: GrpoSettings, task: Task
+) -> _Progress:
+    """Put the last checkpoint's state into policy, optimiser and task; a fresh run's progress if there is none."""
     if not path.is_file():
         return _Progress()
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -304,4 +330,6 @@ def _restored(path: Path, policy: Adapter, optimiser: torch.optim.Optimizer, set
             for name, matrix in mine.items():
                 matrix.copy_(theirs[name])
     optimiser.load_state_dict(state["optimiser"])
+    if isinstance(task, Remembering) and state.get("task"):
+        task.recall(state["task"])
     return msgspec.convert(state["progress"], _Progress)

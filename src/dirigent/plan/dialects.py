@@ -1,9 +1,9 @@
-"""The three dialects of a plan: how each is read into steps, and how steps are written in it.
+"""The three dialects of a plan: how each is read into raw steps, and how a plan is written in it.
 
-A reader gets the workers' names in the order of their ids and the most steps there may be, and gives steps that are
-in order or a `PlanError`. Who calls has bounded the text; every further bound is checked here before the work it
-bounds. A writer gets steps whose workers are among the names. How `lists` finds its lists in free text is in
-`lists.py`; what every step is held to is in `step.py`.
+A reader gets the workers' names in the order of their ids, the most steps that a plan may have, and the number of steps
+in earlier rounds. It returns raw steps or raises `PlanError`; `plan.py` then checks each raw step. The caller has
+bounded the text; a reader checks every further bound before the work that it bounds. A writer gets a plan whose workers
+are all among the names. `lists_dialect.py` finds the three lists of `lists` in free text.
 """
 
 from __future__ import annotations
@@ -11,19 +11,33 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dirigent.errors import PlanError
+from dirigent.limits import HARD_MAX_STEPS
 from dirigent.plan.lists_dialect import MAX_ENTRIES, MAX_MARKS, MAX_NESTING, labelled_lists
-from dirigent.plan.step import Step, checked_step, clipped, known_worker, shown
+
+if TYPE_CHECKING:
+    from dirigent.plan.plan import Plan
+
+
+class RawStep(NamedTuple):
+    """A step as it was read; nothing of it is checked yet."""
+
+    where: str
+    """Where it was found, for error messages: `step 2`, or `line 3 (step 2)`."""
+    worker: str
+    subtask: object
+    access: Iterable[int]
+
 
 # --- lists ---
 
 
-def read_lists(text: str, names: tuple[str, ...], max_steps: int) -> list[Step]:
-    """The steps of three lists, wherever they stand in the text; three empty ones are no steps."""
-    model_ids, subtasks, access_lists = labelled_lists(text)
+def read_lists(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> list[RawStep]:
+    """Reads three lists, wherever in the text they are; three empty lists are no steps."""
+    model_ids, subtasks, access_lists = labelled_lists(text, earlier=earlier)
     if not len(model_ids) == len(subtasks) == len(access_lists):
         raise PlanError(
             f"the lists are unequal: {len(model_ids)} in model_id, {len(subtasks)} in subtasks, "
@@ -31,23 +45,23 @@ def read_lists(text: str, names: tuple[str, ...], max_steps: int) -> list[Step]:
         )
     _check_count(len(model_ids), max_steps)
     steps = []
-    for index, (model_id, subtask, entry) in enumerate(zip(model_ids, subtasks, access_lists, strict=True)):
+    for index, (model_id, subtask, entry) in enumerate(zip(model_ids, subtasks, access_lists, strict=True), earlier):
         where = f"step {index}"
         worker = _worker_of_id(where, model_id, names)
-        steps.append(checked_step(where, index, worker, subtask, _positions(where, index, entry)))
+        steps.append(RawStep(where, worker, subtask, _positions(where, index, entry, earlier)))
     return steps
 
 
-def write_lists(steps: Sequence[Step], names: tuple[str, ...]) -> str:
-    """The steps as three lists, one a line."""
-    model_ids = ", ".join(str(names.index(step.worker)) for step in steps)
-    subtasks = ", ".join(_list_string(step.subtask) for step in steps)
-    access_lists = ", ".join(str(list(step.access)) for step in steps)
+def write_lists(plan: Plan, names: tuple[str, ...]) -> str:
+    """Writes three lists, one a line."""
+    model_ids = ", ".join(str(names.index(step.worker)) for step in plan.steps)
+    subtasks = ", ".join(_list_string(step.subtask) for step in plan.steps)
+    access_lists = ", ".join(str(list(step.access)) for step in plan.steps)
     return f"model_id = [{model_ids}]\nsubtasks = [{subtasks}]\naccess_list = [{access_lists}]"
 
 
 def _list_string(text: str) -> str:
-    """A string literal to Python and JSON alike, without what the lenient reader would take away."""
+    """A string literal to Python and JSON alike, without the characters that the lenient reader deletes."""
     quoted = json.dumps(text, ensure_ascii=False).replace("`", "\\u0060")
     # The same test as in the grammar: what follows may begin a think tag, or is an escape or the end.
     return re.sub(r'<(?=[/tT<"\\])', r"\\u003c", quoted)
@@ -62,9 +76,9 @@ def _worker_of_id(where: str, model_id: object, names: tuple[str, ...]) -> str:
     return names[number]
 
 
-def _positions(where: str, index: int, entry: object) -> Iterable[int]:
-    """An access entry as positions: a list of them, one alone, or `all`."""
-    entries = _entries(where, entry)
+def _positions(where: str, index: int, entry: object, earlier: int) -> Iterable[int]:
+    """The step numbers of an access entry: a list of numbers, one number, or `all`, earlier rounds' steps included."""
+    entries = _entries(where, entry, earlier)
     if any(_is_all(item) for item in entries):
         return range(index)
     positions = [_number(item) for item in entries]
@@ -80,8 +94,8 @@ _BAR_OR_ESCAPE = re.compile(r"\\.|\|")
 _LINE_ESCAPE = re.compile(r"\\([\\|n])")
 
 
-def read_lines(text: str, names: tuple[str, ...], max_steps: int) -> list[Step]:
-    """A step a line, and nothing else in the text; `accept` alone is no steps."""
+def read_lines(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> list[RawStep]:
+    """Reads one step a line; the text may hold nothing else. The single line `accept` is no steps."""
     # Only "\n" ends a line: str.splitlines would also cut at characters that a subtask may hold.
     rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not rows:
@@ -90,11 +104,12 @@ def read_lines(text: str, names: tuple[str, ...], max_steps: int) -> list[Step]:
         return []
     _check_count(len(rows), max_steps)
     return [
-        _read_line(f"line {number} (step {index})", index, line, names) for index, (number, line) in enumerate(rows)
+        _read_line(f"line {number} (step {index})", index, line, names, earlier)
+        for index, (number, line) in enumerate(rows, earlier)
     ]
 
 
-def _read_line(where: str, index: int, line: str, names: tuple[str, ...]) -> Step:
+def _read_line(where: str, index: int, line: str, names: tuple[str, ...], earlier: int) -> RawStep:
     bars = [mark.start() for mark in _BAR_OR_ESCAPE.finditer(line) if mark[0] == "|"]
     if len(bars) != 2:
         raise PlanError(
@@ -103,28 +118,29 @@ def _read_line(where: str, index: int, line: str, names: tuple[str, ...]) -> Ste
         )
     subtask, worker, access = line[: bars[0]], line[bars[0] + 1 : bars[1]], line[bars[1] + 1 :].strip()
     subtask = _LINE_ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], subtask)
-    entries = [] if access == "-" else re.split(r"[\s,]+", access, maxsplit=MAX_ENTRIES)
-    return checked_step(where, index, _line_worker(where, worker, names), subtask, _positions(where, index, entries))
+    entries = [] if access == "-" else re.split(r"[\s,]+", access, maxsplit=MAX_ENTRIES + earlier)
+    positions = _positions(where, index, entries, earlier)
+    return RawStep(where, _line_worker(where, worker, names), subtask, positions)
 
 
 def _line_worker(where: str, field: str, names: tuple[str, ...]) -> str:
-    """`name id`, which must agree; a bare name or a bare id is understood too, for plans written by hand."""
+    """Reads `name id`, which must agree. A bare name or a bare id is understood too, for plans written by hand."""
     match field.split():
         case [only] if _number(only) is not None and only not in names:
             return _worker_of_id(where, only, names)
         case [name]:
-            return known_worker(where, name, names)
+            return name
         case [name, model_id]:
-            if _worker_of_id(where, model_id, names) != known_worker(where, name, names):
+            if _worker_of_id(where, model_id, names) != name and name in names:
                 raise PlanError(f"{where}: {name} is worker {names.index(name)}, not {shown(model_id)}")
             return name
     raise PlanError(f"{where}: {shown(field.strip())} names no worker; write its name and id")
 
 
-def write_lines(steps: Sequence[Step], names: tuple[str, ...]) -> str:
-    """The steps, one a line."""
+def write_lines(plan: Plan, names: tuple[str, ...]) -> str:
+    """Writes one step a line."""
     lines = []
-    for step in steps:
+    for step in plan.steps:
         subtask = step.subtask.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n")
         access = " ".join(str(j) for j in step.access) or "-"
         lines.append(f"{subtask} | {step.worker} {names.index(step.worker)} | {access}")
@@ -138,29 +154,29 @@ _THOUGHTS = re.compile(r"\s*+<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _JSON_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
-def read_json(text: str, names: tuple[str, ...], max_steps: int) -> list[Step]:
-    """The steps of the text's first JSON object; they name one another by their ids."""
-    decoded = _decode_object(text)
+def read_json(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> list[RawStep]:
+    """Reads the text's first JSON object. Its steps name one another by their ids, earlier rounds' by their numbers."""
+    decoded = _decode_object(text, earlier)
     if "steps" not in decoded:
         raise PlanError(f'the object has no "steps"; its keys are {shown(list(decoded))}')
     raw_steps = decoded["steps"]
     if not isinstance(raw_steps, list):
         raise PlanError(f'"steps" is {shown(raw_steps)}, not a list')
     _check_count(len(raw_steps), max_steps)
-    steps: list[Step] = []
-    position_of: dict[str, int] = {}
-    for index, raw in enumerate(raw_steps):
+    steps: list[RawStep] = []
+    position_of = {str(position): position for position in range(earlier)}
+    for index, raw in enumerate(raw_steps, earlier):
         where = f"step {index}"
         _check_keys(where, raw)
-        worker = _only_model(where, raw["models"], names)
-        access = _json_positions(where, raw.get("access_list", []), position_of)
-        steps.append(checked_step(where, index, worker, raw["prompt"], access))
-        position_of[_new_id(where, raw.get("id", index), position_of)] = index
+        worker = _only_model(where, raw["models"])
+        access = _json_positions(where, raw.get("access_list", []), position_of, earlier)
+        steps.append(RawStep(where, worker, raw["prompt"], access))
+        position_of[_new_id(where, raw.get("id", index), position_of, earlier)] = index
     return steps
 
 
-def _decode_object(text: str) -> dict[str, Any]:
-    """The first object of the text; what stands around it (prose, code fences, thoughts) is ignored."""
+def _decode_object(text: str, earlier: int) -> dict[str, Any]:
+    """The first object of the text; the prose, code fences and thoughts around it are ignored."""
     thoughts = _THOUGHTS.match(text)
     start = text.find("{", thoughts.end() if thoughts else 0)
     if start < 0:
@@ -168,7 +184,7 @@ def _decode_object(text: str) -> dict[str, Any]:
     depth = 0
     for count, mark in enumerate(_JSON_MARK.finditer(text, start)):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark[0], 0)
-        if depth > MAX_NESTING or count > 2 * MAX_MARKS:
+        if depth > MAX_NESTING or count > 2 * (MAX_MARKS + 2 * HARD_MAX_STEPS * earlier):
             raise PlanError(f"the object is nested deeper than {MAX_NESTING} or has more parts than any plan")
         if depth == 0:
             break
@@ -183,7 +199,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise PlanError(f"the key {shown(key)} stands twice in one object")
+            raise PlanError(f"the key {shown(key)} occurs twice in one object")
         found[key] = value
     return found
 
@@ -200,23 +216,25 @@ def _check_keys(where: str, raw: object) -> None:
             raise PlanError(f"{where}: the key {key!r} is missing")
 
 
-def _only_model(where: str, models: object, names: tuple[str, ...]) -> str:
+def _only_model(where: str, models: object) -> str:
     if not isinstance(models, list) or len(models) != 1 or not isinstance(models[0], str):
         raise PlanError(f"{where}: models is {shown(models)}; it must be a list of exactly one worker's name")
-    return known_worker(where, models[0], names)
+    return models[0]
 
 
-def _new_id(where: str, raw: object, position_of: dict[str, int]) -> str:
+def _new_id(where: str, raw: object, position_of: dict[str, int], earlier: int) -> str:
     step_id = _id(where, raw)
     if step_id in position_of:
-        raise PlanError(f"{where}: the id {shown(step_id)} is taken by step {position_of[step_id]}")
+        taken = position_of[step_id]
+        of = f" of an earlier round; number this round's steps from {earlier}" if taken < earlier else ""
+        raise PlanError(f"{where}: the id {shown(step_id)} is taken by step {taken}{of}")
     if _is_all(step_id):
         raise PlanError(f"{where}: the id {shown(step_id)} means every earlier step; choose another")
     return step_id
 
 
-def _json_positions(where: str, entry: object, position_of: dict[str, int]) -> Iterable[int]:
-    entries = _entries(where, entry)
+def _json_positions(where: str, entry: object, position_of: dict[str, int], earlier: int) -> Iterable[int]:
+    entries = _entries(where, entry, earlier)
     if any(_is_all(item) for item in entries):
         return range(len(position_of))
     positions = []
@@ -234,8 +252,8 @@ def _id(where: str, raw: object) -> str:
     return str(raw)
 
 
-def write_json(steps: Sequence[Step], names: tuple[str, ...]) -> str:
-    """The steps as one JSON object, each with its position for an id."""
+def write_json(plan: Plan) -> str:
+    """Writes one JSON object; a step's id is its number."""
     written = [
         {
             "id": str(index),
@@ -243,7 +261,7 @@ def write_json(steps: Sequence[Step], names: tuple[str, ...]) -> str:
             "prompt": step.subtask,
             "access_list": [str(j) for j in step.access],
         }
-        for index, step in enumerate(steps)
+        for index, step in plan.numbered()
     ]
     return json.dumps({"steps": written}, ensure_ascii=False, separators=(",", ":"))
 
@@ -256,11 +274,12 @@ def _check_count(count: int, max_steps: int) -> None:
         raise PlanError(f"the plan has {count:,} steps; at most {max_steps} are allowed")
 
 
-def _entries(where: str, entry: object) -> list[object]:
-    """What an access entry names: the items of a list, or the one item it is."""
+def _entries(where: str, entry: object, earlier: int) -> list[object]:
+    """The items of an access entry that is a list; else the entry as the only item."""
     entries = entry if isinstance(entry, list) else [entry]
-    if len(entries) > MAX_ENTRIES:
-        raise PlanError(f"{where}: access has more than {MAX_ENTRIES} entries, begins with {shown(entries[0])}")
+    most = MAX_ENTRIES + earlier
+    if len(entries) > most:
+        raise PlanError(f"{where}: access has more than {most} entries, begins with {shown(entries[0])}")
     return entries
 
 
@@ -273,3 +292,13 @@ def _number(item: object) -> int | None:
     if isinstance(item, str) and re.fullmatch(r"[0-9]{1,9}", item.strip()):
         return int(item)
     return item if isinstance(item, int) and not isinstance(item, bool) else None
+
+
+def shown(value: object) -> str:
+    """The value, short enough for an error message."""
+    return clipped(repr(value[:100] if isinstance(value, str) else value), 80)
+
+
+def clipped(text: str, most: int) -> str:
+    """The text, cut to at most this many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -43,15 +43,19 @@ _STRAIGHT = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’"
 _PYTHON_ESCAPES = frozenset("\n\\'\"abfnrtvxuUN")
 
 
-def labelled_lists(text: str) -> tuple[list[object], list[object], list[object]]:
-    """`model_id`, `subtasks` and `access_list`, each as its first group in the text, in any order."""
+def labelled_lists(text: str, *, earlier: int = 0) -> tuple[list[object], list[object], list[object]]:
+    """Returns `model_id`, `subtasks` and `access_list`: of each the first in the text, in any order.
+
+    `earlier` is the number of steps in earlier rounds, each of which every step may read.
+    """
+    most_marks = MAX_MARKS + 2 * HARD_MAX_STEPS * earlier
     text = _without_thoughts(_BULLET.sub("", text.replace("`", "")))
     straight = text.translate(_STRAIGHT)
     found: dict[str, list[object]] = {}
     start = 0
     while len(found) < 3 and (label := _LABEL.search(text, start)):
         # The whole group is consumed, so that a label inside a subtask is never taken for one.
-        end, commas = _bounds(text, straight, label.end())
+        end, commas = _bounds(text, straight, label.end(), most_marks)
         name = str(label.lastgroup)
         if name not in found:
             found[name] = _items(text, straight, [label.end(), *commas, end - 1])
@@ -82,23 +86,23 @@ def _without_thoughts(text: str) -> str:
     return "".join([*kept, text[end_of_last:]])
 
 
-def _bounds(text: str, straight: str, start: int) -> tuple[int, list[int]]:
+def _bounds(text: str, straight: str, start: int, most_marks: int) -> tuple[int, list[int]]:
     """The end of the list that opens at `start`, and the places of its own commas.
 
     Quotes are honoured as they stand, else as in `straight`, the text with its curly quotes made straight.
     If they balance in neither way (an apostrophe in a single-quoted string), brackets alone decide.
     """
     bounds = (
-        _balanced(text, start, _MARKS)
-        or _balanced(straight, start, _MARKS)
-        or _balanced(text, start, _MARKS_WITHOUT_QUOTES)
+        _balanced(text, start, _MARKS, most_marks)
+        or _balanced(straight, start, _MARKS, most_marks)
+        or _balanced(text, start, _MARKS_WITHOUT_QUOTES, most_marks)
     )
     if bounds is None:
         raise PlanError(f"the list that begins with {text[start : start + 40]!r} is never closed")
     return bounds
 
 
-def _balanced(text: str, start: int, marks: re.Pattern[str]) -> tuple[int, list[int]] | None:
+def _balanced(text: str, start: int, marks: re.Pattern[str], most_marks: int) -> tuple[int, list[int]] | None:
     """The same, where only these marks count; None if the list does not end."""
     depth = 0
     commas: list[int] = []
@@ -112,7 +116,7 @@ def _balanced(text: str, start: int, marks: re.Pattern[str]) -> tuple[int, list[
             commas.append(mark.start())
         if depth == 0:
             return mark.end(), commas
-        if depth > MAX_NESTING or len(commas) > MAX_ENTRIES or count > MAX_MARKS:
+        if depth > MAX_NESTING or len(commas) > MAX_ENTRIES or count > most_marks:
             raise PlanError(
                 f"the list that begins with {text[start : start + 40]!r} is too large: "
                 f"more than {MAX_NESTING} deep or more than {MAX_ENTRIES} entries"

@@ -1,44 +1,73 @@
-"""Plan: who does which subtask and which earlier results it may read.
+"""Plan: which worker does which subtask, and which earlier results it may read.
 
-`parse_plan` is the only door from text to `Plan`: size, worker names, the order of access and the number of
-steps are settled there, before any worker is paid; no other module checks again. One Plan, three dialects:
+`parse_plan` is the only function that makes a `Plan` from text, and `check_plan` checks a plan that a planner made
+itself. Both end in the same checks: size, worker names, subtasks, order of access and number of steps. So every fault
+is found before a worker is paid, and no other module checks again. A plan has three dialects:
 
     lists   model_id = [2, 0] and two more lists; read leniently, for large or prompted planners
     lines   Count its letters. | letters 2 | 0; read strictly, one line a step, for small planners
     json    {"steps":[{"id":"0","models":["letters"],"prompt":"…","access_list":[]}]}; import and export
 
-Whatever one dialect can read, each of them can write and read back. Text is hostile until parsed, so every
-bound is checked before the work it bounds. How each dialect is read and written is in `dialects.py`, what a
-step is held to in `step.py`; the grammars that hold a model to a dialect are in `grammar.py`. Knows nothing of
-prompts or of how steps are run.
+Every dialect can write, and read back, every plan that another dialect can read. Text may be hostile, so every bound is
+checked before the work that it bounds.
+
+Steps are numbered through the whole run: the first step of a second round has the number after the last step of the
+first round (`Plan.first`), and it may read every step of the rounds before it.
+
+`dialects.py` reads and writes the dialects; `grammar.py` has the grammars that hold a model to a dialect. This module
+knows nothing of prompts or of how steps are run.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
-from dirigent.plan.dialects import read_json, read_lines, read_lists, write_json, write_lines, write_lists
-from dirigent.plan.step import MAX_SUBTASK_BYTES as MAX_SUBTASK_BYTES
-from dirigent.plan.step import Step as Step
-from dirigent.plan.step import clipped, known_worker
+from dirigent.plan.dialects import (
+    RawStep,
+    clipped,
+    read_json,
+    read_lines,
+    read_lists,
+    shown,
+    write_json,
+    write_lines,
+    write_lists,
+)
 from dirigent.workers.pool import Pool
 
 Dialect = Literal["lists", "lines", "json"]
 
 MAX_TEXT_BYTES = 64 * 1024
-REMEMBERED_CHARS = 1024
-"""Plans up to this length are remembered, so that all of them together take little memory."""
+MAX_SUBTASK_BYTES = 8 * 1024
+
+
+class Step(msgspec.Struct, frozen=True):
+    worker: str
+    subtask: str
+    access: tuple[int, ...] = ()
+    """Numbers of the earlier steps whose replies this step may read, ascending."""
 
 
 class Plan(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
-    """In order. Empty = accept the last round's answer."""
+    """In order. No steps: accept the answer of the round before."""
+    first: int = 0
+    """Number of the first step: how many steps the earlier rounds of the run have. `check_plan` sets it."""
+
+    @property
+    def last(self) -> int:
+        """Number of the last step, whose reply is the answer."""
+        return self.first + len(self.steps) - 1
+
+    def numbered(self) -> Iterator[tuple[int, Step]]:
+        """The steps with their numbers."""
+        return enumerate(self.steps, self.first)
 
 
 def parse_plan(
@@ -48,20 +77,27 @@ def parse_plan(
     *,
     dialect: Dialect = "lists",
     may_accept: bool = False,
+    earlier: int = 0,
 ) -> Plan:
-    """The plan that the text holds, within pool and limits; any fault is a `PlanError`.
+    """Reads the plan in a text; raises `PlanError` if there is none within pool and limits.
 
-    `pool` may be its workers' names in the order of their ids. `may_accept`: an earlier round has an answer,
-    so the empty plan, which accepts it, is allowed.
+    `pool` may be the workers' names in the order of their ids. `earlier` is the number of steps in earlier rounds,
+    which the plan's steps may read. `may_accept` allows the empty plan, which accepts the answer of an earlier round.
     """
     size_bytes = len(text) if len(text) > MAX_TEXT_BYTES else len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > MAX_TEXT_BYTES:
         raise PlanError(f"the text is {size_bytes:,} bytes or more; a plan may take {MAX_TEXT_BYTES:,}")
-    read = _read if len(text) > REMEMBERED_CHARS else _read_remembered
-    plan = read(text, worker_names(pool), limits.max_steps, dialect)
-    if not plan.steps and not may_accept:
-        raise PlanError("the plan is empty, but there is no answer yet to accept; write at least one step")
-    return plan
+    names = worker_names(pool)
+    read = {"lists": read_lists, "lines": read_lines, "json": read_json}[dialect]
+    return _checked(read(text, names, limits.max_steps, earlier), names, limits, may_accept=may_accept, earlier=earlier)
+
+
+def check_plan(
+    plan: Plan, pool: Pool | Sequence[str], limits: Limits = Limits(), *, may_accept: bool = False, earlier: int = 0
+) -> Plan:
+    """Checks a plan that is no text as `parse_plan` checks text, and numbers its steps from `earlier`."""
+    steps = [RawStep(f"step {i}", s.worker, s.subtask, s.access) for i, s in enumerate(plan.steps, earlier)]
+    return _checked(steps, worker_names(pool), limits, may_accept=may_accept, earlier=earlier)
 
 
 def parse_any(
@@ -71,7 +107,7 @@ def parse_any(
     *,
     may_accept: bool = False,
 ) -> Plan:
-    """The plan in a text written by hand: json, lists or lines, tried in that order."""
+    """Reads a plan that a person wrote: as json, lists or lines, tried in that order."""
     dialects: tuple[Dialect, ...] = ("json", "lists", "lines")
     objections = []
     for dialect in dialects:
@@ -83,17 +119,19 @@ def parse_any(
 
 
 def format_plan(plan: Plan, pool: Pool | Sequence[str], *, dialect: Dialect = "lists") -> str:
-    """The plan as text; `parse_plan` reads it back to an equal plan."""
-    short = sum(len(step.subtask) for step in plan.steps) <= REMEMBERED_CHARS
-    return (_write_remembered if short else _write)(plan, worker_names(pool), dialect)
+    """Writes the plan as text; `parse_plan` reads it back to an equal plan."""
+    names = worker_names(pool)
+    for index, step in plan.numbered():
+        _check_worker(f"step {index}", step.worker, names)
+    return _write(plan, names, dialect)
 
 
 def critical_path(plan: Plan) -> int:
-    """Steps in the longest chain of steps that read one another: what no parallelism can shorten."""
-    depths: list[int] = []
-    for step in plan.steps:
-        depths.append(1 + max((depths[j] for j in step.access), default=0))
-    return max(depths, default=0)
+    """Steps in the longest chain of this plan's steps that read one another: no parallelism can shorten it."""
+    depths: dict[int, int] = {}
+    for index, step in plan.numbered():
+        depths[index] = 1 + max((depths.get(j, 0) for j in step.access), default=0)
+    return max(depths.values(), default=0)
 
 
 def worker_names(pool: Pool | Sequence[str]) -> tuple[str, ...]:
@@ -101,38 +139,69 @@ def worker_names(pool: Pool | Sequence[str]) -> tuple[str, ...]:
     return pool.names if isinstance(pool, Pool) else tuple(pool)
 
 
-def _read(text: str, names: tuple[str, ...], max_steps: int, dialect: Dialect) -> Plan:
-    read = {"lists": read_lists, "lines": read_lines, "json": read_json}[dialect]
-    plan = Plan(tuple(read(text, names, max_steps)))
+def _checked(
+    raw_steps: Sequence[RawStep], names: tuple[str, ...], limits: Limits, *, may_accept: bool, earlier: int
+) -> Plan:
+    if len(raw_steps) > limits.max_steps:
+        raise PlanError(f"the plan has {len(raw_steps):,} steps; at most {limits.max_steps} are allowed")
+    if not raw_steps and not may_accept:
+        raise PlanError("the plan is empty, but there is no answer yet to accept; write at least one step")
+    steps = []
+    for index, (where, worker, subtask, access) in enumerate(raw_steps, earlier):
+        _check_worker(where, worker, names)
+        positions = tuple(sorted(set(access)))
+        for position in positions:
+            if not 0 <= position < index:
+                raise PlanError(f"{where} reads step {shown(position)}, which is not before it")
+        steps.append(Step(worker, _checked_subtask(where, subtask), positions))
+    plan = Plan(tuple(steps), earlier if steps else 0)
     _check_printable(plan, names)
     return plan
 
 
-def _write(plan: Plan, names: tuple[str, ...], dialect: Dialect) -> str:
-    for index, step in enumerate(plan.steps):
-        known_worker(f"step {index}", step.worker, names)
-    write = {"lists": write_lists, "lines": write_lines, "json": write_json}[dialect]
-    return write(plan.steps, names)
+def _check_worker(where: str, name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        near = difflib.get_close_matches(name[:100], names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {clipped(', '.join(names) or 'none', 200)}"
+        raise PlanError(f"{where}: no worker is called {shown(name)}; {hint}")
 
 
-# A server writes and reads the same few plans over and over: those of its fixed planners.
-_read_remembered = functools.lru_cache(maxsize=256)(_read)
-_write_remembered = functools.lru_cache(maxsize=256)(_write)
+def _checked_subtask(where: str, subtask: object) -> str:
+    if not isinstance(subtask, str):
+        raise PlanError(f"{where}: the subtask {shown(subtask)} is not text")
+    try:  # JSON's \ud83d\ude00, read as a Python literal, is a pair of surrogates: join such pairs
+        words = subtask.encode("utf-16-le", "surrogatepass").decode("utf-16-le").strip()
+    except UnicodeDecodeError:
+        raise PlanError(f"{where}: the subtask {shown(subtask)} holds half a surrogate pair") from None
+    if not words:
+        raise PlanError(f"{where}: the subtask {shown(subtask)} is empty")
+    size_bytes = len(words.encode())
+    if size_bytes > MAX_SUBTASK_BYTES:
+        raise PlanError(f"{where}: the subtask is {size_bytes:,} bytes; at most {MAX_SUBTASK_BYTES:,}")
+    return words
 
 
 def _check_printable(plan: Plan, names: tuple[str, ...]) -> None:
-    """Refuse a plan that some dialect could not write within the bound on text.
+    """Refuses a plan that some dialect could not write within the bound on text.
 
-    Else a plan full of characters that one dialect has to escape could be read but never written back.
+    Without this check, a plan full of characters that one dialect has to escape could be read but never written back.
     """
-    # No dialect spends more than 6 bytes on a byte of subtask, or 512 on the rest of a step besides its name.
-    most_bytes = sum(6 * len(s.subtask.encode()) + len(s.worker.encode()) + 512 for s in plan.steps)
+    # No dialect spends more than 6 bytes on a byte of subtask, 8 on a step that is read, or 256 on the rest of a step
+    # besides its worker's name.
+    most_bytes = sum(6 * len(s.subtask.encode()) + len(s.worker.encode()) + 8 * len(s.access) + 256 for s in plan.steps)
     if most_bytes <= MAX_TEXT_BYTES:
         return
-    for dialect, write in (("lists", write_lists), ("lines", write_lines), ("json", write_json)):
-        size_bytes = len(write(plan.steps, names).encode())
+    dialects: tuple[Dialect, ...] = ("lists", "lines", "json")
+    for dialect in dialects:
+        size_bytes = len(_write(plan, names, dialect).encode())
         if size_bytes > MAX_TEXT_BYTES:
             raise PlanError(
                 f"the plan takes {size_bytes:,} bytes when written as {dialect}; "
                 f"at most {MAX_TEXT_BYTES:,}: shorten its subtasks"
             )
+
+
+def _write(plan: Plan, names: tuple[str, ...], dialect: Dialect) -> str:
+    if dialect == "json":
+        return write_json(plan)
+    return (write_lists if dialect == "lists" else write_lines)(plan, names)

@@ -1,7 +1,8 @@
-"""Planner: anything that writes a plan. Its Draft is text; `parse_plan` alone makes a Plan of it.
+"""Planner: anything that writes a plan, as a Draft.
 
-`LanguagePlanner` turns any worker into a planner, prompted or trained. Fixed and published planners are in
-`planners/`; they write drafts too, so that every plan goes through the same door.
+A planner that is a model writes text, which `parse_plan` reads. A planner that is a program puts its Plan into the
+draft, which `check_plan` checks in the same way. `LanguagePlanner` turns any worker into a planner, prompted or
+trained; fixed and published planners are in `planners/`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Attempt, Message, Observe, Request, Schema, ignore
 from dirigent.plan.grammar import plan_grammar, plan_schema
-from dirigent.plan.plan import Dialect
+from dirigent.plan.plan import Dialect, Plan, check_plan, format_plan, parse_plan
 from dirigent.plan.prompt import (
     next_round_messages,
     prompted_planner_messages,
@@ -26,10 +27,12 @@ from dirigent.workers.worker import Worker
 
 
 class Previous(msgspec.Struct, frozen=True):
-    """The round before: what the planner wrote and what came of it."""
+    """The round before."""
 
     draft: str
+    """The planner's text; empty if its draft carried a plan."""
     answer: str
+    plan: Plan = Plan()
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -52,13 +55,23 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """What a planner wrote."""
+    """What a planner wrote: a text in a dialect, or a plan."""
 
-    text: str
-    dialect: Dialect
+    text: str = ""
+    dialect: Dialect = "lists"
     messages: tuple[Message, ...] = ()
-    """What it was shown, where it is a model."""
+    """The prompt, if the planner is a model."""
     attempts: tuple[Attempt, ...] = ()
+    plan: Plan | None = None
+    """The plan, from a planner that is a program. `text` is not read then."""
+
+
+def read_draft(draft: Draft, brief: Brief) -> Plan:
+    """The plan that a draft holds, within the brief's pool and limits; raises `PlanError` if it holds none."""
+    may_accept = brief.previous is not None
+    if draft.plan is not None:
+        return check_plan(draft.plan, brief.pool, brief.limits, may_accept=may_accept)
+    return parse_plan(draft.text, brief.pool, brief.limits, dialect=draft.dialect, may_accept=may_accept)
 
 
 class Planner(Protocol):
@@ -66,7 +79,7 @@ class Planner(Protocol):
     def name(self) -> str: ...
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        """Write a plan, or raise `WorkerError` where the model behind it fails."""
+        """Returns a draft; raises `WorkerError` if the model behind the planner fails."""
         ...
 
 
@@ -135,9 +148,9 @@ class LanguagePlanner:
                 show_names=self._show_names,
             )
         if brief.previous is not None:
-            messages += next_round_messages(
-                brief.previous.draft, brief.previous.answer, dialect=self._dialect, secret=brief.secret
-            )
+            before = brief.previous
+            draft = before.draft or format_plan(before.plan, brief.pool, dialect=self._dialect)
+            messages += next_round_messages(draft, before.answer, dialect=self._dialect, secret=brief.secret)
         if brief.fault:
             messages += repair_messages(brief.refused, brief.fault)
         return messages

@@ -11,7 +11,7 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Dialect, Plan
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.writing import answering, named, once, step, written
+from dirigent.planners.writing import answering, named, once, step
 
 
 class Alone:
@@ -60,5 +60,5 @@ class Written:
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
-            return written(Plan(), brief)
+            return Draft(plan=Plan())
         return Draft(self._text, self._dialect)

@@ -14,7 +14,7 @@ from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.vote_counter import UNDECIDED
-from dirigent.planners.writing import once, step, written
+from dirigent.planners.writing import once, step
 
 COUNT = "Count equal answers."
 
@@ -55,10 +55,10 @@ class Escalate:
         if brief.limits.max_rounds < 2:
             raise ConfigError(f"escalating needs max_rounds of at least 2, not {brief.limits.max_rounds}")
         if brief.previous is None:
-            return written(ballot(brief, self._cheaper, counter=self._counter), brief)
+            return Draft(plan=ballot(brief, self._cheaper, counter=self._counter))
         if brief.previous.answer == UNDECIDED:
-            return written(Plan((step(brief, self._best),)), brief)
-        return written(Plan(), brief)
+            return Draft(plan=Plan((step(brief, self._best),)))
+        return Draft(plan=Plan())
 
 
 def ballot(brief: Brief, workers: Sequence[str], *, counter: str) -> Plan:

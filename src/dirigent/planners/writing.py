@@ -1,4 +1,4 @@
-"""What all planners of this package share: a plan as a draft, the question as text, and who is there to be asked.
+"""What the planners of this package share: steps, the question as text, and the workers that can be asked.
 
 A worker that never sees the question (`subtask_only`) is given it in its subtask: asked alone, it must be asked at all.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dirigent.errors import ConfigError
-from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.plan.prompt import ANSWER
 from dirigent.workers.pool import Pool
@@ -17,14 +17,9 @@ LOCAL_KIND = "counting"
 """Kind of the local workers that count or pick. They answer no question, so nobody asks them one."""
 
 
-def written(plan: Plan, brief: Brief) -> Draft:
-    """The plan as a draft, so that it goes through the same door as every other."""
-    return Draft(format_plan(plan, brief.pool, dialect="json"), "json")
-
-
 def once(plan: Plan, brief: Brief) -> Draft:
-    """The plan in the first round; whoever is asked again accepts."""
-    return written(Plan() if brief.previous is not None else plan, brief)
+    """The plan in the first round; in a later round the empty plan, which accepts the answer."""
+    return Draft(plan=Plan() if brief.previous is not None else plan)
 
 
 def question_text(brief: Brief) -> str:

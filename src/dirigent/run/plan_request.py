@@ -1,7 +1,7 @@
 """From a planner to a plan: drafted, read, and mended while there are tries left.
 
 Every draft is recorded, also one that was refused or never came. Knows nothing of rounds, of the fallback or of what
-the plan is for: that is `conduct.py`'s part. What makes a plan of a draft is `parse_plan`.
+the plan is for: that is `conduct.py`'s part. What makes a plan of a draft is `read_draft`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 
 from dirigent.errors import DeadlineError, DirigentError, PlanError
 from dirigent.limits import OutOfTime, within
-from dirigent.plan.plan import Plan, parse_plan
-from dirigent.plan.planner import Brief, Draft, Planner
+from dirigent.plan.plan import Plan
+from dirigent.plan.planner import Brief, Draft, Planner, read_draft
 from dirigent.run.trace import DraftRecord
 from dirigent.workers.metering import attempts_of
 
@@ -36,13 +36,7 @@ async def drafted_plan(planner: Planner, brief: Brief, *, tries: int, started: f
         end = partial(_end, planner, keep, started, time.monotonic())
         draft = await _drafted(planner, brief, started, end)
         try:
-            plan = parse_plan(
-                draft.text,
-                brief.pool,
-                brief.limits,
-                dialect=draft.dialect,
-                may_accept=brief.previous is not None,
-            )
+            plan = read_draft(draft, brief)
         except PlanError as error:
             end(draft, str(error))
             if not left:
@@ -60,18 +54,18 @@ async def _drafted(planner: Planner, brief: Brief, started: float, end: _End) ->
     try:
         return await within(max(0.0, deadline - time.monotonic()), planner.draft(brief))
     except OutOfTime as timeout:
-        end(Draft("", "lists", attempts=attempts_of(timeout.__cause__)), "ran out of time")
+        end(Draft(attempts=attempts_of(timeout.__cause__)), "ran out of time")
         limit = brief.limits.deadline_s
         whose = f"the deadline of {limit:g} s" if deadline == started + limit else "the caller's deadline"
         raise DeadlineError(f"{whose} passed while {planner.name} planned") from timeout
     except asyncio.CancelledError as cancelled:
-        end(Draft("", "lists", attempts=attempts_of(cancelled)), "the run was cancelled")
+        end(Draft(attempts=attempts_of(cancelled)), "the run was cancelled")
         raise
     except DirigentError as error:
-        end(Draft("", "lists", attempts=error.attempts), str(error))
+        end(Draft(attempts=error.attempts), str(error))
         raise
     except Exception as bug:
-        end(Draft("", "lists", attempts=attempts_of(bug)), f"{type(bug).__name__}: {bug}")
+        end(Draft(attempts=attempts_of(bug)), f"{type(bug).__name__}: {bug}")
         raise
 
 

@@ -70,7 +70,7 @@ class StepRecord(msgspec.Struct, frozen=True):
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
-    """One text a planner wrote, and why it was refused if it was."""
+    """One draft of a planner, and why it was refused if it was. `text` is empty if the draft carried a plan."""
 
     planner: str
     text: str

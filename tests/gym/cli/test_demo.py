@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
+from tests.facts import says
 
 from dirigent import Conductor, Pool, Scripted
 from dirigent.config.discovery import LOCAL_POOL, LOCAL_PROFILES, Found, toml_of
@@ -26,15 +27,15 @@ def test_the_demo_answers_through_a_plan_and_keeps_the_trace(
     assert ran.code == 0
     assert "98 MB  sha256 ok" in ran.out
     assert "A  IV" in ran.out, "facts, letters and roman did their steps"
-    assert "each worker alone: 0 of" in ran.out
+    assert re.search(r"\b0 of \d", ran.out)
     assert "plan   3 steps" in ran.err
-    assert re.search(r"this conductor is right in \d+%", ran.out)
+    assert re.search(r"\b\d+%", ran.out)
     assert len(run("traces", "list", "--json").object["traces"]) == 1
 
     asked = run("ask", "Write a haiku about autumn.", "--planner", "single", "--worker", "facts")
     assert (asked.code, asked.out) == (0, "unknown\n")
     (note,) = [line for line in asked.err.splitlines() if line.startswith("note: ")]
-    assert "set a key, such as OPENAI_API_KEY, and run `dirigent init`" in note
+    assert says(note, "OPENAI_API_KEY dirigent init")
     known = run("ask", "the capital of Norway", "--planner", "single", "--worker", "facts")
     assert (known.out, "note: " in known.err) == ("Oslo\n", False)
 
@@ -51,8 +52,8 @@ async def test_an_own_question_that_no_packaged_worker_knows_gets_the_way_out(
     pool = Pool([Scripted("unknown", "Oslo", name="facts")])
     await _converse(Conductor(Single(), pool), parse_config(toml_of(Found())))
     said = capsys.readouterr().err
-    assert said.count("run `dirigent init`") == 1
-    assert said.index("run `dirigent init`") < said.index("→ Oslo"), "below the answer that it explains"
+    assert said.count("`dirigent init`") == 1
+    assert said.index("`dirigent init`") < said.index("→ Oslo"), "below the answer that it explains"
 
 
 def test_every_question_of_the_course_is_planned_by_a_profile_and_workers_that_are_there() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.evals.samples import RUNNING
+
 from dirigent.evals.evaluate import evaluate
 from dirigent.evals.report import Report
 from dirigent.planners.spec import PlannerFor
 from dirigent_gym.evals.evaluation import GymField
 from dirigent_gym.evals.pools import Gym
-from tests.evals.samples import RUNNING
 
 
 async def evaluate_gym(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from gym.benchmarks import claims as program
 from gym.benchmarks import claims_table as tables
 from gym.benchmarks.claims_evidence import Bench, Sizes, _samples, gather
+from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent.evals.stats import wilson
@@ -174,12 +176,12 @@ def test_a_run_brings_its_warm_start_and_a_package_its_adapters_by_name(tmp_path
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "say which conductor"),
-        ({"conductor": "nowhere"}, "--conductor nowhere: no PEFT folder, no GGUF file"),
+        ({}, "--conductor"),
+        ({"conductor": "nowhere"}, "--conductor nowhere: PEFT GGUF"),
     ],
 )
 def test_an_adapter_that_is_none_is_named(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         program.found_adapters(named(**given))
 
 
@@ -212,9 +214,9 @@ def test_tables_of_several_seeds_become_one_with_its_spread(tmp_path: Path) -> N
     assert (found.seeds, found.table[0].value, found.table[0].spread) == (2, pytest.approx(0.9), (0.8, 1.0))
     assert found.adapters == {"conductor 1": "ab", "conductor 2": "ab"}
     assert (found.commit, found.date) == ("abc, unknown", "2026-11-16")
-    assert tables.as_page(found).startswith("Mean of 2 training seeds, over specialists that answer by the tables")
+    assert says(tables.as_page(found).splitlines()[0], "2")
     files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(better, workers="local")))
-    with pytest.raises(ConfigError, match="different workers or sizes"):
+    with pytest.raises(ConfigError):
         tables.joined(files)
 
 
@@ -300,7 +302,7 @@ def test_a_table_takes_from_the_runs_folder_how_many_sampled_plans_of_its_start_
     line = next(line for line in found.table if line.name == START_SAMPLED)
     assert (line.value, line.n, line.verdict) == (0.9715, 1000, "MISSED")
     assert line.interval == wilson(971.5, 1000)
-    assert line.note == "development questions, 4 plans each, when the run began"
+    assert says(line.note, "4")
     measured = msgspec.structs.replace(line, value=0.99, note="")
     table = msgspec.structs.replace(found, table=[measured if one.name == line.name else one for one in found.table])
     (run.parent / "table.json").write_bytes(msgspec.json.encode(table))
@@ -319,12 +321,12 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
     table = run.parent / "table.json"
     found = program.added(adding(table, conductor=str(run), shuffled=str(run.parent / "control")))
     assert found.cut == {"conductor": "347 of 360 updates", "shuffled": "96 of 100 updates"}
-    assert "Cut short: conductor at 347 of 360 updates; shuffled at 96 of 100 updates." in tables.as_page(found)
-    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 |" in tables.as_page(found)
+    assert says(tables.as_page(found), "conductor 347 360 shuffled 96 100")
+    assert re.search(r"\| \(d\) shuffled reward, gain \(.*96.*100.*\) \| \+1\.0 \|", tables.as_page(found))
     table.write_bytes(msgspec.json.encode(found))
     both = tables.joined([table, table])
     assert both.cut["conductor 2"] == "347 of 360 updates"
-    assert "| (d) shuffled reward, gain (96 of 100 updates) | +1.0 (+1.0 to +1.0) |" in tables.as_page(both)
+    assert re.search(r"\| \(d\) shuffled reward, gain \(.*96.*100.*\) \| \+1\.0 \(", tables.as_page(both))
     finished(run.parent / "whole", "shuffled", step=100, steps=100)
     assert (
         program.cut_short(program.found_adapters(named(conductor="conductor", shuffled=str(run.parent / "whole"))))
@@ -384,13 +386,13 @@ def test_controls_that_were_measured_later_take_the_place_of_earlier_ones(tmp_pa
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [({"workers": "local"}, "different workers or sizes"), ({}, "has no line of a control that was trained")],
+    [({"workers": "local"}, "claims.json controls.json"), ({}, "controls.json")],
 )
 def test_a_table_that_can_lend_no_control_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     files = [tmp_path / "claims.json", tmp_path / "controls.json"]
     files[0].write_bytes(msgspec.json.encode(TABLE))
     files[1].write_bytes(msgspec.json.encode(msgspec.structs.replace(TABLE, **changed)))
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         tables.with_controls(*files)
 
 
@@ -469,22 +471,22 @@ def test_a_table_from_a_gpu_gets_the_lines_that_want_a_cpu(elsewhere: Path, monk
 @pytest.mark.parametrize(
     ("given", "changed", "message"),
     [
-        ({}, {}, "say one of them"),
-        ({"local": 4, "conductor": "warm-start"}, {}, "is not the conductor that .*table.json was measured of"),
-        ({"local": 4}, {"right": {}}, "does not say what torch got of each question"),
-        ({"local": 4}, {"sizes": "many"}, "is no table that this program wrote: .*object"),
+        ({}, {}, "--add"),
+        ({"local": 4, "conductor": "warm-start"}, {}, "table.json"),
+        ({"local": 4}, {"right": {}}, "--local"),
+        ({"local": 4}, {"sizes": "many"}, "sizes"),
     ],
 )
 def test_what_cannot_be_added_to_a_table_is_refused(
     elsewhere: Path, given: dict[str, Any], changed: dict[str, Any], message: str
 ) -> None:
     elsewhere.write_text(json.dumps(json.loads(elsewhere.read_bytes()) | changed))
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         program.added(adding(elsewhere, **given))
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"3\.json is no table that this program wrote: .*No such file"):
+    with pytest.raises(ConfigError, match=facts("3.json")):
         tables.joined([tmp_path / "3.json"])
 
 

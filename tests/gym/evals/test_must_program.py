@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 from gym.benchmarks import must as program
+from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Evaluated
@@ -140,15 +142,15 @@ def test_what_an_evaluation_has_finished_is_taken_over_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["questions", "adapters", "workers"])
 def test_an_evaluation_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
     file = recorded(tmp_path / "gym.jsonl", [], **{name: "other"})
-    with pytest.raises(ConfigError, match=f"has {name} = 'other', not .*leave --record out"):
+    with pytest.raises(ConfigError, match=facts(f"{name} 'other' --record")):
         program.taken_over(Record(), file, ABOUT)
 
 
 def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.jsonl cannot be read"):
+    with pytest.raises(ConfigError, match=facts("nowhere.jsonl")):
         program.taken_over(Record(), tmp_path / "nowhere.jsonl", ABOUT)
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"empty\.jsonl holds no outcomes"):
+    with pytest.raises(ConfigError, match=facts("empty.jsonl --record")):
         program.taken_over(Record(), tmp_path / "empty.jsonl", ABOUT)
 
 
@@ -177,10 +179,10 @@ def test_the_page_says_what_is_missed_and_what_it_rests_on() -> None:
         latency=TIMED,
     )
     page = program.as_page(found)
-    assert "**Missed:** share of the ceiling. **Not measured:** 1 lines" in page
+    assert re.search(r"share of the ceiling\. .*\b1\b", page)
     assert "sha256 `abababababab`" in page
     assert "| share of the ceiling | 80.0% |" in page
-    assert "2 threads of 2 cores, with a load of 0.5" in page
+    assert says(page, "2 0.5")
 
 
 def test_progress_is_told_by_planner_and_questions(capsys: pytest.CaptureFixture[str]) -> None:

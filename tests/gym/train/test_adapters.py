@@ -12,6 +12,7 @@ peft = pytest.importorskip("peft", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
 
 from dirigent.errors import ConfigError  # noqa: E402
+from dirigent.learn.export import ModelShapes, export_adapter  # noqa: E402
 from dirigent.workers.adapters import packaged, read_cards  # noqa: E402
 from dirigent_gym.train.adapters import (  # noqa: E402
     PACKAGED,
@@ -21,7 +22,6 @@ from dirigent_gym.train.adapters import (  # noqa: E402
     load_adapters,
     put_adapter,
 )
-from dirigent_gym.train.export import Base, export_adapter, interleaved  # noqa: E402
 from dirigent_gym.train.stacked import stack  # noqa: E402
 from dirigent_gym.weights import FOLDER  # noqa: E402
 
@@ -63,12 +63,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             parameter.data = (torch.randn_like(parameter) * 0.3).half().float()
     wrapped.save_pretrained(str(folder / "all"))
     shapes = {f"blk.{i}.{name}.weight": shape for i in range(2) for name, shape in SHAPES.items()}
-    export_adapter(folder / "all", folder / "all.gguf", base=Base("tiny", "llama", HEADS, KV_HEADS, shapes))
+    export_adapter(folder / "all", folder / "all.gguf", base=ModelShapes("tiny", "llama", HEADS, KV_HEADS, shapes))
     return folder / "all", folder / "all.gguf"
 
 
 def test_a_gguf_file_holds_the_matrices_of_the_folder_it_was_made_of(both: tuple[Path, Path]) -> None:
-    theirs, ours = load_adapter(both[0]), load_adapter(both[1], config=model().config)
+    theirs, ours = load_adapter(both[0], config=model().config), load_adapter(both[1], config=model().config)
     assert (ours.name, ours.rank, set(ours.pairs)) == (theirs.name, theirs.rank, set(theirs.pairs))
     for layer, (first, second) in theirs.pairs.items():
         assert torch.equal(ours.pairs[layer][0], first), layer
@@ -87,38 +87,23 @@ def test_a_model_says_the_same_under_either(both: tuple[Path, Path]) -> None:
     assert (logits[0] - model()(tokens).logits).abs().max() > 0.1
 
 
-def test_the_order_of_query_rows_is_turned_back() -> None:
-    from dirigent_gym.train.adapters import _in_halves
-
-    rows = torch.arange(HIDDEN * 3.0).reshape(HIDDEN, 3)
-    turned = interleaved(rows, heads=HEADS)
-    assert not torch.equal(turned, rows)
-    back = _in_halves("model.layers.0.self_attn.q_proj", turned, path=Path("x.gguf"), config=model().config)
-    assert torch.equal(back, rows)
-
-
-def test_query_layers_of_a_gguf_file_want_the_models_config(both: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"all\.gguf stands on [qk]_proj; .*only with the config"):
-        load_adapter(both[1])
-
-
 def test_a_file_that_is_not_there_or_no_adapter_is_refused(tmp_path: Path) -> None:
     from gguf import GGUFWriter
 
     with pytest.raises(ConfigError, match=r"there is no adapter .*nowhere\.gguf"):
-        load_adapter(tmp_path / "nowhere.gguf")
+        load_adapter(tmp_path / "nowhere.gguf", config=model().config)
     writer = GGUFWriter(tmp_path / "model.gguf", "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(ConfigError, match=r"is no LoRA adapter: adapter\.type is 'missing'"):
-        load_adapter(tmp_path / "model.gguf")
+        load_adapter(tmp_path / "model.gguf", config=model().config)
 
 
 def test_what_ships_can_be_trained_over() -> None:
     names = sorted(name for name, card in read_cards().items() if card.role == "specialist")
-    for adapter in load_adapters([packaged()[name] for name in names[:2]]):
+    for adapter in load_adapters([packaged()[name] for name in names[:2]], config=model().config):
         card = read_cards()[adapter.name]
         assert adapter.rank == card.rank
         assert len(adapter.pairs) == 30 * 5
@@ -164,7 +149,7 @@ def test_a_model_takes_up_either_at_a_scale_of_its_own(both: tuple[Path, Path], 
 )
 def test_one_that_does_not_fit_is_refused(both: tuple[Path, Path], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        put_adapter(adapted(**settings), "default", load_adapter(both[0]))
+        put_adapter(adapted(**settings), "default", load_adapter(both[0], config=model().config))
 
 
 def test_an_adapter_is_found_by_its_path_or_by_the_name_that_it_ships_under(both: tuple[Path, Path]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.facts import Saying, facts
 
 from dirigent.errors import ConfigError
 from dirigent_gym.train.checkpoint import MARKER, damage, latest, seal, sealed_step, write_durably
@@ -82,7 +83,7 @@ def test_a_folder_says_what_it_lost_only_if_it_was_whole_once(tmp_path: Path) ->
     assert damage(folder) == ()
     (folder / "model.bin").unlink()
     (folder / "inner" / "state.json").write_text("")
-    assert damage(folder) == ("inner/state.json has 0 bytes, not 2", "model.bin is missing")
+    assert damage(folder) == (Saying("inner/state.json 0 2"), Saying("model.bin"))
 
 
 def test_a_durable_write_replaces_the_old_file_whole(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_killed_run_resumes_with_the_same_next_steps(tmp_path: Path, tiny_reci
         for name in ("loss", "grad_norm", "reward", "accuracy", "valid", "completions/mean_length"):
             assert resumed[step][name] == pytest.approx(whole[step][name], rel=1e-5, abs=1e-7), (step, name)
     assert len({whole[step]["reward"] for step in (4, 5, 6)}) > 1
-    with pytest.raises(ConfigError, match="is finished: all 6 steps are taken"):
+    with pytest.raises(ConfigError, match=facts("6")):
         train(recipe, out=tmp_path / "killed", resume=True, quiet=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.facts import facts
 
 from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan, Step
@@ -152,7 +153,7 @@ def test_pass_at_k_is_the_chance_that_k_draws_hold_a_right_one() -> None:
     found = plan_pass_at([row] * 4, [good, bad, bad, bad], k=2)
     assert found.routing is not None
     assert found.routing.value == pytest.approx(0.5)
-    with pytest.raises(ConfigError, match="pass@16 needs 16 rollouts of each row; one has 1"):
+    with pytest.raises(ConfigError, match=facts("pass@16 16 1")):
         plan_pass_at([row], [good])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tests.facts import Saying
 
 from dirigent_gym.train.checkpoint import latest
 from dirigent_gym.train.direct import DirectResult
@@ -153,7 +154,7 @@ def test_rejection_sampling_runs_over_the_same_rollouts_and_resumes(
         shutil.copytree(warm_folder, tmp_path / name / "warm-start")
         if name == "cut":
             cut = train(recipe, out=tmp_path / name, seconds=0.0, quiet=True)
-            assert (cut.step, cut.stopped) == (1, "stopped: out of time. Go on with --resume")
+            assert (cut.step, cut.stopped) == (1, Saying("stopped: --resume"))
         results.append(train(recipe, out=tmp_path / name, resume=name == "cut", quiet=True))
     assert all(result.finished for result in results)
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]

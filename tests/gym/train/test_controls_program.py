@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from gym.benchmarks import controls as program
+from tests.facts import says
 
 from dirigent_gym.train.recipe import load_recipe
 
@@ -155,16 +156,19 @@ def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "argv", ["controls.py", "rft", "direct", "--out", str(tmp_path)])
     monkeypatch.setattr(program, "train_all", lambda *_, **__: ["rft"])
     monkeypatch.setattr(program, "measure", lambda controls, _: measured.append(controls) or 0)
-    with pytest.raises(SystemExit, match=r"error: rft failed; see .*control-rft\.log"):
+    with pytest.raises(SystemExit, match=r"error: rft.*control-rft\.log"):
         program.main()
     assert measured == [{"direct": tmp_path / "control-direct"}]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(("rfd",), "no control is called rfd; there are rft, "), (("rft", "--at-once", "0"), "--at-once is at least 1")],
+    [
+        (("rfd",), "rfd rft"),
+        (("rft", "--at-once", "0"), "--at-once 1"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = run(*given, cwd=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert says(done.stderr, message)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.facts import Saying, facts, says
 
 from dirigent.errors import ConfigError
 from dirigent_gym.train.checkpoint import MARKER, latest, prune, seal
@@ -45,7 +46,7 @@ def test_a_resumed_run_goes_on_from_its_newest_checkpoint_and_says_so(tmp_path: 
     newest = checkpoint(tmp_path, 10)
     found = claim(RECIPE, tmp_path, resume=True)
     assert found.resume_from == newest
-    assert found.notes == (f"goes on from update 10 ({newest})",)
+    assert found.notes == (Saying(f"10 {newest}"),)
 
 
 def test_the_only_checkpoint_being_damaged_is_refused_with_the_folder_and_the_files(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_the_only_checkpoint_being_damaged_is_refused_with_the_folder_and_the_fi
 def test_a_marker_that_cannot_be_read_is_damage_too(tmp_path: Path) -> None:
     folder = checkpoint(begun(tmp_path), 10)
     (folder / MARKER).write_text("{")
-    with pytest.raises(ConfigError, match=r"COMPLETE\.json cannot be read"):
+    with pytest.raises(ConfigError, match=facts("COMPLETE.json")):
         claim(RECIPE, tmp_path, resume=True)
 
 
@@ -73,8 +74,8 @@ def test_before_a_damaged_checkpoint_an_older_whole_one_is_taken_and_nothing_is_
     found = claim(RECIPE, tmp_path, resume=True)
     assert found.resume_from == whole
     assert found.notes == (
-        "checkpoint-20 is damaged (weights.bin is missing), set aside as damaged-checkpoint-20",
-        f"goes on from update 10 ({whole})",
+        Saying("checkpoint-20 weights.bin damaged-checkpoint-20"),
+        Saying(f"10 {whole}"),
     )
     assert not broken.exists()
     assert (tmp_path / "damaged-checkpoint-20" / "ref" / "weights.bin").exists()
@@ -96,14 +97,14 @@ def test_damage_before_the_newest_whole_checkpoint_is_nobodys_trouble(tmp_path: 
     begun(tmp_path)
     broken, whole = checkpoint(tmp_path, 10), checkpoint(tmp_path, 20)
     (broken / "weights.bin").unlink()
-    assert claim(RECIPE, tmp_path, resume=True).notes == (f"goes on from update 20 ({whole})",)
+    assert claim(RECIPE, tmp_path, resume=True).notes == (Saying(f"20 {whole}"),)
 
 
 def test_what_was_cut_while_it_was_written_is_passed_over_and_beginning_anew_is_said(tmp_path: Path) -> None:
     checkpoint(begun(tmp_path), 10, sealed=False)
     found = claim(RECIPE, tmp_path, resume=True)
     assert found.resume_from is None
-    assert found.notes == (f"no checkpoint to go on from in {tmp_path}: begins at update 0",)
+    assert found.notes == (Saying(f"{tmp_path} 0"),)
 
 
 def test_a_folder_that_holds_a_run_is_not_begun_anew_by_accident(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_folder_that_holds_a_run_is_not_begun_anew_by_accident(tmp_path: Path)
     seal(start, step=0)
     checkpoint(tmp_path / "lost its recipe", 10)
     for name in ("run", "lost its recipe"):
-        with pytest.raises(ConfigError, match="holds a run already; --resume goes on with it"):
+        with pytest.raises(ConfigError, match=facts("--resume")):
             claim(RECIPE, tmp_path / name, resume=False)
 
 
@@ -127,7 +128,7 @@ def test_a_start_that_failed_leaves_the_folder_to_the_recipe_as_it_was_mended(tm
 def test_a_recipe_that_was_lost_is_taken_for_the_one_given_and_that_is_said(tmp_path: Path) -> None:
     checkpoint(tmp_path, 10)
     found = claim(RECIPE, tmp_path, resume=True)
-    assert found.notes[-1] == f"{tmp_path / 'recipe.json'} is missing: this recipe is taken for the run's"
+    assert says(found.notes[-1], f"{tmp_path / 'recipe.json'}")
     assert found.history == (Counted(1, "", RECIPE),)
 
 
@@ -153,9 +154,7 @@ def test_a_longer_run_at_another_rate_goes_on_and_says_what_changed_in_a_line(tm
     checkpoint(begun(tmp_path), 340)
     longer = with_grpo(steps=464, learning_rate=8e-4)
     found = claim(longer, tmp_path, resume=True)
-    assert found.notes[-1] == (
-        "the recipe has changed from update 341 on: steps 340 -> 464, learning_rate 3e-4 -> 8e-4"
-    )
+    assert says(found.notes[-1], "341 steps 340 -> 464 learning_rate 3e-4 -> 8e-4")
     assert found.history == (
         Counted(1, "", RECIPE),
         Counted(341, "steps 340 -> 464, learning_rate 3e-4 -> 8e-4", longer),
@@ -195,9 +194,7 @@ def test_any_other_change_is_refused_by_name_and_what_is_kept_stays(tmp_path: Pa
     other = msgspec.structs.replace(with_grpo(steps=400, beta=0.1), seed=99)
     with pytest.raises(ConfigError) as raised:
         claim(other, tmp_path, resume=True)
-    assert "began: seed 1 -> 99, grpo.beta 0.04 -> 0.1; --resume takes other values of grpo.steps, " in str(
-        raised.value
-    )
+    assert says(str(raised.value), "seed 1 99 grpo.beta 0.04 0.1 --resume grpo.steps")
     assert "steps 340" not in str(raised.value)
     assert msgspec.json.decode((tmp_path / "recipe.json").read_bytes(), type=Recipe) == RECIPE
 
@@ -205,9 +202,9 @@ def test_any_other_change_is_refused_by_name_and_what_is_kept_stays(tmp_path: Pa
 def test_a_run_at_its_end_goes_on_only_with_more_steps(tmp_path: Path) -> None:
     checkpoint(begun(tmp_path), 340)
     (tmp_path / "result.json").write_text('{"recipe":"run","step":340}')
-    with pytest.raises(ConfigError, match=r"all 340 steps are taken; with more of grpo\.steps it goes on"):
+    with pytest.raises(ConfigError, match=facts("340 grpo.steps")):
         claim(RECIPE, tmp_path, resume=True)
-    with pytest.raises(ConfigError, match="all 100 steps are taken"):
+    with pytest.raises(ConfigError, match=facts("100")):
         claim(with_grpo(steps=100), tmp_path, resume=True)
     assert claim(with_grpo(steps=341), tmp_path, resume=True).resume_from is not None
 
@@ -220,7 +217,7 @@ def test_a_run_that_was_killed_before_its_last_adapter_was_written_goes_on_to_wr
     if result:
         (tmp_path / "result.json").write_text(result)
     assert claim(RECIPE, tmp_path, resume=True).resume_from == newest
-    with pytest.raises(ConfigError, match="all 100 steps are taken"):
+    with pytest.raises(ConfigError, match=facts("100")):
         claim(with_grpo(steps=100), tmp_path, resume=True)
 
 
@@ -228,7 +225,7 @@ def test_a_folder_is_one_launchs_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with held(folder):
         with (
-            pytest.raises(ConfigError, match=r"another run is at work in .*run; wait for it, or name another"),
+            pytest.raises(ConfigError, match=facts("run --out")),
             held(folder),
         ):
             pytest.fail("two runs would write the same checkpoints")
@@ -254,13 +251,13 @@ def test_a_recipe_that_changed_before_any_update_is_the_only_one(tmp_path: Path)
     longer = with_grpo(steps=400)
     found = claim(longer, tmp_path, resume=True)
     assert found.history == (Counted(1, "", longer),)
-    assert found.notes[-1] == "the recipe has changed from update 1 on: steps 340 -> 400"
+    assert says(found.notes[-1], "1 steps 340 -> 400")
 
 
 def test_recipes_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     checkpoint(begun(tmp_path), 10)
     (tmp_path / "recipes.json").write_text("[{")
-    with pytest.raises(ConfigError, match=r"recipes\.json cannot be read as this run's"):
+    with pytest.raises(ConfigError, match=facts("recipes.json")):
         claim(RECIPE, tmp_path, resume=True)
 
 
@@ -268,9 +265,9 @@ def test_runs_of_other_kinds_take_no_change_and_no_other_kinds_folder(tmp_path: 
     direct = DirectRecipe("direct")
     claim_unchanged(direct, tmp_path, resume=False)
     claim_unchanged(direct, tmp_path, resume=True)
-    with pytest.raises(ConfigError, match=r"began: learning_rate 0\.001 -> 5e-4; change it back or name another"):
+    with pytest.raises(ConfigError, match=facts("learning_rate 0.001 5e-4")):
         claim_unchanged(msgspec.structs.replace(direct, learning_rate=5e-4), tmp_path, resume=True)
-    with pytest.raises(ConfigError, match=r"recipe\.json cannot be read as this run's"):
+    with pytest.raises(ConfigError, match=facts("recipe.json")):
         claim(RECIPE, tmp_path, resume=True)
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from tests.facts import facts
 
 pytest.importorskip("trl", reason="needs the train extra")
 
@@ -48,7 +49,7 @@ def test_a_text_is_found_whole_in_any_case_and_among_others_and_not_with_a_word_
     tests = HeldOut(texts)
     for text in texts:
         for hidden in (text, text.upper(), f"Well: {text} Thanks.", f"x{text}y"):
-            with pytest.raises(ConfigError, match="occurs in a training text"):
+            with pytest.raises(ConfigError, match=facts("training")):
                 tests.check(["Something else.", hidden])
     tests.check(["", "Lower 98 by 17.", "Lower 98 by", "Name them.", "What is the capital of Chile, and so on?"])
 
@@ -57,7 +58,7 @@ def test_every_question_that_is_reported_is_found(reported: list[Task]) -> None:
     probes = [task for name in heldout.PROBES for task in heldout.probe_tasks(name, limit=300, seed=1)]
     rounds = generate("test", heldout.ROUNDS, seed=heldout.ROUNDS_SEED)[:200]
     for task in (*reported, *generate("test", 1000, seed=1), *probes, *rounds):
-        with pytest.raises(ConfigError, match="occurs in a training text"):
+        with pytest.raises(ConfigError, match=facts("training")):
             held_out().check([f"Now, please. {task.question}"])
 
 
@@ -89,7 +90,7 @@ def test_lessons_with_a_test_text_are_not_drawn(
         return [*drawn[1:], msgspec.structs.replace(drawn[0], question=reported[0].question)]
 
     monkeypatch.setitem(lessons.LESSONS, "gym_decompositions", leaking)
-    with pytest.raises(ConfigError, match="occurs in a training text"):
+    with pytest.raises(ConfigError, match=facts("training")):
         lessons.draw_lessons(recipe, seed=1)
 
 
@@ -106,7 +107,7 @@ def test_kept_lessons_with_a_test_text_are_not_taken_up(
         leak = Pair(first.messages, f"{text} | facts 0 | -")
     leaking = msgspec.structs.replace(kept, pairs=(*kept.pairs[1:], leak))
     file.write_bytes(lzma.compress(msgspec.msgpack.encode(leaking)))
-    with pytest.raises(ConfigError, match="occurs in a training text"):
+    with pytest.raises(ConfigError, match=facts("training")):
         lessons.lessons_for(recipe, tmp_path)
 
 
@@ -121,7 +122,7 @@ def test_rows_with_a_test_text_are_not_trained_on(recipe: Recipe, reported: list
     source.draw = leaking  # type: ignore[method-assign]
     policy = SimpleNamespace(write=lambda *_, **__: pytest.fail("a plan was written for it"))
     rollouts = Rollouts(recipe, policy, SimpleNamespace(), rows=source)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="occurs in a training text"):
+    with pytest.raises(ConfigError, match=facts("training")):
         rollouts.groups(4, step=0)
 
 
@@ -131,5 +132,5 @@ def test_the_direct_control_is_shown_none_either(reported: list[Task], monkeypat
     for test in (reported[0], direct.measured_on("test", recipe)[0]):
         drawn = {"train": [test], "test": generate("test", 20, seed=direct.MEASURE_SEED)}
         monkeypatch.setattr(direct, "generate", lambda split, *_, drawn=drawn, **__: drawn[split])
-        with pytest.raises(ConfigError, match="occurs in a training text"):
+        with pytest.raises(ConfigError, match=facts("training")):
             direct.pairs_for(recipe)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from tests.facts import facts, says
 
 pytest.importorskip("torch", reason="needs the extra `train`")
 gguf = pytest.importorskip("gguf", reason="needs the extra `train`")
@@ -43,16 +44,16 @@ def part(*, subject: Subject = SUBJECT, commit: str = "abc123", on: tuple[Differ
 
 def test_the_page_counts_what_is_the_same_and_lists_what_differs() -> None:
     page = as_page({"f16": part(on=(TIED, Difference(19, 0, "|", "\n", 0.02)))})
-    assert "adapter `conductor`, which ships byte for byte as exported here" in page
-    assert "200 prompts of the gym (20 of them a\nconductor's" in page
+    assert says(page, "`conductor`")
+    assert says(page, "200 20")
     assert "| f16 | off | 200 of 200 | – |" in page
     assert "| f16 | on | 198 of 200 | 0.0200 |" in page
     assert '| f16 | on | 7, specialist | 3 | `" one"` | `" two"` | 0.0031 |' in page
     assert '| f16 | on | 19, conductor | 0 | `"\\|"` | `"\\n"` | 0.0200 |' in page
-    assert "- f16: the chat templates" in page
-    assert "the adapter changes 190 of 200 replies." in page
-    assert "10 minutes on 2 cores; torch 2.13; commit `abc123`." in page
-    assert "are the same on" not in page, "there is no control to tell of"
+    assert says(page, "f16")
+    assert says(page, "190 200")
+    assert says(page, "10 2 2.13 `abc123`")
+    assert "f32" not in page, "there is no control to tell of"
 
 
 def test_nothing_that_differs_is_no_table() -> None:
@@ -63,9 +64,9 @@ def test_the_control_says_which_differences_are_gone_without_rounding() -> None:
     other = Difference(9, 1, "a", "b", 0.001)
     memory = part(on=(other, Difference(50, 2, "a", "b", 0.1)))
     page = as_page({"f16": part(on=(TIED, other)), "f32": memory, "f32-all": part()})
-    assert "Of the 2 replies that differ on f16, 1 are the same on f32; others that differ there: 1." in page
-    assert "Of the 2 replies that differ on f16, 2 are the same on f32-all; others that differ there: 0." in page
-    assert "- f16, f32, f32-all: the chat templates write the same text in 200 of 200" in page
+    assert says(page, "2 f16 1 f32")
+    assert says(page, "2 f16 f32-all 0")
+    assert says(page, "f16 f32 f32-all 200")
 
 
 def test_a_precision_that_is_not_measured_is_kept_with_its_commit() -> None:
@@ -96,8 +97,8 @@ def test_what_is_written_is_read_again_and_the_page_can_be_written_anew(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--out", "p.md"), "error: --out p.md: name a .json file; the page is written beside it"),
-        (("--page", "--out", "nowhere.json"), "error: nowhere.json holds no comparison"),
+        (("--out", "p.md"), "error: --out p.md .json"),
+        (("--page", "--out", "nowhere.json"), "error: nowhere.json"),
     ],
 )
 def test_bad_options_are_named_before_anything_is_loaded(
@@ -107,13 +108,13 @@ def test_bad_options_are_named_before_anything_is_loaded(
     monkeypatch.setattr(sys, "argv", ["parity.py", *arguments])
     with pytest.raises(SystemExit) as exit:
         parity.main()
-    assert str(exit.value).startswith(message)
+    assert says(str(exit.value), message)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_comparison_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"f16": 1}')
-    with pytest.raises(ConfigError, match="holds no comparison"):
+    with pytest.raises(ConfigError, match=facts("p.json")):
         read(tmp_path / "p.json")
 
 

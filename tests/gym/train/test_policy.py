@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import facts
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -157,9 +158,9 @@ def test_a_model_that_names_no_padding_is_padded_with_its_end_mark(own: tuple[An
 
 def test_a_model_that_cannot_be_talked_to_or_is_not_there_is_named(own: tuple[Any, Any], tmp_path: Path) -> None:
     own[1].chat_template = None
-    with pytest.raises(ConfigError, match="has no chat template"):
+    with pytest.raises(ConfigError, match=facts("chat template")):
         open_base(saved(own, tmp_path))
-    with pytest.raises(ConfigError, match=r"base\.model is '.*nowhere', which cannot be opened: "):
+    with pytest.raises(ConfigError, match=facts("base.model nowhere")):
         open_base(BaseSettings(model=str(tmp_path / "nowhere")))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.facts import facts
 
 from dirigent.config.file import load_config
 from dirigent.errors import ConfigError
@@ -25,8 +26,10 @@ from dirigent_gym.train.recipe import (
 from dirigent_gym.train.rows import dev_rows
 from dirigent_gym.train.scorer import open_scorer
 
-FOLDER = Path(__file__).parents[3] / "gym" / "recipes"
-RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "gym" / "recipes"
+PAPER = ROOT / "recipes" / "paper-7b.toml"
+RECIPES = [*sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-")), PAPER]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -49,20 +52,22 @@ BROUGHT = {
 """What whoever runs a recipe brings along."""
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(FOLDER.rglob("*.*")), *sorted(PAPER.parent.rglob("*.*"))], ids=lambda path: path.name
+)
 def test_files_that_a_recipe_or_its_comment_names_are_there(path: Path) -> None:
     """From the root of the repository, as commands are typed, or from beside the recipe. Reports are written."""
     named = set(NAMED.findall(path.read_text(encoding="utf-8"))) - BROUGHT
-    missing = [name for name in named if not ((FOLDER.parent / name).exists() or (path.parent / name).exists())]
+    missing = [name for name in named if not ((ROOT / name).exists() or (path.parent / name).exists())]
     assert [name for name in missing if not name.startswith("reports/")] == []
 
 
 def test_the_papers_launch_is_one_that_accelerate_reads() -> None:
     """DeepSpeed ZeRO-3 in bf16 on two GPUs; batches and accumulation are left to the recipe, which DeepSpeed asks."""
     accelerate = pytest.importorskip("accelerate.commands.launch", reason="needs the train extra")
-    command = re.search(r"^#   accelerate launch (.*)$", (FOLDER / "paper-7b.toml").read_text(encoding="utf-8"), re.M)
+    command = re.search(r"^#   accelerate launch (.*)$", PAPER.read_text(encoding="utf-8"), re.M)
     assert command is not None
-    typed = command[1].replace("recipes/", f"{FOLDER}/").split()
+    typed = command[1].replace("recipes/", f"{PAPER.parent}/").split()
     args, *_ = accelerate._validate_launch_command(accelerate.launch_command_parser().parse_args(typed))
     assert (args.use_deepspeed, args.zero_stage, args.mixed_precision, args.num_processes) == (True, 3, "bf16", 2)
     assert args.gradient_accumulation_steps is None
@@ -100,7 +105,7 @@ def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> 
 
 
 def test_paper_7b_has_the_papers_settings() -> None:
-    recipe = load_conductor(FOLDER / "paper-7b.toml")
+    recipe = load_conductor(PAPER)
     grpo = recipe.grpo
     assert recipe.base.model == "Qwen/Qwen2.5-7B-Instruct"
     assert (grpo.steps, grpo.prompts, grpo.rollouts, grpo.max_completion_tokens) == (200, 4, 64, 1024)
@@ -143,74 +148,74 @@ def test_the_defaults_are_a_recipe() -> None:
 
 
 def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
-    with pytest.raises(ConfigError, match=r'unknown key "rolouts" in \[grpo\]; did you mean "rollouts"\? .*line 3'):
+    with pytest.raises(ConfigError, match=facts("rolouts [grpo] rollouts 3")):
         parse_recipe('name = "x"\n[grpo]\nrolouts = 8\n', file="x.toml")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[base]\nweights = "a.gguf"\nmodel = "b"', "exactly one of"),
-        ("[grpo]\nrollouts = 1", "rollouts must be 2 or more, not 1"),
-        ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints must be 2 or more"),
-        ("[grpo]\nsteps = -1", "steps must be 0 or more, not -1"),
-        ("[grpo]\nrefills = -1", "refills must be 0 or more"),
-        ("[grpo]\noversample = 0.5", "oversample must be 1 or more"),
-        ("[grpo]\ntemperature = 0.0", "temperature must be above 0, not 0"),
-        ("[warm_start]\nn = 0", "must be 1 or more, not 0 and 128"),
-        ("[warm_start]\nbatch = 0", "must be 1 or more, not 40000 and 0"),
-        ("[eval]\nevery_steps = 0", "must be 1 or more, not 0 and 256"),
-        ("[eval]\nn = 0", "must be 1 or more, not 20 and 0"),
-        ('[workers]\nkind = "config"', '"config" names the pool\'s file'),
-        ('[workers]\nkind = "exact"\nmisled = 1.5', "a share from 0 to 1, not 1.5"),
-        ("[workers]\nmisled = 0.3", 'it wants kind "exact"'),
-        ('[workers]\nprofile = "ultra"', '"profile" chooses among the workers of "config"'),
-        ("[workers]\nmax_cost_usd = 1.0", '"max_cost_usd" is for the workers of "config"'),
-        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = -1.0', "must be 0 or more and finite, not -1"),
-        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = nan', "must be 0 or more and finite, not nan"),
-        ('[tasks]\nfile = "a.jsonl"', "belong together"),
-        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "leave them out"),
-        ('[tasks]\nskills = ["roman"]\n[rows]\neveryday = 0.3', "everyday words are for questions of the whole gym"),
-        ("[rows]\neveryday = -0.1", "everyday is a share, from 0 to 1, not -0.1"),
-        ("[policy]\nrank = 0", "trains the base itself"),
-        ('[warm_start]\nadapter = "conductor"', "a start of its own"),
-        ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "a tiny base knows nothing"),
-        ("[reward]\nwrong = 2.0", "rewards must rise"),
+        ('[base]\nweights = "a.gguf"\nmodel = "b"', "weights model tiny"),
+        ("[grpo]\nrollouts = 1", "rollouts 2 1"),
+        ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints 2"),
+        ("[grpo]\nsteps = -1", "steps 0 -1"),
+        ("[grpo]\nrefills = -1", "refills 0"),
+        ("[grpo]\noversample = 0.5", "oversample 1"),
+        ("[grpo]\ntemperature = 0.0", "temperature 0"),
+        ("[warm_start]\nn = 0", "warm_start.n 1 0 128"),
+        ("[warm_start]\nbatch = 0", "warm_start.batch 1 40000 0"),
+        ("[eval]\nevery_steps = 0", "eval.every_steps 1 0 256"),
+        ("[eval]\nn = 0", "eval.n 1 20 0"),
+        ('[workers]\nkind = "config"', "config"),
+        ('[workers]\nkind = "exact"\nmisled = 1.5', "misled 0 1 1.5"),
+        ("[workers]\nmisled = 0.3", "misled exact"),
+        ('[workers]\nprofile = "ultra"', "profile config"),
+        ("[workers]\nmax_cost_usd = 1.0", "max_cost_usd config"),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = -1.0', "max_cost_usd 0 -1.0"),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = nan', "max_cost_usd 0 nan"),
+        ('[tasks]\nfile = "a.jsonl"', "file dev_file"),
+        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\nskills = ["roman"]', "skills file"),
+        ('[tasks]\nskills = ["roman"]\n[rows]\neveryday = 0.3', "everyday rows.everyday"),
+        ("[rows]\neveryday = -0.1", "everyday 0 1 -0.1"),
+        ("[policy]\nrank = 0", "policy.rank"),
+        ('[warm_start]\nadapter = "conductor"', "warm_start.adapter lessons policy.rank"),
+        ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "warm_start.lessons"),
+        ("[reward]\nwrong = 2.0", "rewards 0 2 1"),
         ('[reward]\ncontrol = "shufled"', "shuffled"),
-        ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "rft draws from its start"),
-        ("[rows]\nsmall_pool = [4, 2]", "fewest workers and the most, from 1 on, not 4 and 2"),
+        ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "rft grpo.sampler torch"),
+        ("[rows]\nsmall_pool = [4, 2]", "small_pool 1 4 2"),
         ("[rows]\nlarge_pool = [0, 2]", "not 0 and 2"),
-        ("[rows]\nfirst_stage = 3", "first_stage is 0 to 2, not 3"),
-        ("[rows]\nmax_steps = 40", "max_steps must be 1 to 32, not 40"),
-        ("[grpo]\nlearning_rate = 0.0", "learning_rate must be above 0, not 0"),
-        ("[grpo]\nupdates = 0", "updates must be 1 or more, not 0"),
-        ("[grpo]\nprompts = 64\nupdates = 3", "updates must divide prompts, so that groups stay whole: 64 / 3"),
-        ("[second_round]\nshare = 1.0", "from 0 up to 1, not 1"),
-        ("[second_round]\nshare = 0.5\nevery_steps = 0", "every_steps must be 1 or more"),
-        ('[second_round]\nshare = 0.5\n[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"', "rows are the gym's"),
-        ('[tasks]\nprompt = "prompted"', '"prompted" wants a "file"'),
-        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\ndialect = "json"', "asks for lines, not json"),
-        ('kind = "specialist"', 'did you mean "specialists"'),
-        ('kind = "specialists"\n[specialist.date]\nrank = 8', 'no specialist "date"; did you mean "dates"'),
-        ('kind = "specialists"\nprocesses = 0', "processes must be 1 or more"),
+        ("[rows]\nfirst_stage = 3", "first_stage 0 2 3"),
+        ("[rows]\nmax_steps = 40", "max_steps 1 32 40"),
+        ("[grpo]\nlearning_rate = 0.0", "learning_rate 0"),
+        ("[grpo]\nupdates = 0", "updates 1 0"),
+        ("[grpo]\nprompts = 64\nupdates = 3", "updates prompts 64 3"),
+        ("[second_round]\nshare = 1.0", "second_round.share 0 1"),
+        ("[second_round]\nshare = 0.5\nevery_steps = 0", "second_round.every_steps 1"),
+        ('[second_round]\nshare = 0.5\n[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"', "second_round.share 0"),
+        ('[tasks]\nprompt = "prompted"', "prompted file"),
+        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\ndialect = "json"', "lines json prompt"),
+        ('kind = "specialist"', "specialist specialists"),
+        ('kind = "specialists"\n[specialist.date]\nrank = 8', "date dates"),
+        ('kind = "specialists"\nprocesses = 0', "processes 1"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=facts(said)):
         parse_recipe(f'name = "x"\n{text}\n')
 
 
 def test_a_recipe_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=facts("nowhere.toml")):
         load_recipe(tmp_path / "nowhere.toml")
 
 
 def test_groups_never_straddle_processes() -> None:
     settings = GrpoSettings(prompts=6, rollouts=16, minibatch_rows=16)
     assert batching(settings, processes=2) == Batching(rows=48, minibatch=16, accumulation=3)
-    with pytest.raises(ConfigError, match="6 prompts do not divide over 4 processes"):
+    with pytest.raises(ConfigError, match=facts("6 4")):
         batching(settings, processes=4)
-    with pytest.raises(ConfigError, match="48 rows a process do not divide into minibatches of 36"):
+    with pytest.raises(ConfigError, match=facts("48 36")):
         batching(GrpoSettings(prompts=3, rollouts=16, minibatch_rows=36), processes=1)
 
 
@@ -220,9 +225,9 @@ def test_groups_never_straddle_updates() -> None:
     assert batching(settings, processes=2) == Batching(rows=64, minibatch=32, accumulation=1)
     smaller = msgspec.structs.replace(settings, minibatch_rows=16)
     assert batching(smaller, processes=1) == Batching(rows=128, minibatch=16, accumulation=4)
-    with pytest.raises(ConfigError, match=r"1 prompts a process do not divide into 2 updates; .* a multiple of 16"):
+    with pytest.raises(ConfigError, match=facts("1 2 16")):
         batching(settings, processes=8)
-    with pytest.raises(ConfigError, match="64 rows a process and update do not divide into minibatches of 48"):
+    with pytest.raises(ConfigError, match=facts("64 48")):
         batching(msgspec.structs.replace(settings, minibatch_rows=48), processes=1)
 
 
@@ -235,14 +240,14 @@ def test_a_specialist_has_the_common_settings_but_for_what_the_recipe_changes() 
 
 
 def test_only_a_conductors_recipe_is_one() -> None:
-    with pytest.raises(ConfigError, match='kind "specialists"; one of kind "conductor" is wanted'):
+    with pytest.raises(ConfigError, match=facts("specialists conductor")):
         load_conductor(FOLDER / "specialists.toml")
 
 
 def test_a_kind_that_is_no_text_and_a_text_that_is_no_toml_are_told_apart() -> None:
-    with pytest.raises(ConfigError, match="kind is 3"):
+    with pytest.raises(ConfigError, match=facts("3")):
         parse_recipe('name = "x"\nkind = 3')
-    with pytest.raises(ConfigError, match="not valid TOML"):
+    with pytest.raises(ConfigError, match=facts("TOML")):
         parse_recipe("name = ")
 
 
@@ -322,7 +327,7 @@ def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_worker
         assert [info.name for info in scorer.pool] == ["one"]
     everybody = WorkerSettings("config", config=str(file))
     with (
-        pytest.raises(ConfigError, match=r"there is no file .*conductor\.gguf"),
+        pytest.raises(ConfigError, match=facts("conductor.gguf")),
         open_scorer(Recipe("mine", workers=everybody)),
     ):
         pass
@@ -337,7 +342,7 @@ def test_a_policy_is_not_offered_the_worker_that_plans(tmp_path: Path) -> None:
             assert [info.name for info in scorer.pool] == offered
     settings = WorkerSettings("config", config=str(file), profile="ultra")
     with (
-        pytest.raises(ConfigError, match="has no profile 'ultra'; it has: conductor"),
+        pytest.raises(ConfigError, match=facts("ultra conductor")),
         open_scorer(Recipe("mine", workers=settings)),
     ):
         pass

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.facts import facts, says
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
@@ -116,9 +117,9 @@ def test_the_papers_rewards_are_a_setting() -> None:
 
 
 def test_rewards_that_do_not_rise_are_refused_with_their_values() -> None:
-    with pytest.raises(ValueError, match=r"invalid 0 <= wrong 1 < right 1"):
+    with pytest.raises(ValueError, match=facts("invalid 0 wrong 1 right 1")):
         RewardSettings(wrong=1.0)
-    with pytest.raises(ValueError, match="call_usd must be above 0, not 0"):
+    with pytest.raises(ValueError, match=facts("call_usd 0")):
         RewardSettings(call_usd=0.0)
 
 
@@ -232,7 +233,7 @@ async def test_programs_are_judged_in_the_sandbox_and_without_a_judge_nobody_is_
     assert (judged.correct, judged.reward_base) == (True, 1.0)
     (unjudged,) = await score([row], [text], workers)
     assert unjudged.dropped
-    assert "no sandbox is there" in unjudged.error
+    assert says(unjudged.error, "sandbox")
 
 
 async def test_a_worker_that_was_not_offered_makes_a_plan_invalid() -> None:
@@ -240,7 +241,7 @@ async def test_a_worker_that_was_not_offered_makes_a_plan_invalid() -> None:
     absent = next(name for name in ("roman", "code", "dates", "lists") if name not in row.names)
     (found,) = await score([row], [f"{row.task.question} | {absent} 0 | -"], ExactWorkers())
     assert not found.valid
-    assert f"no worker is called '{absent}'" in found.error
+    assert says(found.error, f"{absent}")
 
 
 async def test_the_dear_twin_costs_more_for_the_same_answer() -> None:

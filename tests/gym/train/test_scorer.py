@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.facts import facts
 
 from dirigent.errors import ConfigError
 from dirigent.tasks.code import CodeProblem, answer_of
@@ -31,18 +32,18 @@ def recipe_of(folder: Path, train: list[Task], dev: list[Task]) -> Recipe:
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (Task("bare", "Q", " "), r"dev\.jsonl: task 'bare' has no answer to grade against"),
-        (Task("text", "Q", "seven", grader="final_number"), r"dev\.jsonl: task 'text' is graded by number"),
-        (Task("no", "Q", "def f", grader="code"), r"dev\.jsonl: task 'no' is graded by code, but its answer is no"),
+        (Task("bare", "Q", " "), "dev.jsonl bare"),
+        (Task("text", "Q", "seven", grader="final_number"), "dev.jsonl text"),
+        (Task("no", "Q", "def f", grader="code"), "dev.jsonl 'no'"),
         (
             Task("np", "Q", answer_of(CodeProblem("f()", ("f",), libraries=("numpy",))), grader="code"),
-            r"dev\.jsonl: task 'np': the program needs numpy",
+            "dev.jsonl np numpy",
         ),
     ],
 )
 def test_a_task_that_nobody_could_judge_is_refused_with_its_file(task: Task, said: str, tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, [GOOD], [GOOD, task])
-    with pytest.raises(ConfigError, match=said), open_scorer(recipe, workers={"one": Scripted("7", name="one")}):
+    with pytest.raises(ConfigError, match=facts(said)), open_scorer(recipe, workers={"one": Scripted("7", name="one")}):
         pytest.fail("a run would have begun")
 
 

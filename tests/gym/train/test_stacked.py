@@ -143,7 +143,7 @@ def test_an_adapter_with_more_layers_than_the_model_is_refused(peft_model: tuple
 
 def test_a_folder_without_an_adapter_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is no adapter: it has no adapter_config.json"):
-        load_adapter(tmp_path)
+        load_adapter(tmp_path, config=None)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_weights_that_are_no_pairs_of_matrices_are_refused(rest: dict[str, int],
     with pytest.raises(
         ConfigError, match=f"{next(iter(rest))}, which is no half" if rest else "holds no LoRA matrices"
     ):
-        load_adapter(tmp_path)
+        load_adapter(tmp_path, config=None)
 
 
 def test_what_is_not_plain_lora_is_refused(peft_model: tuple[Any, Path], tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_is_not_plain_lora_is_refused(peft_model: tuple[Any, Path], tmp_pat
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": True}))
     with pytest.raises(ConfigError, match="uses use_dora = True"):
-        load_adapter(tmp_path)
+        load_adapter(tmp_path, config=None)
 
 
 def test_an_unknown_adapter_name_lists_those_there_are(stacked: Stacked) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,7 +12,7 @@ from dirigent.cli.output import FAILED, JsonOption, carry_out, print_json, print
 from dirigent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dirigent_gym.train.recipe import AnyRecipe
+    from dirigent_gym.train.recipe import AnyRecipe, Loop
 
 
 def train(
@@ -40,6 +41,10 @@ def train(
             "the same recipe and folder afterwards.",
         ),
     ] = False,
+    loop: Annotated[
+        str | None,
+        typer.Option(help="Another loop than the recipe's: `learn` (the product's) or `trl` (several GPUs)."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train what a recipe describes: a conductor, the gym's specialists, or a control. Needs the extra `train`.
@@ -47,16 +52,21 @@ def train(
     Example:  dirigent train gym/recipes/tiny-cpu.toml
     """
 
-    async def work() -> int:
+    def work() -> Coroutine[Any, Any, int]:
+        # Training runs before the command's event loop does: it has loops of its own.
+        return _code(_trained())
+
+    def _trained() -> int:
         from dirigent_gym.train.folder import default_folder
         from dirigent_gym.train.recipe import load_recipe
         from dirigent_gym.train.run import carry_out as carry_out_recipe
 
-        loaded = load_recipe(recipe, seed=seed)
+        if loop not in (None, "learn", "trl"):
+            raise ConfigError(f"--loop is {loop!r}; write learn or trl")
+        loaded = load_recipe(recipe, seed=seed, loop=cast("Loop | None", loop))
         folder = out or default_folder(loaded, seed=seed)
         if draw_lessons:
             return _keep_lessons(loaded, folder, as_json=as_json)
-        # Nothing else waits for this loop: training may block it.
         result = carry_out_recipe(loaded, out=folder, resume=resume, seconds=seconds, quiet=as_json)
         if as_json:
             print_json(result)
@@ -65,6 +75,10 @@ def train(
         return 0 if result.finished else FAILED
 
     carry_out(work, as_json=as_json)
+
+
+async def _code(code: int) -> int:
+    return code
 
 
 def _keep_lessons(recipe: AnyRecipe, folder: Path, *, as_json: bool) -> int:

@@ -72,7 +72,7 @@ class GymField(Field):
     kind = "gym"
     each_has_rows = False
     reference_rows = (RIGHT,)
-    columns = COLUMNS
+    columns: tuple[str, ...] = COLUMNS
 
     def __init__(
         self,

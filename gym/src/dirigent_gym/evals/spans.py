@@ -175,7 +175,7 @@ def runs(sentence: str) -> Iterator[tuple[int, int, str]]:
     found = [(i, j) for i in starts for j in range(i + 2, len(tokens) + 1)]
     for i, j in sorted(found, key=lambda run: (run[0] - run[1], run[0])):
         start, end = tokens[i][0], tokens[j - 1][1]
-        words = sentence[start:end].rstrip(",;:")
+        words = sentence[start:end].rstrip(",;:.?!" if i else ",;:")  # a clause inside does not end the sentence
         yield start, start + len(words), words
 
 

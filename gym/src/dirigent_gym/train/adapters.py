@@ -1,15 +1,12 @@
-"""LoRA adapters as matrices in memory, whichever way they were written: PEFT's folders or the GGUF files that ship.
+"""LoRA adapters as matrices in memory, read from PEFT folders or from the GGUF files that ship.
 
-Both are plain LoRA of any rank; anything else is refused. The two differ in names and scale, and in the order of rows
-in query and key layers, which `export.py` changes on the way out and this changes back. So training can go on from
-the very files that users run.
+Both hold plain LoRA of any rank; other kinds raise ConfigError. Training can continue from the files that users run.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ import msgspec
 import torch
 
 from dirigent.errors import ConfigError
-from dirigent_gym.train.export import LAYERS
+from dirigent.learn.export import LAYERS, read_matrices
 from dirigent_gym.weights import FOLDER
 
 PACKAGED = "packaged"
@@ -51,13 +48,13 @@ def find_adapters(folders: Sequence[str], names: Sequence[str]) -> list[Path]:
     return found
 
 
-def load_adapters(paths: Sequence[Path], *, config: Any = None) -> list[Adapter]:
-    """These adapters. `config` is the model's, for those that stand on query or key layers of a GGUF file."""
+def load_adapters(paths: Sequence[Path], *, config: Any) -> list[Adapter]:
+    """These adapters, for a model of this config."""
     return [load_adapter(path, config=config) for path in paths]
 
 
-def load_adapter(path: Path, *, config: Any = None) -> Adapter:
-    """A PEFT folder or a GGUF file as an adapter of its name."""
+def load_adapter(path: Path, *, config: Any) -> Adapter:
+    """A PEFT folder or a GGUF file as an adapter of its name, for a model of this config."""
     return _from_gguf(path, config=config) if path.suffix == ".gguf" else _from_peft(path)
 
 
@@ -117,46 +114,11 @@ def _scaling(settings: dict[str, Any], *, rank: int) -> float:
     return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank
 
 
-GGUF_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.weight\.lora_([ab])")
-INNER: dict[str, str] = {
-    theirs: f"{'mlp' if theirs.startswith('ffn') else 'self_attn'}.{ours}" for ours, theirs in LAYERS.items()
-}
-"""llama.cpp's names of linear layers, and where they stand in a layer of transformers' Llama."""
-
-
 def _from_gguf(path: Path, *, config: Any) -> Adapter:
-    from gguf import GGUFReader
-
-    if not path.is_file():
-        raise ConfigError(f"there is no adapter {str(path)!r}")
-    reader = GGUFReader(path)
-    kind = reader.fields.get("adapter.type")
-    if kind is None or kind.contents() != "lora":
-        raise ConfigError(f"{path} is no LoRA adapter: adapter.type is {kind.contents() if kind else 'missing'!r}")
-    alpha = float(reader.fields["adapter.lora.alpha"].contents())
-    halves: dict[str, dict[str, torch.Tensor]] = {}
-    for tensor in reader.tensors:
-        match = GGUF_NAME.fullmatch(tensor.name)
-        if match is None or match[2] not in INNER:
-            raise ConfigError(f"{path} holds {tensor.name}, which is no half of a pair of LoRA matrices")
-        layer = f"model.layers.{match[1]}.{INNER[match[2]]}"
-        halves.setdefault(layer, {})[match[3]] = torch.from_numpy(tensor.data.copy()).float()
-    if not halves or any(len(pair) != 2 for pair in halves.values()):
-        raise ConfigError(f"{path} holds no whole pairs of LoRA matrices")
-    pairs = {
-        layer: (pair["a"], _in_halves(layer, pair["b"], path=path, config=config) * (alpha / len(pair["a"])))
-        for layer, pair in halves.items()
-    }
+    heads = config.num_attention_heads
+    found = read_matrices(path, heads=heads, key_heads=getattr(config, "num_key_value_heads", heads))
+    pairs = {}
+    for (block, layer), (first, second) in found.pairs.items():
+        part = f"{'mlp' if LAYERS[layer].startswith('ffn') else 'self_attn'}.{layer}"
+        pairs[f"model.layers.{block}.{part}"] = (first, second * (found.alpha / len(first)))
     return Adapter(path.stem, max(len(A) for A, _ in pairs.values()), pairs)
-
-
-def _in_halves(layer: str, rows: torch.Tensor, *, path: Path, config: Any) -> torch.Tensor:
-    """Rows of a query or key layer back in transformers' order: 0 2 1 3 becomes 0 1 2 3. Others as they are."""
-    kind = layer.rpartition(".")[2]
-    if kind not in ("q_proj", "k_proj"):
-        return rows
-    if config is None:
-        raise ConfigError(f"{path} stands on {kind}; its rows can be read only with the config of the model")
-    heads = config.num_attention_heads if kind == "q_proj" else config.num_key_value_heads
-    half = rows.shape[0] // heads // 2
-    return rows.reshape(heads, half, 2, -1).transpose(1, 2).reshape(rows.shape)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dirigent.errors import ConfigError
 from dirigent.messages import Message
 
 # The oneDNN of some torch builds believes a CPU's claim to AMX and dies of it; this keeps bf16 on AVX-512.
@@ -46,6 +47,20 @@ def load_base(gguf: Path, *, device: str | None = None, dtype: torch.dtype | Non
     model.is_quantized = False
     model.hf_quantizer = None
     return model.to(device).eval(), tokenizer
+
+
+def weights_file(name: str) -> Path:
+    """A GGUF file by its path, or by the name of known weights that were fetched before."""
+    from dirigent.workers.weights import KNOWN, cached
+
+    if name in KNOWN:
+        path = cached(name)
+        if path is None:
+            raise ConfigError(f"the weights {name} are not here yet; `dirigent pool pull` brings them")
+        return path
+    if not Path(name).is_file():
+        raise ConfigError(f"base.weights is {name!r}, which is no file and none of: {', '.join(KNOWN)}")
+    return Path(name)
 
 
 @contextmanager

@@ -10,17 +10,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dirigent_gym.train.checkpoint import latest, sealed_step
 from dirigent_gym.train.disk import DiskFull
 from dirigent_gym.train.folder import WARM_START
 from dirigent_gym.train.memory import OutOfMemory
 from dirigent_gym.train.recipe import AnyRecipe, SpecialistsRecipe
+from dirigent_gym.train.result import Stop
 from dirigent_gym.train.spending import CapReached
-
-if TYPE_CHECKING:
-    from dirigent_gym.train.grpo import Stop
 
 INTERRUPTED = b"\ninterrupted: ends after the present step, a warm start first; once more to end now\n"
 

@@ -25,6 +25,7 @@ from dirigent_gym.train.policy import Policy, measure
 from dirigent_gym.train.processes import everyones
 from dirigent_gym.train.progress import Progress
 from dirigent_gym.train.recipe import Recipe
+from dirigent_gym.train.result import Stop
 from dirigent_gym.train.reward import lambda_start
 from dirigent_gym.train.rollouts import Rollouts
 from dirigent_gym.train.rows import Rows
@@ -51,12 +52,6 @@ class TrainState(msgspec.Struct, frozen=True):
     """Second rounds in stock."""
     step_usd: float = 0.0
     """What workers cost in the dearest step."""
-
-
-class Stop(msgspec.Struct):
-    """Why a run is to end before its last step; whoever sets it, it ends after the present step."""
-
-    reason: str = ""
 
 
 def train_policy(watch: Watch, *, out: Path, resume_from: Path | None = None) -> TrainState:

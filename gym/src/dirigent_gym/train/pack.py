@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.learn.export import ModelShapes, default_base, export_adapter, read_base
 from dirigent.workers.adapters import CARDS, Card, Role, faults, read_cards
 from dirigent_gym.questions.specialists import ROSTER
-from dirigent_gym.train.export import Base, default_base, export_adapter, read_base
 from dirigent_gym.weights import FOLDER
 
 BASE_NAME = "smollm2-135m"
@@ -50,7 +50,7 @@ class Origin(msgspec.Struct, frozen=True):
     """What the figures of planners among them may claim; no specialist's."""
 
 
-def pack(folders: Mapping[str, Path], into: Path, *, base: Base, origin: Origin) -> dict[str, Card]:
+def pack(folders: Mapping[str, Path], into: Path, *, base: ModelShapes, origin: Origin) -> dict[str, Card]:
     """Export each PEFT folder under its name, and write the cards of all that are in `into` then."""
     cards = read_cards(into)
     for name, folder in folders.items():

@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from dirigent.errors import ConfigError
-from dirigent_gym.train.base import encode, load_base, prompt_texts
+from dirigent_gym.train.base import encode, load_base, prompt_texts, weights_file
 from dirigent_gym.train.dataset import Row
 from dirigent_gym.train.decode import CacheKind, DecodeSettings, Sample, decode
 from dirigent_gym.train.graphs import Graphs
@@ -258,20 +258,6 @@ def open_base(settings: BaseSettings) -> tuple[Any, Any]:
     if tokenizer.chat_template is None:
         raise ConfigError(f"base.model {settings.model!r} has no chat template; take the version that follows one")
     return model.to("cuda" if cuda else "cpu").eval(), tokenizer
-
-
-def weights_file(name: str) -> Path:
-    """A GGUF file by its path, or by the name of known weights that were fetched before."""
-    from dirigent.workers.weights import KNOWN, cached
-
-    if name in KNOWN:
-        path = cached(name)
-        if path is None:
-            raise ConfigError(f"the weights {name} are not here yet; `dirigent pool pull` brings them")
-        return path
-    if not Path(name).is_file():
-        raise ConfigError(f"base.weights is {name!r}, which is no file and none of: {', '.join(KNOWN)}")
-    return Path(name)
 
 
 def adapter_settings(recipe: Recipe) -> SftSettings:

@@ -24,6 +24,7 @@ from dirigent_gym.train.reward import LambdaSettings, RewardSettings
 Lessons = Literal["warm_start", "gym_decompositions", "right_plans", "none"]
 Loss = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
 Scale = Literal["none", "floored_std", "with_cost", "group"]
+Loop = Literal["learn", "trl"]
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -263,6 +264,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: TaskSettings = TaskSettings()
     policy: PolicySettings = PolicySettings()
     warm_start: WarmStartSettings = WarmStartSettings()
+    loop: Loop = "trl"
+    """`learn` trains with the product's loop (`dirigent.learn.grpo`) on one machine, an adapter on a small model over
+    workers that answer by table; `trl` with TRL's trainer, which also shares large models out over several GPUs."""
     algorithm: Literal["grpo", "rft", "online_rft"] = "grpo"
     """GRPO, or a control: of as many rollouts the right ones are imitated, and nothing is learned from the others.
     They are drawn from the start (rejection-sampling fine-tuning, RFT) or from the policy as it is by then (online)."""
@@ -282,10 +286,26 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
         if self.algorithm == "rft" and self.grpo.sampler == "vllm":
             raise ValueError('rft draws from its start, which vLLM does not keep: set grpo.sampler = "torch"')
+        if self.loop == "learn" and (fault := self._unfit_for_learn()):
+            raise ValueError(f'loop = "learn" does not know {fault}; set loop = "trl"')
         if self.second_round.share and self.tasks.file:
             raise ValueError("second_round rows are the gym's; set second_round.share = 0")
         if self.rows.everyday and (self.tasks.file or self.tasks.skills):
             raise ValueError("everyday words are for questions of the whole gym; set rows.everyday = 0")
+
+    def _unfit_for_learn(self) -> str:
+        """The setting that the product's loop does not know; empty if it knows all of them."""
+        if self.workers.kind != "exact":
+            return f'workers.kind = "{self.workers.kind}"'
+        if self.base.model:
+            return f'base.model = "{self.base.model}"'
+        if self.policy.rank == 0 or set(self.policy.targets) != set(ALL_LINEAR):
+            return "a policy that is not an adapter on every linear layer"
+        if self.grpo.sampler != "torch":
+            return f'grpo.sampler = "{self.grpo.sampler}"'
+        if self.tasks.prompt != "trained":
+            return f'tasks.prompt = "{self.tasks.prompt}"'
+        return ""
 
 
 class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -375,15 +395,24 @@ KINDS: dict[str, type[AnyRecipe]] = {
 }
 
 
-def load_recipe(path: Path, *, seed: int | None = None) -> AnyRecipe:
-    """The recipe in this file, with another seed if one is given; any fault is a `ConfigError` that names the key and
-    the line."""
+def load_recipe(path: Path, *, seed: int | None = None, loop: Loop | None = None) -> AnyRecipe:
+    """The recipe in this file, with another seed or loop if one is given; any fault is a `ConfigError` that names the
+    key and the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error.strerror or error}") from None
     recipe = parse_recipe(text, file=path.name)
-    return recipe if seed is None else msgspec.structs.replace(recipe, seed=seed)
+    if seed is not None:
+        recipe = msgspec.structs.replace(recipe, seed=seed)
+    if loop is None:
+        return recipe
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(f'{path} is a recipe of kind "{recipe.kind}"; only one of kind "conductor" has a loop')
+    try:
+        return msgspec.structs.replace(recipe, loop=loop)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def load_conductor(path: Path) -> Recipe:

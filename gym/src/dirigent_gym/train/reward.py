@@ -24,17 +24,20 @@ from typing import Literal
 
 import msgspec
 
-from dirigent.errors import CostError, GradeError, PlanError
+from dirigent.conduct import Conductor
+from dirigent.errors import GradeError, PlanError
 from dirigent.limits import Ledger, Limits
-from dirigent.messages import Request, estimate_tokens
+from dirigent.messages import Observe, Reply, Request, estimate_tokens, ignore
 from dirigent.plan.plan import Dialect, Plan, critical_path, parse_plan
-from dirigent.run.execution import Execution, execute
+from dirigent.planners.given import Written
+from dirigent.run.trace import Trace
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge
 from dirigent.together import all_done
-from dirigent.workers.worker import Worker
+from dirigent.workers.pool import Pool
+from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.questions.specialists import ROSTER
-from dirigent_gym.train.dataset import SECRET, Row
+from dirigent_gym.train.dataset import Row
 
 NOISY = frozenset(specialist.name for specialist in ROSTER if specialist.noise)
 """Workers that may answer the same thing differently each time."""
@@ -128,27 +131,44 @@ async def score(
     answers that are programs are judged, `ledger` where calls are entered.
     """
     counts = tokens or [estimate_tokens(text) for text in texts]
-    bound = asyncio.Semaphore(settings.concurrency)
+    scoring = _Scoring(settings, asyncio.Semaphore(settings.concurrency), sandbox, ledger)
     attempts: Counter[str] = Counter()
-    running: dict[tuple[str, Plan], asyncio.Task[Scored]] = {}
-    outcomes: list[asyncio.Task[Scored] | Scored] = []
+    pools: dict[str, Pool] = {}
+    running: dict[tuple[str, str], asyncio.Task[Scored]] = {}
+    tasks: list[asyncio.Task[Scored]] = []
     for row, text in zip(rows, texts, strict=True):
         attempt = attempts[row.id]
         attempts[row.id] += 1
-        plan = _parsed(text, row, settings)
-        if isinstance(plan, Scored):
-            outcomes.append(plan)
-        elif _repeatable(plan) and (row.id, plan) in running:
-            outcomes.append(running[row.id, plan])
-        else:
-            task = asyncio.create_task(
-                _carried_out(row, plan, workers, settings, attempt=attempt, bound=bound, sandbox=sandbox, ledger=ledger)
-            )
-            running[row.id, plan] = task
-            outcomes.append(task)
-    await all_done({outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)})
-    done = [outcome.result() if isinstance(outcome, asyncio.Task) else outcome for outcome in outcomes]
-    return [msgspec.structs.replace(one, tokens=count) for one, count in zip(done, counts, strict=True)]
+        if row.id not in pools:
+            pools[row.id] = shown_pool(row, workers)
+        same = running.get((row.id, text)) if _repeatable(row, text) else None
+        if same is None:
+            same = asyncio.create_task(_carried_out(row, text, pools[row.id], scoring, attempt=attempt))
+            running[row.id, text] = same
+        tasks.append(same)
+    await all_done(set(tasks))
+    return [msgspec.structs.replace(task.result(), tokens=n) for task, n in zip(tasks, counts, strict=True)]
+
+
+def shown_pool(row: Row, workers: Mapping[str, Worker]) -> Pool:
+    """The row's workers under the names and cards that the planner was shown."""
+    shown: list[Worker] = []
+    for name, card in zip(row.names, row.infos, strict=True):
+        worker = workers[name]
+        same = (card.name, card.about) == (worker.info.name, worker.info.about)
+        shown.append(worker if same else _Renamed(worker, card))
+    return Pool(shown)
+
+
+class _Renamed:
+    """A worker under another name and card."""
+
+    def __init__(self, worker: Worker, card: WorkerInfo) -> None:
+        self.worker = worker
+        self.info = msgspec.structs.replace(worker.info, name=card.name, about=card.about)
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        return await self.worker.ask(request, observe=observe)
 
 
 def rewards(
@@ -245,47 +265,53 @@ def grouped(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Scored]]
     return list(groups.values())
 
 
-def _parsed(text: str, row: Row, settings: ScoreSettings) -> Plan | Scored:
-    limits = Limits(max_steps=settings.max_steps)
-    try:
-        plan = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=row.earlier_answer is not None)
-        return row.as_meant(plan)
-    except PlanError as error:
-        return Scored(False, False, settings.rewards.invalid, error=str(error))
+class _Scoring(msgspec.Struct, frozen=True):
+    """What all plans of one call share."""
+
+    settings: ScoreSettings
+    bound: asyncio.Semaphore
+    sandbox: Sandbox | None
+    ledger: Ledger | None
 
 
-def _repeatable(plan: Plan) -> bool:
-    return not any(step.worker in NOISY for step in plan.steps)
+def _repeatable(row: Row, text: str) -> bool:
+    """Whether this plan gets the same answer each time: it names no worker that may answer differently."""
+    return not any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
 
 
-async def _carried_out(
-    row: Row,
-    plan: Plan,
-    workers: Mapping[str, Worker],
-    settings: ScoreSettings,
-    *,
-    attempt: int,
-    bound: asyncio.Semaphore,
-    sandbox: Sandbox | None,
-    ledger: Ledger | None,
-) -> Scored:
-    if not plan.steps:
-        return await _judged(row, plan, row.earlier_answer or "", settings=settings, sandbox=sandbox)
-    async with bound:
-        execution = await execute(
-            plan,
-            {name: workers[name] for name in row.names},
-            row.task.question,
-            limits=Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s),
-            options=Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt)),
-            secret=SECRET,
-            ledger=ledger,
-        )
-    if execution.error is not None or execution.reply is None:
-        unpaid = isinstance(execution.error, CostError)
-        return Scored(True, False, None, plan=plan, error=str(execution.error), unpaid=unpaid)
-    paid = _paid_usd(execution)
-    return await _judged(row, plan, execution.reply.text, cost_usd=paid, settings=settings, sandbox=sandbox)
+async def _carried_out(row: Row, text: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
+    settings = scoring.settings
+    limits = Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s)
+    if row.earlier_answer is not None:
+        try:
+            plan = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=True)
+        except PlanError as error:
+            return _invalid(str(error), settings)
+        if not plan.steps:
+            return await _judged(row, plan, row.earlier_answer, scoring=scoring)
+    conductor = Conductor(
+        Written(text, name="policy", dialect=settings.dialect), pool, limits=limits, repairs=0, reassign=False
+    )
+    options = Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt), ledger=scoring.ledger)
+    async with scoring.bound:
+        trace = await conductor.run(row.task.question, options=options)
+    return await _scored(row, trace, scoring)
+
+
+async def _scored(row: Row, trace: Trace, scoring: _Scoring) -> Scored:
+    """What the run was worth. A plan that is none is the policy's fault; any other failure is not."""
+    if trace.error_kind == "PlanError":
+        return _invalid(trace.error, scoring.settings)
+    shown = trace.rounds[-1].plan if trace.rounds else None
+    plan = None if shown is None else row.as_meant(shown)
+    if trace.status != "done" or plan is None:
+        unpaid = trace.error_kind == "CostError"
+        return Scored(True, False, None, plan=plan, error=trace.error, unpaid=unpaid)
+    return await _judged(row, plan, trace.answer, cost_usd=trace.cost_usd, scoring=scoring)
+
+
+def _invalid(error: str, settings: ScoreSettings) -> Scored:
+    return Scored(False, False, settings.rewards.invalid, error=error)
 
 
 def _luck_of(row: Row) -> str:
@@ -299,26 +325,21 @@ def attempt_seed(seed: int, asked: str, attempt: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-async def _judged(
-    row: Row, plan: Plan, answer: str, *, cost_usd: float = 0.0, settings: ScoreSettings, sandbox: Sandbox | None
-) -> Scored:
+async def _judged(row: Row, plan: Plan, answer: str, *, cost_usd: float = 0.0, scoring: _Scoring) -> Scored:
+    rewards = scoring.settings.rewards
     try:
-        correct = (await judge(row.task, answer, sandbox=sandbox)).correct
+        correct = (await judge(row.task, answer, sandbox=scoring.sandbox)).correct
     except GradeError as error:
         return Scored(True, False, None, plan=plan, answer=answer, error=str(error))
     return Scored(
         True,
         correct,
-        settings.rewards.right if correct else settings.rewards.wrong,
-        cost=plan_cost(plan, cost_usd, settings.rewards),
+        rewards.right if correct else rewards.wrong,
+        cost=plan_cost(plan, cost_usd, rewards),
         cost_usd=cost_usd,
         plan=plan,
         answer=answer,
     )
-
-
-def _paid_usd(execution: Execution) -> float:
-    return sum(record.cost_usd for record in execution.steps)
 
 
 def _group_rewards(

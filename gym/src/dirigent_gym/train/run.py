@@ -34,10 +34,10 @@ from dirigent_gym.train.folder import RESULT_FILE, Claim, claim, claim_unchanged
 from dirigent_gym.train.memory import within_memory
 from dirigent_gym.train.processes import meeting
 from dirigent_gym.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
+from dirigent_gym.train.result import GGUF_FILE, Change, Result, Stop
 from dirigent_gym.train.shards import refuse_unfit, take_own_device
 
 if TYPE_CHECKING:
-    from dirigent_gym.train.grpo import Stop
     from dirigent_gym.train.policy import Policy
     from dirigent_gym.train.progress import Progress
     from dirigent_gym.train.scorer import Scorer
@@ -46,59 +46,8 @@ COLLECT_AFTER = 200_000
 """New objects after which Python looks for unreachable cycles. A step makes a few hundred thousand; by default it would
 be looked through hundreds of times."""
 
-GGUF_FILE = "conductor.gguf"
-
 Base = tuple[Any, Any]
 """A model and its tokenizer."""
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A recipe that was changed during the run; `recipes.json` has all of them whole."""
-
-    from_update: int
-    what: str
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What came of a run."""
-
-    recipe: str
-    out: str
-    step: int
-    steps: int
-    stopped: str = ""
-    """Why it ended before its last step."""
-    adapter: str = ""
-    gguf: str = ""
-    """The same adapter as llama.cpp loads it."""
-    no_gguf: str = ""
-    """Why there is none."""
-    start: dict[str, float] = {}
-    """The warm start, measured."""
-    dev: dict[str, float] = {}
-    """The last measurement on the development questions."""
-    ceiling: float = 0.0
-    """Accuracy of the right plans; 0 where tasks do not know theirs."""
-    seconds: float = 0.0
-    spent_usd: float = 0.0
-    """What the workers of a pool have cost, in all parts of the run."""
-    changes: tuple[Change, ...] = ()
-    """How its recipe changed between its parts; none: it had one recipe."""
-    notes: tuple[str, ...] = ()
-    """What was said when it began: where it went on, what was damaged."""
-
-    @property
-    def finished(self) -> bool:
-        return self.step >= self.steps
-
-    @property
-    def summary(self) -> str:
-        right = f"{self.start.get('accuracy_greedy', 0.0):.1%} -> {self.dev.get('accuracy', 0.0):.1%}"
-        most = f", ceiling {self.ceiling:.1%}" if self.ceiling else ""
-        spent = f"; workers cost ${self.spent_usd:.4g}" if self.spent_usd else ""
-        reached = f"step {self.step}/{self.steps}; right on dev {right}{most}{spent}"
-        as_gguf = f"as GGUF: {self.gguf}" if self.gguf else f"no GGUF: {self.no_gguf}"
-        return f"{reached}\nadapter: {self.adapter}; {as_gguf}"
 
 
 class AnyResult(Protocol):
@@ -115,6 +64,11 @@ def carry_out(
     recipe: AnyRecipe, *, out: Path, resume: bool = False, seconds: float | None = None, quiet: bool = False
 ) -> AnyResult:
     """A recipe of any kind."""
+    if isinstance(recipe, Recipe) and recipe.loop == "learn":
+        from dirigent_gym.train.loop import train_with_loop
+
+        quieten()
+        return train_with_loop(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
     if isinstance(recipe, Recipe):
         return train(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
     quieten()
@@ -138,7 +92,7 @@ def train(
     quiet: bool = False,
     workers: Mapping[str, Worker] | None = None,
 ) -> Result:
-    """Carry a conductor's recipe out. `workers` stand in for the recipe's own, by name."""
+    """Carry a conductor's recipe out with TRL's trainer. `workers` replace the recipe's own, by name."""
     began = time.monotonic()
     process = int(os.environ.get("RANK", "0"))
     quieten()
@@ -146,7 +100,6 @@ def train(
     _refuse_steps_that_cannot_be_taken(recipe.grpo)
     take_own_device()
     without_cudnn_attention()
-    from dirigent_gym.train.grpo import Stop
     from dirigent_gym.train.progress import Progress
 
     with held(out, process=process), says_what_is_kept(recipe, out), within_disk():
@@ -224,7 +177,7 @@ def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] |
 
 def _left_as_peft(recipe: Recipe, policy: Policy, out: Path) -> str:
     """Nothing where the adapter is written as GGUF now; else why it is not."""
-    from dirigent_gym.train.export import export_if_possible
+    from dirigent.learn.export import export_if_possible
 
     if not recipe.policy.rank:
         return "all weights were trained, and only adapters are exported"
@@ -237,6 +190,8 @@ def _opened_base(recipe: Recipe) -> Base | None:
 
     if recipe.base.tiny is None:
         return open_base(recipe.base)
+    from dirigent_gym.train.tiny import one_thread
+
     one_thread()
     return None
 
@@ -326,13 +281,6 @@ def without_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def one_thread() -> None:
-    """A tiny model's products are too small to share: threads that wait for one another cost ten times the work."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
@@ -343,10 +291,11 @@ def main() -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest whole checkpoint, as the recipe is now"
     )
+    parser.add_argument("--loop", choices=("learn", "trl"), help="another loop than the recipe's")
     parser.add_argument("--seconds", type=float, help="end, with a checkpoint, before this much time has passed")
     args = parser.parse_args()
     try:
-        recipe = load_recipe(args.recipe, seed=args.seed)
+        recipe = load_recipe(args.recipe, seed=args.seed, loop=args.loop)
         out = args.out or default_folder(recipe, seed=args.seed)
         result = carry_out(recipe, out=out, resume=args.resume, seconds=args.seconds)
     except DirigentError as error:

@@ -284,7 +284,7 @@ def _note(fitted: Fitted, name: str, losses: list[tuple[int, float]], *, out: Pa
 def _judged(recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path) -> Matrix:
     """The matrix of these adapters as they lie on the disk."""
     model, tokenizer = open_specialist_base(recipe)
-    stacked = stack(model, load_adapters([out / "adapters" / name for name in names]))
+    stacked = stack(model, load_adapters([out / "adapters" / name for name in names], config=model.config))
     matrix = judge_all(stacked, tokenizer, names, a_skill=recipe.matrix, test=recipe.alone)
     write_durably(out / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_durably(out / "matrix.md", markdown(matrix).encode())

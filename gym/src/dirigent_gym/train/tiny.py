@@ -69,3 +69,9 @@ def tiny_tokenizer(texts: Sequence[str], *, words: int) -> Any:
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
+
+
+def one_thread() -> None:
+    """Compute with one thread: a tiny model's products are too small to share, and threads that wait for one another
+    cost ten times the work."""
+    torch.set_num_threads(1)

@@ -44,45 +44,10 @@ from dirigent_gym.train.sft import (
     rate_factor,
     with_adapter,
 )
+from dirigent_gym.train.start import SAMPLES, WarmStart
 from dirigent_gym.train.tiny import tiny_base
 
 FOLDER = WARM_START
-LEAST_VALID = 0.98
-MOST_UNEVEN = 0.02
-SAMPLES = 4
-"""Plans sampled for each row that a start is measured on."""
-
-
-class WarmStart(msgspec.Struct, frozen=True):
-    """How good a start is."""
-
-    valid_greedy: float
-    valid_sampled: float
-    uneven: float
-    """Largest distance of a worker's share of the steps from an even share, over workers and over positions."""
-    accuracy_greedy: float
-    accuracy_sampled: float
-
-    @property
-    def figures(self) -> str:
-        valid = f"valid {self.valid_greedy:.1%} greedy, {self.valid_sampled:.1%} sampled"
-        return f"{valid}; right {self.accuracy_greedy:.1%}; workers within {self.uneven:.1%} of even"
-
-    @property
-    def summary(self) -> str:
-        return self.figures + (f"; {self.fault}" if self.fault else "")
-
-    @property
-    def fault(self) -> str:
-        """Why it should not be trained on, or nothing."""
-        if min(self.valid_greedy, self.valid_sampled) < LEAST_VALID:
-            return (
-                f"only {self.valid_greedy:.1%} of its greedy and {self.valid_sampled:.1%} of its sampled plans are "
-                f"valid, {LEAST_VALID:.0%} are wanted; raise warm_start.steps"
-            )
-        if self.uneven > MOST_UNEVEN:
-            return f"it chooses workers up to {self.uneven:.1%} away from evenly; raise warm_start.n"
-        return ""
 
 
 def prepare(recipe: Recipe, base: tuple[Any, Any] | None, *, out: Path, report: Report, process: int = 0) -> Policy:
@@ -121,13 +86,7 @@ def measure_start(
     # Several plans a row: evenness within two points cannot be told from a few hundred choices.
     rows_sampled = [row for row in rows for _ in range(SAMPLES)]
     sampled = tried(policy, scorer, rows_sampled, seed=seed)
-    start = WarmStart(
-        valid_greedy=_share([one.valid for one in greedy]),
-        valid_sampled=_share([one.valid for one in sampled]),
-        uneven=unevenness(rows_sampled, sampled),
-        accuracy_greedy=_share([one.correct for one in greedy]),
-        accuracy_sampled=_share([one.correct for one in sampled]),
-    )
+    start = WarmStart.of(greedy, sampled, uneven=unevenness(rows_sampled, sampled))
     if not process:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, msgspec.json.encode(start))
@@ -217,7 +176,3 @@ def _loaded(recipe: Recipe, base: tuple[Any, Any] | None, folder: Path) -> Polic
     if recipe.policy.rank:
         model = load_adapter(model, folder / "policy")
     return _policy(recipe, model, tokenizer)
-
-
-def _share(hits: Sequence[bool]) -> float:
-    return sum(hits) / len(hits) if hits else 0.0

@@ -1,15 +1,16 @@
-"""Weights that ship: a PEFT adapter as the GGUF file that llama.cpp loads.
+"""Adapters as GGUF files, which llama.cpp loads: written from a PEFT folder, and read back to train from.
 
-    python -m dirigent_gym.train.export adapters/facts facts.gguf [--base SmolLM2-135M-Instruct.Q4_1.gguf]
+    python -m dirigent.learn.export adapters/facts facts.gguf [--base SmolLM2-135M-Instruct.Q4_1.gguf]
 
-An adapter is a pair of small matrices a layer. They are copied as they are, in float16, under llama.cpp's names, but
-for one thing: llama.cpp turns pairs of neighbouring numbers where transformers turns the two halves of a head, so the
-rows of the query and key layers stand in another order there, and so must the rows of their `lora_b`. The scale is not
-multiplied in: llama.cpp divides `adapter.lora.alpha` by the rank itself.
+An adapter has two small matrices for each layer. They are copied in float16 under llama.cpp's names. Only one thing
+changes: for the Llama family, llama.cpp rotates neighbouring pairs of numbers while transformers rotates the two halves
+of a head. The rows of the query and key layers therefore have another order there, and so must the rows of their
+`lora_b`. For the Qwen2 family both rotate halves, and no row moves. The scale is not multiplied in: llama.cpp divides
+`adapter.lora.alpha` by the rank itself.
 
-The base is read for its shapes and heads only. Whatever does not fit it is found here, not when a user's model starts.
-Knows nothing of how adapters are trained or what they are for. `export_base` writes a whole model; it is how torch and
-llama.cpp are compared on the same weights (`gym/benchmarks/parity.py`), and its files are not shipped.
+The base is read for its shapes and heads only, so that an adapter that does not fit fails here and not when a user's
+model starts. Knows nothing of how adapters are trained. `export_base` writes a whole model; tests compare torch and
+llama.cpp on the same weights with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import msgspec
 import torch
 
 from dirigent.errors import ConfigError
+from dirigent.learn.base import Base
+from dirigent.learn.decoder import LINEAR, Adapter, Shape
 
 LAYERS: Mapping[str, str] = {
     "q_proj": "attn_q",
@@ -37,9 +40,13 @@ LAYERS: Mapping[str, str] = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }
-"""Linear layers of a Llama: transformers' names and llama.cpp's."""
+"""Linear layers of a block: the names in transformers and in llama.cpp."""
+FAMILIES = ("llama", "qwen2")
+INTERLEAVED = "llama"
+"""The family whose query and key rows llama.cpp keeps in another order."""
 
 LORA_KEY = re.compile(r"(?:.*\.)?layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight")
+GGUF_KEY = re.compile(r"blk\.(\d+)\.(\w+)\.weight\.lora_([ab])")
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "use_dora": (False, None),
@@ -58,8 +65,8 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 Precision = Literal["f16", "f32"]
 
 
-class Base(msgspec.Struct, frozen=True):
-    """What an adapter must fit."""
+class ModelShapes(msgspec.Struct, frozen=True):
+    """What an adapter must fit: the linear layers and heads of a base."""
 
     name: str
     architecture: str
@@ -67,6 +74,12 @@ class Base(msgspec.Struct, frozen=True):
     key_value_heads: int
     shapes: dict[str, tuple[int, int]]
     """Of each linear layer, by llama.cpp's name: rows out, columns in."""
+
+    def heads_of(self, layer: str) -> int | None:
+        """How many heads the rows of this layer hold, if llama.cpp keeps them in another order; else None."""
+        if self.architecture != INTERLEAVED:
+            return None
+        return {"q_proj": self.heads, "k_proj": self.key_value_heads}.get(layer)
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -80,7 +93,7 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-def export_adapter(folder: Path, out: Path, *, base: Base) -> Exported:
+def export_adapter(folder: Path, out: Path, *, base: ModelShapes) -> Exported:
     """Write the PEFT adapter in `folder` as one GGUF file. The same adapter gives the same bytes."""
     config = _read_config(folder)
     pairs = _read_pairs(folder)
@@ -89,7 +102,8 @@ def export_adapter(folder: Path, out: Path, *, base: Base) -> Exported:
         name = f"blk.{block}.{LAYERS[layer]}.weight"
         _check_fit(name, a, b, base=base, rank=config.r)
         tensors[f"{name}.lora_a"] = _half(f"{name}.lora_a", a)
-        tensors[f"{name}.lora_b"] = _half(f"{name}.lora_b", _in_llama_order(layer, b, base=base))
+        heads = base.heads_of(layer)
+        tensors[f"{name}.lora_b"] = _half(f"{name}.lora_b", b if heads is None else interleaved(b, heads=heads))
     _write_adapter(out, tensors, name=folder.name, alpha=config.lora_alpha, base=base)
     data = out.read_bytes()
     return Exported(
@@ -102,31 +116,48 @@ def export_adapter(folder: Path, out: Path, *, base: Base) -> Exported:
     )
 
 
-def read_base(gguf: Path) -> Base:
-    """Shapes and heads of the model in a GGUF file, whatever its quantisation."""
+def export_trained(folder: Path, out: Path, *, base: Base) -> Exported:
+    """Write the adapter that `learn.grpo` saved in `folder` as GGUF, for the base it was trained on."""
+    return export_adapter(folder, out, base=shapes_of(base))
+
+
+def shapes_of(base: Base) -> ModelShapes:
+    """The shapes of a base that is loaded for training."""
+    attention = "model.layers.0.self_attn"
+    if f"{attention}.o_proj.bias" in base.weights:
+        raise ConfigError(f"{base.name} has a bias in o_proj; adapters are exported for plain llama and qwen2 models")
+    shapes = {}
+    for part in LINEAR:
+        for block in range(base.shape.layers):
+            rows, columns = base.weights[f"model.layers.{block}.{part}.weight"].shape
+            shapes[f"blk.{block}.{LAYERS[part.rpartition('.')[2]]}.weight"] = (rows, columns)
+    family = "qwen2" if f"{attention}.q_proj.bias" in base.weights else "llama"
+    return ModelShapes(base.name, family, base.shape.heads, base.shape.key_heads, shapes)
+
+
+def read_base(gguf: Path) -> ModelShapes:
+    """The shapes of the model in a GGUF file, at any quantisation."""
     from gguf import GGUFReader
 
     if not gguf.is_file():
         raise ConfigError(f"there is no base model {str(gguf)!r}; `dirigent pool pull` brings the default one")
     reader = GGUFReader(gguf)
-    architecture = reader.fields["general.architecture"].contents()
-    if architecture != "llama":
-        raise ConfigError(f"{gguf.name} is a {architecture!r} model; adapters are exported for llama models only")
-    return Base(
+    family = _known_family(reader.fields["general.architecture"].contents(), gguf.name)
+    return ModelShapes(
         name=gguf.stem,
-        architecture=architecture,
-        heads=int(reader.fields["llama.attention.head_count"].contents()),
-        key_value_heads=int(reader.fields["llama.attention.head_count_kv"].contents()),
+        architecture=family,
+        heads=int(reader.fields[f"{family}.attention.head_count"].contents()),
+        key_value_heads=int(reader.fields[f"{family}.attention.head_count_kv"].contents()),
         shapes={t.name: (int(t.shape[1]), int(t.shape[0])) for t in reader.tensors if len(t.shape) == 2},
     )
 
 
-def base_of(config: Any) -> Base:
-    """The same of a model in memory, by its config: what its GGUF file would say."""
-    if config.model_type != "llama":
-        raise ConfigError(f"the base is a {config.model_type!r} model; adapters are exported for llama models only")
-    heads, key_value_heads, hidden = config.num_attention_heads, config.num_key_value_heads, config.hidden_size
-    queries, keys, inner = heads * config.head_dim, key_value_heads * config.head_dim, config.intermediate_size
+def base_of(config: Any) -> ModelShapes:
+    """The shapes of a transformers model, from its config."""
+    family = _known_family(config.model_type, "the base")
+    shape = Shape.of(config)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     sizes = {
         "q_proj": (queries, hidden),
         "k_proj": (keys, hidden),
@@ -136,9 +167,76 @@ def base_of(config: Any) -> Base:
         "up_proj": (inner, hidden),
         "down_proj": (hidden, inner),
     }
-    blocks = range(config.num_hidden_layers)
-    shapes = {f"blk.{n}.{LAYERS[layer]}.weight": size for n in blocks for layer, size in sizes.items()}
-    return Base("the base", "llama", heads, key_value_heads, shapes)
+    shapes = {f"blk.{n}.{LAYERS[layer]}.weight": size for n in range(shape.layers) for layer, size in sizes.items()}
+    return ModelShapes("the base", family, shape.heads, shape.key_heads, shapes)
+
+
+def _known_family(family: Any, model: str) -> str:
+    if family not in FAMILIES:
+        raise ConfigError(f"{model} is a {family!r} model; adapters are exported for {' and '.join(FAMILIES)} only")
+    return str(family)
+
+
+class Matrices(msgspec.Struct, frozen=True):
+    """An adapter as its GGUF file holds it, rows in the order of transformers."""
+
+    alpha: float
+    pairs: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]
+    """By block and linear layer: A [rank, width in] and B [width out, rank], in full precision."""
+
+
+def read_matrices(gguf: Path, *, heads: int, key_heads: int) -> Matrices:
+    """The matrices in a GGUF adapter. `heads` and `key_heads` are the base's."""
+    from gguf import GGUFReader
+
+    if not gguf.is_file():
+        raise ConfigError(f"there is no adapter {str(gguf)!r}")
+    reader = GGUFReader(gguf)
+    kind = reader.fields.get("adapter.type")
+    if kind is None or kind.contents() != "lora":
+        raise ConfigError(f"{gguf} is no LoRA adapter: adapter.type is {kind.contents() if kind else 'missing'!r}")
+    family = _known_family(reader.fields["general.architecture"].contents(), str(gguf))
+    base = ModelShapes("", family, heads, key_heads, {})
+    ours = {theirs: layer for layer, theirs in LAYERS.items()}
+    halves: dict[tuple[int, str], dict[str, torch.Tensor]] = {}
+    for tensor in reader.tensors:
+        match = GGUF_KEY.fullmatch(tensor.name)
+        if match is None or match[2] not in ours:
+            raise ConfigError(f"{gguf} holds {tensor.name}, which is no half of a pair of LoRA matrices")
+        halves.setdefault((int(match[1]), ours[match[2]]), {})[match[3]] = torch.from_numpy(tensor.data.copy()).float()
+    if not halves or any(len(pair) != 2 for pair in halves.values()):
+        raise ConfigError(f"{gguf} holds no whole pairs of LoRA matrices")
+    pairs = {}
+    for (block, layer), pair in halves.items():
+        rows_of = base.heads_of(layer)
+        b = pair["b"] if rows_of is None else in_halves(pair["b"], heads=rows_of)
+        pairs[block, layer] = (pair["a"], b)
+    return Matrices(float(reader.fields["adapter.lora.alpha"].contents()), pairs)
+
+
+def load_adapter(path: Path, *, base: Base) -> Adapter:
+    """The adapter in a PEFT folder or a GGUF file, on the device of the base. It must cover every linear layer."""
+    device = str(base.weights["model.norm.weight"].device)
+    if path.suffix != ".gguf":
+        return Adapter.load(path, device=device)
+    found = read_matrices(path, heads=base.shape.heads, key_heads=base.shape.key_heads)
+    shapes = shapes_of(base)
+    rank = max(len(a) for a, _ in found.pairs.values())
+    stacked: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] = ({}, {})
+    for part in LINEAR:
+        layer = part.rpartition(".")[2]
+        blocks = []
+        for block in range(base.shape.layers):
+            name = f"blk.{block}.{LAYERS[layer]}.weight"
+            if (block, layer) not in found.pairs:
+                raise ConfigError(f"{path} has no {name}; training wants an adapter for every linear layer")
+            blocks.append(found.pairs[block, layer])
+            _check_fit(name, *blocks[-1], base=shapes, rank=rank)
+        for side, matrices in zip(stacked, zip(*blocks, strict=True), strict=True):
+            side[part] = torch.stack(list(matrices)).to(device)
+    if len(found.pairs) != base.shape.layers * len(LINEAR):
+        raise ConfigError(f"{path} is for a model of more layers than the {base.shape.layers} of {base.name}")
+    return Adapter(*stacked, rank=rank, alpha=found.alpha)
 
 
 def export_if_possible(folder: Path, out: Path, *, config: Any) -> str:
@@ -150,7 +248,7 @@ def export_if_possible(folder: Path, out: Path, *, config: Any) -> str:
     try:
         export_adapter(folder, out, base=base_of(config))
     except ImportError as error:
-        return f"the package {error.name} is missing; pip install 'dirigent[train]'"
+        return f"the package {error.name} is missing; pip install 'dirigent[learn]'"
     except ConfigError as error:
         return str(error)
     return ""
@@ -203,7 +301,7 @@ def _read_pairs(folder: Path) -> dict[tuple[int, str], Pair]:
     return {place: (found["A"], found["B"]) for place, found in halves.items()}
 
 
-def _check_fit(name: str, a: torch.Tensor, b: torch.Tensor, *, base: Base, rank: int) -> None:
+def _check_fit(name: str, a: torch.Tensor, b: torch.Tensor, *, base: ModelShapes, rank: int) -> None:
     if name not in base.shapes:
         raise ConfigError(f"{base.name} has no {name}: the adapter is for another model")
     rows, columns = base.shapes[name]
@@ -218,18 +316,19 @@ def _size(tensor: torch.Tensor) -> str:
     return " x ".join(str(n) for n in tensor.shape)
 
 
-def _in_llama_order(layer: str, b: torch.Tensor, *, base: Base) -> torch.Tensor:
-    heads = {"q_proj": base.heads, "k_proj": base.key_value_heads}.get(layer)
-    return b if heads is None else interleaved(b, heads=heads)
-
-
 def interleaved(rows: torch.Tensor, *, heads: int) -> torch.Tensor:
-    """Rows of a query or key matrix in llama.cpp's order.
+    """Rows of a query or key matrix in llama.cpp's order for the Llama family.
 
     Within each head the first half's rows and the second half's alternate: 0 1 2 3 becomes 0 2 1 3.
     """
     half = rows.shape[0] // heads // 2
     return rows.reshape(heads, 2, half, -1).transpose(1, 2).reshape(rows.shape)
+
+
+def in_halves(rows: torch.Tensor, *, heads: int) -> torch.Tensor:
+    """The same rows back in the order of transformers: 0 2 1 3 becomes 0 1 2 3."""
+    half = rows.shape[0] // heads // 2
+    return rows.reshape(heads, half, 2, -1).transpose(1, 2).reshape(rows.shape)
 
 
 def _half(name: str, tensor: torch.Tensor) -> Any:
@@ -240,7 +339,7 @@ def _half(name: str, tensor: torch.Tensor) -> Any:
     return array.contiguous().numpy()
 
 
-def _write_adapter(out: Path, tensors: Mapping[str, Any], *, name: str, alpha: float, base: Base) -> None:
+def _write_adapter(out: Path, tensors: Mapping[str, Any], *, name: str, alpha: float, base: ModelShapes) -> None:
     from gguf import GGUFWriter
 
     partial = out.with_name(out.name + ".partial")
@@ -267,11 +366,11 @@ def _finish(writer: Any, tensors: Mapping[str, Any], *, partial: Path, out: Path
 
 
 def export_base(model: Any, out: Path, *, like: Path, precision: Precision = "f16") -> Path:
-    """Write a Llama of transformers as GGUF, with the tokenizer and chat template of the file `like`."""
+    """Write a Llama or Qwen2 of transformers as GGUF, with the tokenizer and chat template of the file `like`."""
     from gguf import GGUFWriter
 
     partial = out.with_name(out.name + ".partial")
-    writer = GGUFWriter(partial, "llama")
+    writer = GGUFWriter(partial, _known_family(model.config.model_type, "the base"))
     for name, value, kind, item_kind in _tokenizer_fields(like):
         writer.add_key_value(name, value, kind, sub_type=item_kind)
     writer.add_type("model")
@@ -292,9 +391,9 @@ def _tokenizer_fields(like: Path) -> list[tuple[str, Any, Any, Any]]:
 
 
 def _add_sizes(writer: Any, config: Any) -> None:
-    rope = config.rope_parameters
-    if rope["rope_type"] != "default" or config.attention_bias or config.mlp_bias:
-        raise ConfigError(f"only plain Llama models are exported, not rope {rope!r} or layers with a bias")
+    shape = Shape.of(config)
+    if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
+        raise ConfigError("a Llama whose linear layers have a bias is not exported")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -302,21 +401,21 @@ def _add_sizes(writer: Any, config: Any) -> None:
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(shape.rope_theta)
+    writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(config.vocab_size)
 
 
 def _base_tensors(model: Any, *, precision: Precision) -> dict[str, Any]:
-    """Every tensor under llama.cpp's name. Norms stay float32, as llama.cpp's own converter leaves them."""
-    heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
+    """Every tensor under llama.cpp's name. Norms and biases stay float32, as llama.cpp's own converter leaves them."""
+    shapes = base_of(model.config)
     linear = torch.float16 if precision == "f16" else torch.float32
     tensors = {}
     for key, weight in model.state_dict().items():
         if key == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
-        layer = key.split(".")[-2]
-        rows = interleaved(weight, heads=heads[layer]) if layer in heads else weight
+        heads = shapes.heads_of(key.split(".")[-2])
+        rows = weight if heads is None else interleaved(weight, heads=heads)
         dtype = torch.float32 if weight.dim() == 1 else linear
         tensors[_llama_name(key)] = rows.detach().cpu().to(dtype).contiguous().numpy()
     return tensors
@@ -333,11 +432,11 @@ NORMS: Mapping[str, str] = {"input_layernorm": "attn_norm", "post_attention_laye
 def _llama_name(key: str) -> str:
     if key in OUTSIDE:
         return OUTSIDE[key]
-    match = re.fullmatch(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.weight", key)
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)", key)
     inner = {**LAYERS, **NORMS}
     if match is None or match[2] not in inner:
-        raise ConfigError(f"a plain Llama has no tensor {key!r}; only such models are exported")
-    return f"blk.{match[1]}.{inner[match[2]]}.weight"
+        raise ConfigError(f"a plain Llama or Qwen2 has no tensor {key!r}; only such models are exported")
+    return f"blk.{match[1]}.{inner[match[2]]}.{match[3]}"
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -369,7 +468,7 @@ def default_base() -> Path:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m dirigent_gym.train.export",
+        prog="python -m dirigent.learn.export",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

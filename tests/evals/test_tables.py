@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dirigent.evals.tables import in_blocks, laid_out
+from tests.facts import Saying
 
 HEADER = ("planner", "accuracy", "calls", "p95")
 ROWS = [("best", "50.0", "1.00", "3 ms"), ("vote", "55.0", "5.00", "40 ms")]
@@ -28,7 +29,7 @@ def test_a_narrow_terminal_leaves_out_the_least_important_columns_and_names_them
     head, best, vote, *said = lines_of(width)
     assert head.split() == [title for title in HEADER if title not in gone]
     assert max(map(len, (head, best, vote))) <= width
-    assert said == ([f"not shown, as {width} characters are too few: {', '.join(gone)}"] if gone else [])
+    assert said == ([Saying(f"{width} {' '.join(gone)}")] if gone else [])
 
 
 def test_names_and_what_cannot_be_spared_stay_however_narrow_it_is() -> None:
