@@ -1,18 +1,23 @@
-"""What the server costs on top of a call: CPU and latency against a bare aiohttp proxy, and a kill -9.
+"""Measure what the server costs on top of a call: CPU and latency against other proxies, and a kill -9.
 
     python benchmarks/overhead.py [--requests 200] [--rounds 21] [--concurrency 1,16,64] [--json] [--profile]
+    python benchmarks/overhead.py --peers litellm,switchyard
     python benchmarks/overhead.py --soak 100000
 
-Three servers, one process each, at the same time before the same stub upstream: a proxy of twenty lines that only
-passes bodies on; `worker/NAME`; and a plan of one step. Both of ours keep every attempt (committed before the
-upstream call), its settlement and the trace (before the last byte). They take turns, a round of requests each, and each
-round begins with another one, so that what else the machine does hits all alike; a ratio is the median over the rounds.
-Rounds are short and many, since only neighbours compare: the proxy's own CPU swings by a third with the state of its
-heap (whether or not each read of a socket, 256 KiB by default, gets a mapping of its own from the system). CPU is user
-and system time of a server and its children. The last line is one JSON object. Machines differ: read the ratios.
+Three servers, one process each, run at the same time in front of the same stub upstream: a proxy of twenty lines that
+only passes bodies on; ours with `worker/NAME`; and ours with a plan of one step. Both of ours store every attempt
+(committed before the upstream call), its settlement and the trace (before the last byte). The servers take turns, a
+round of requests each, and another one begins each round, so that other load on the machine hits all alike; a ratio is
+the median over the rounds. Rounds are short and many, because only neighbours compare: the proxy's own CPU swings by a
+third with the state of its heap (whether or not each read of a socket, 256 KiB by default, gets a mapping of its own
+from the system). CPU is user and system time of a server and its children. Machines differ: read the ratios.
 
-`--profile` says where our CPU goes, by library. `--soak N` sends N requests and compares the server's memory at the
-end with that after a tenth of them.
+`--peers` installs other proxies, each into an environment of its own under `--peers-folder`, and lets them take turns
+with ours: LiteLLM's proxy (Python), and NVIDIA's Switchyard (Rust, the package nemo-switchyard). Neither stores
+anything. `peer_ratio` is a peer's CPU as a multiple of ours with `worker/NAME`.
+
+The last line is one JSON object. `--json` prints that line only. `--profile` says where our CPU goes, by library.
+`--soak N` sends N requests and compares the server's memory at the end with that after a tenth of them.
 """
 
 from __future__ import annotations
@@ -23,11 +28,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +64,36 @@ planner = "single"
 [store]
 url = "{store}"
 """
+LITELLM = """\
+model_list:
+  - model_name: stub
+    litellm_params: {{model: openai/stub, api_base: "{upstream}/v1", api_key: none}}
+litellm_settings: {{telemetry: false}}
+general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
+"""
+SWITCHYARD = """\
+schema_version = 1
+[llm_clients.stub]
+format = "openai_chat"
+base_url = "{upstream}/v1"
+api_key_env = "STUB_KEY"
+[targets.stub]
+id = "stub"
+llm_client = "stub"
+[routes.stub]
+id = "through"
+type = "passthrough"
+target = "stub"
+"""
+SWITCHYARD_PROGRAM = """\
+import sys, time
+from switchyard_rust.server import Server
+with Server(sys.argv[1], int(sys.argv[2])):
+    time.sleep(86400)
+"""
+PEERS = {"litellm": ("litellm[proxy]", "stub"), "switchyard": ("nemo-switchyard", "through")}
+"""Each peer's package, and the model to ask for."""
+PEER_START_S = 120.0
 TICKS = os.sysconf("SC_CLK_TCK")
 WARM_UP = 300
 MAX_GROWTH_MB = 10.0
@@ -73,6 +110,9 @@ def main() -> None:
         print(json.dumps(result))
         sys.exit(0 if result["growth_mb"] <= MAX_GROWTH_MB else 1)
     else:
+        for name in filter(None, args.peers.split(",")):
+            if name not in PEERS:
+                raise SystemExit(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
         levels = [int(text) for text in args.concurrency.split(",")]
         result = asyncio.run(_measure_all(levels, args))
         print(json.dumps(result))
@@ -87,6 +127,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     parser.add_argument("--profile", action="store_true", help="also print where the CPU of a plan goes")
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare memory after N/10 and N requests")
+    parser.add_argument("--peers", default="", metavar="NAMES", help=f"also measure these: {','.join(PEERS)}")
+    parser.add_argument("--peers-folder", type=Path, default=Path.home() / ".cache" / "dirigent" / "peers")
     parser.add_argument("--role", choices=("stub", "bare", "profiled"), help=argparse.SUPPRESS)
     parser.add_argument("--upstream", default="", help=argparse.SUPPRESS)
     parser.add_argument("--config", default="", help=argparse.SUPPRESS)
@@ -144,7 +186,7 @@ async def _listen(app: web.Application) -> None:
 
 @contextlib.contextmanager
 def _process(*command: str, home: Path, under: tuple[str, ...] = ()) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server and its address, which it says in its first line."""
+    """A server and its address, which is in its first line."""
     env = os.environ | {"DIRIGENT_HOME": str(home)}
     with subprocess.Popen([*under, sys.executable, *command], stderr=subprocess.PIPE, text=True, env=env) as running:
         assert running.stderr is not None
@@ -164,6 +206,43 @@ def _upstream(home: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
         config = home / "dirigent.toml"
         config.write_text(CONFIG.format(upstream=url, store=home / "overhead.db"))
         yield url, ("-m", "dirigent", "serve", "--port", "0", "--config", str(config))
+
+
+@contextlib.contextmanager
+def _peer(name: str, environments: Path, upstream: str, home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another project's proxy and its address. It is installed first if it is not yet."""
+    folder, package = environments / name, PEERS[name][0]
+    if not (folder / "installed").exists():
+        venv.create(folder, clear=True, with_pip=True)
+        subprocess.run([folder / "bin" / "pip", "install", "--quiet", package], check=True, stdout=sys.stderr)
+        (folder / "installed").touch()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    config, log = home / f"{name}.yaml", home / f"{name}.log"
+    command: list[str | Path]
+    if name == "litellm":
+        config.write_text(LITELLM.format(upstream=upstream))
+        command = [folder / "bin" / "litellm", "--config", str(config), "--host", "127.0.0.1", "--port", port]
+    else:
+        config.write_text(SWITCHYARD.format(upstream=upstream))
+        command = [folder / "bin" / "python", "-c", SWITCHYARD_PROGRAM, str(config), port]
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"STUB_KEY": "none"}
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, cwd=home, env=env, text=True) as running,
+    ):
+        try:
+            end = time.monotonic() + PEER_START_S
+            while running.poll() is None and time.monotonic() < end:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", int(port)), 1).close()
+                    break
+                time.sleep(0.2)
+            else:
+                raise SystemExit(f"{name} did not start: {log.read_text()[-2000:]}")
+            yield running, f"http://127.0.0.1:{port}"
+        finally:
+            running.kill()
 
 
 def _cpu_s(pid: int) -> float:
@@ -187,6 +266,9 @@ async def _measure_all(levels: list[int], args: argparse.Namespace) -> dict[str,
             ours = servers.enter_context(_process(*serve, home=home))
             planned = servers.enter_context(_process(*serve, home=home))
             contest = {"bare": (*bare, "x"), "worker": (*ours, "worker/stub"), "plan": (*planned, "plan")}
+            for name in filter(None, args.peers.split(",")):
+                peer = servers.enter_context(_peer(name, args.peers_folder, upstream, home))
+                contest[name] = (*peer, PEERS[name][1])
             measured = {level: await _rounds(contest, level, args) for level in levels}
         if not args.json:
             _print(measured)
@@ -242,7 +324,7 @@ def _print(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> None:
     for level, by_name in measured.items():
         for name, rounds in by_name.items():
             cpu_ms, p50_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
-            print(f"concurrency {level:<4}{name:<8}{cpu_ms:>8.3f} ms CPU a request{p50_ms:>9.2f} ms p50")
+            print(f"concurrency {level:<4}{name:<11}{cpu_ms:>8.3f} ms CPU a request{p50_ms:>9.2f} ms p50")
 
 
 def _summary(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> dict[str, Any]:
@@ -252,14 +334,17 @@ def _summary(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> dict[
     def p50_ms(name: str, level: int) -> float:
         return statistics.median(p50 for _, p50 in measured[level][name])
 
-    def ratio(name: str, level: int) -> float:
-        both = zip(measured[level][name], measured[level]["bare"], strict=True)
-        return round(statistics.median(ours[0] / bare[0] for ours, bare in both), 2)
+    def ratio(name: str, level: int, *, to: str = "bare") -> float:
+        both = zip(measured[level][name], measured[level][to], strict=True)
+        return round(statistics.median(one[0] / other[0] for one, other in both), 2)
 
+    peers = [name for name in PEERS if all(name in by_name for by_name in measured.values())]
     return {
         "bare_cpu_ms": {level: round(cpu_ms("bare", level), 3) for level in measured},
         "worker_ratio": {level: ratio("worker", level) for level in measured},
         "plan_ratio": {level: ratio("plan", level) for level in measured},
+        "peer_ratio": {name: {level: ratio(name, level, to="worker") for level in measured} for name in peers},
+        "peer_ratio_to_bare": {name: {level: ratio(name, level) for level in measured} for name in peers},
         "added_p50_ms": {level: round(p50_ms("plan", level) - p50_ms("bare", level), 2) for level in measured},
     }
 

@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from dirigent.serve.apis.anthropic.wire import MessagesRequest
-from dirigent.serve.apis.chat.wire import ChatRequest, Extension, PoolChoice
+from dirigent.serve.apis.chat.wire import ChatRequest
 from dirigent.serve.apis.dirigent_field import FIELDS, PREFIX
 from dirigent.serve.apis.feedback import FeedbackRequest
 from dirigent.serve.apis.responses.wire import ResponseRequest
 from dirigent.serve.apis.usage import PARAMETERS
 from dirigent.serve.http.app import ENDPOINTS
+from dirigent.serve.runs.asked import Extension, PoolChoice
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "api.md").read_text(encoding="utf-8")

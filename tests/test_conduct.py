@@ -14,7 +14,7 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Delta, Event, Finish, Message, Observe, Reply, Request, Usage, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import LanguagePlanner
+from dirigent.plan.planner import Brief, Draft, LanguagePlanner
 from dirigent.planners.fixed import Fixed, Single
 from dirigent.run.trace import Drafted, Planned, RunEnded, StepEnded, Trace
 from dirigent.workers.pool import Pool
@@ -431,3 +431,96 @@ async def test_a_dry_run_asks_no_worker() -> None:
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(ConfigError):
         Conductor(Single(), Pool([]))
+
+
+JOINED = 'model_id = [1]\nsubtasks = ["say both"]\naccess_list = ["all"]'
+
+
+async def test_a_second_round_reads_the_first_by_number_and_asks_nothing_again() -> None:
+    facts, letters = Scripted("Oslo", name="facts"), Scripted("4", "Oslo has 4", name="letters")
+    asking = conductor(TWO_STEPS, JOINED, pool=Pool([facts, letters]), limits=Limits(max_rounds=2))
+    trace = await asking.run("?")
+    assert trace.answer == "Oslo has 4"
+    assert (facts.calls, letters.calls) == (1, 2)
+    assert [(step.index, step.round, step.access) for step in trace.steps] == [(0, 0, ()), (1, 0, (0,)), (2, 1, (0, 1))]
+    seen = letters.requests[1].messages[-1].text
+    assert all(shown in seen for shown in ("Subtask: name the capital\nResult: Oslo", "Result: 4", "say both"))
+    assert (trace.plan, trace.usage.calls) == (Plan((Step("letters", "say both", (0, 1)),), 2), 5)
+
+
+async def test_in_a_second_round_the_planner_sees_every_step_with_its_number() -> None:
+    trace = await conductor(TWO_STEPS, ACCEPT, limits=Limits(max_rounds=2)).run("?")
+    shown = trace.rounds[1].drafts[0].messages[-1].text
+    assert all(fact in shown for fact in ("step 0>", "Oslo", "step 1>", "Result: 4", "count on from 2"))
+
+
+async def test_a_second_round_may_read_only_one_of_the_first_rounds_steps() -> None:
+    letters = Scripted("4", "again 4", name="letters")
+    again = 'model_id = [1]\nsubtasks = ["count again"]\naccess_list = [[0]]'
+    pool = Pool([Scripted("Oslo", name="facts"), letters])
+    await conductor(TWO_STEPS, again, pool=pool, limits=Limits(max_rounds=2)).run("?")
+    seen = letters.requests[1].messages[-1].text
+    assert ("Oslo" in seen, "Result: 4" in seen) == (True, False)
+
+
+async def test_max_steps_is_per_round() -> None:
+    limits = Limits(max_steps=2, max_rounds=3)
+    third = 'model_id = [0, 1]\nsubtasks = ["a", "b"]\naccess_list = [[3], [4, 0]]'
+    trace = await conductor(TWO_STEPS, TWO_STEPS, third, limits=limits).run("?")
+    assert [step.index for step in trace.steps] == [0, 1, 2, 3, 4, 5]
+    assert [step.access for step in trace.steps[4:]] == [(3,), (0, 4)]
+    assert [len(round.steps) for round in trace.rounds] == [2, 2, 2]
+
+
+async def test_a_step_that_does_not_exist_yet_cannot_be_read_in_a_second_round() -> None:
+    beyond = 'model_id = [0]\nsubtasks = ["a"]\naccess_list = [[2]]'
+    trace = await conductor(TWO_STEPS, beyond, limits=Limits(max_rounds=2), repairs=0).run("?")
+    assert trace.answer == "4"
+    assert "step 2 reads step 2" in trace.rounds[1].drafts[0].error
+
+
+async def test_an_earlier_step_without_a_result_is_not_shown_and_loses_nobody() -> None:
+    aside = 'model_id = [0, 1]\nsubtasks = ["aside", "answer"]\naccess_list = [[], []]'
+    letters = Scripted("4", "both", name="letters")
+    pool = Pool([Scripted(WorkerError("down"), name="facts"), letters])
+    asking = conductor(aside, JOINED, pool=pool, limits=Limits(max_rounds=2), reassign=False)
+    trace = await asking.run("?")
+    assert [step.status for step in trace.steps] == ["failed", "done", "done"]
+    assert trace.answer == "both"
+    assert "aside" not in letters.requests[1].messages[-1].text
+
+
+async def test_a_fallback_plan_of_the_first_round_can_be_read_in_the_second() -> None:
+    better = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[0]]'
+    asking = conductor("nonsense", better, fallback=Single("letters"), repairs=0, limits=Limits(max_rounds=2))
+    trace = await asking.run("?")
+    assert (trace.answer, trace.steps[1].access) == ("Oslo", (0,))
+
+
+async def test_words_of_a_second_rounds_last_step_stream_under_its_number() -> None:
+    seen: list[Event] = []
+    trace = await conductor(TWO_STEPS, JOINED, limits=Limits(max_rounds=2)).run("?", observe=seen.append)
+    assert [e.step.index for e in seen if isinstance(e, StepEnded)] == [0, 1, 2]
+    assert [(e.plan.first, e.plan.last) for e in seen if isinstance(e, Planned)] == [(0, 1), (2, 2)]
+    assert trace.status == "done"
+
+
+async def test_a_planners_own_timeout_is_a_bug_and_not_the_deadline() -> None:
+    class Hasty:
+        name = "hasty"
+
+        async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+            return Draft()
+
+    seen: list[Event] = []
+    with pytest.raises(TimeoutError):
+        await Conductor(Hasty(), pool_of(facts="Oslo")).run("?", observe=seen.append)
+    (ended,) = (event.trace for event in seen if isinstance(event, RunEnded))
+    assert ended.rounds[0].drafts[0].error.startswith("TimeoutError")
+
+
+async def test_a_planner_that_waits_for_nothing_needs_no_time() -> None:
+    trace = await Conductor(Single(), pool_of(facts="Oslo"), limits=Limits(deadline_s=1e-9)).run("?")
+    assert (trace.rounds[0].drafts[0].error, trace.plan) == ("", Plan((Step("facts", "Answer the question."),)))

@@ -16,8 +16,8 @@ from dirigent.conduct import Conductor
 from dirigent.limits import Limits
 from dirigent.messages import Event
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER
 from dirigent.planners.fixed import Fixed, Single
+from dirigent.run.step_prompt import ANSWER
 from dirigent.run.trace import RunEnded
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dirigent.errors import CostError
-from dirigent.limits import Budget, Hold, Ledger, Limits, OutOfTime, Quote, within
+from dirigent.limits import Budget, Hold, Ledger, Limits, Quote
 from tests.facts import facts
 
 
@@ -185,72 +185,3 @@ def test_limits_that_make_no_sense_are_refused_by_name(field: str, value: float)
 )
 def test_the_ends_of_what_may_be_set_may_be_set(field: str, value: float):
     assert getattr(Limits(**{field: value}), field) == value  # type: ignore[arg-type]
-
-
-async def test_work_that_waits_for_nothing_is_done_whatever_the_time():
-    async def work() -> str:
-        return "done"
-
-    assert await within(0.0, work()) == "done"
-
-
-async def test_work_that_waits_goes_on_where_it_was_and_has_only_its_time():
-    seen: list[str] = []
-
-    async def work(seconds: float) -> str:
-        seen.append("begun")
-        try:
-            async with asyncio.timeout(60):
-                await asyncio.sleep(0)
-                await asyncio.sleep(seconds)
-        except asyncio.CancelledError:
-            seen.append("cancelled")
-            raise
-        return "done"
-
-    assert await within(60, work(0)) == "done"
-    assert seen == ["begun"]
-    with pytest.raises(TimeoutError):
-        await within(0.01, work(60))
-    assert seen == ["begun", "begun", "cancelled"]
-
-
-async def test_an_error_of_timed_work_is_its_own_before_and_after_it_waited():
-    async def work(wait: bool) -> None:
-        if wait:
-            await asyncio.sleep(0)
-        raise ZeroDivisionError("mine")
-
-    for wait in (False, True):
-        with pytest.raises(ZeroDivisionError, match="mine"):
-            await within(60, work(wait))
-
-
-async def test_a_timeout_of_timed_work_itself_does_not_say_that_its_time_is_over():
-    async def work() -> None:
-        async with asyncio.timeout(0.01):
-            await asyncio.sleep(60)
-
-    with pytest.raises(TimeoutError) as own:
-        await within(60, work())
-    assert not isinstance(own.value, OutOfTime)
-    with pytest.raises(OutOfTime):
-        await within(0.01, asyncio.sleep(60))
-
-
-async def test_timed_work_that_is_cancelled_may_tidy_up():
-    tidied = []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(0)
-            tidied.append("yes")
-
-    task = asyncio.ensure_future(within(60, work()))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert tidied == ["yes"]

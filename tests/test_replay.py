@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dirigent.conduct import Conductor
@@ -75,3 +76,33 @@ async def test_a_run_that_waits_for_tools_waits_again() -> None:
     assert new.status == "waiting"
     assert same_outcome(old, new)
     assert new.tool_calls[0].id != old.tool_calls[0].id
+
+
+def in_two_rounds(second: str, *replies: str | WorkerError) -> Conductor:
+    planner = Scripted("go | w 0 | -\naside | w 0 | -\nsay | w 0 | 0", second, name="p")
+    pool = Pool([Scripted(*replies, name="w")])
+    return Conductor(LanguagePlanner(planner, dialect="lines"), pool, limits=Limits(max_rounds=2), reassign=False)
+
+
+async def test_a_second_round_is_replayed_with_the_earlier_steps_that_it_read() -> None:
+    old = await in_two_rounds("join | w 0 | 2", "one", "two", "three", "four").run("q")
+    assert plan_of(old) == Plan((Step("w", "go"), Step("w", "say", (0,)), Step("w", "join", (1,)))), (
+        "`aside` is not read"
+    )
+    new = await replay(old)
+    assert (new.status, new.answer) == ("done", "four")
+    assert [step.reply.text for step in new.steps if step.reply] == ["one", "three", "four"]
+
+
+async def test_a_trace_from_before_steps_counted_on_is_still_replayed() -> None:
+    old = await in_two_rounds("again | w 0 | -\njoin | w 0 | 3", "one", "two", "three", "four", "five").run("q")
+    second = old.rounds[1]
+    assert second.plan is not None
+    steps = (
+        msgspec.structs.replace(second.steps[0], index=0),
+        msgspec.structs.replace(second.steps[1], index=1, access=(0,)),
+    )
+    counted = msgspec.structs.replace(second, plan=second.plan.by_itself(), steps=steps)
+    as_before = msgspec.structs.replace(old, rounds=(old.rounds[0], counted))
+    assert plan_of(as_before) == Plan((Step("w", "again"), Step("w", "join", (0,))))
+    assert (await replay(as_before)).answer == "five"

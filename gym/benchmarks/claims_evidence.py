@@ -315,7 +315,7 @@ def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
     _, texts = bench.write(CONDUCTOR, rows)
     first = bench.scorer.score(rows, texts)
     again = [
-        second_round(row, text, one.answer)
+        second_round(row, text, one.steps)
         for row, text, one in zip(rows, texts, first, strict=True)
         if one.valid and not one.dropped
     ]

@@ -1,13 +1,13 @@
 """Conductor.run: draft -> plan -> execute -> answer -> trace. Start reading here.
 
-A Conductor is a planner, a pool and limits. Serving, evaluation and training all call `run`; they differ in
-arguments only: serving repairs and falls back and re-assigns, training does none of these. It is a Worker
-itself, so a Conductor may stand in another's pool.
+A Conductor is a planner, a pool and limits. Serving, evaluation and training all call `run` and differ in arguments
+only: serving repairs drafts, falls back and re-assigns steps, training does none of these. A Conductor is itself a
+Worker, so it may be in another Conductor's pool.
 
-Expected failures end on the trace, not as exceptions. A run that is cancelled or meets a bug raises, after its
-`RunEnded` event has carried the trace as far as it got. A run whose workers ask for the caller's tools ends as
-`waiting`, and goes on from its `RunState` when the results are there (`resume.py`); so does a run whose process
-died, from the state that `journal` was last given.
+An expected failure ends on the trace, not as an exception. A run that is cancelled or meets a bug raises, after its
+`RunEnded` event has carried the unfinished trace. A run whose workers ask for the caller's tools ends as `waiting` and
+continues from its `RunState` when the results are there (`run/resume.py`). A run whose process died continues in the
+same way, from the last state that `journal` stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from dirigent.errors import ConfigError, DirigentError, PlanError, WorkerError
+from dirigent.errors import ConfigError, DeadlineError, DirigentError, PlanError, WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
@@ -35,11 +35,10 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.plan.plan import Plan
-from dirigent.plan.planner import Brief, LanguagePlanner, Planner, Previous
+from dirigent.plan.plan import EarlierStep, Plan
+from dirigent.plan.planner import Brief, Draft, LanguagePlanner, Planner, Previous, read_draft
 from dirigent.run.execution import Execution, execute
-from dirigent.run.plan_request import drafted_plan
-from dirigent.run.resume import Paused, RunState, budget_left, pending_calls, standing_answer, unfinished_workers
+from dirigent.run.resume import Paused, RunState, budget_left, latest_answer, pending_calls, unfinished_workers
 from dirigent.run.trace import (
     Drafted,
     DraftRecord,
@@ -55,24 +54,24 @@ from dirigent.run.trace import (
     total_usage,
 )
 from dirigent.version import __version__
-from dirigent.workers.metering import note_attempts
+from dirigent.workers.metering import attempts_of, note_attempts
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Price, WorkerInfo
 
 MAX_DEPTH = 2
-"""How deep conductors may stand in one another's pools."""
+"""How deeply conductors may be nested in one another's pools."""
 
 Journal = Callable[[RunState], Awaitable[None]]
-"""Writes a run's state down. What comes next is started when it returns; its `StoreError` ends the run."""
+"""Stores a run's state. The run goes on when it returns; if it raises `StoreError`, the run ends."""
 
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("dirigent_depth", default=0)
 
 
 class Conductor:
-    """A planner, a pool and limits; answers questions, and is itself a Worker."""
+    """Answers questions with a planner, a pool and limits. It is itself a Worker."""
 
     keeps_book = True
-    """Its workers are metered one by one; metering it as a whole would bill them twice."""
+    """Its workers are metered one by one; metering the conductor too would bill them twice."""
 
     def __init__(
         self,
@@ -95,16 +94,16 @@ class Conductor:
         self.fallback = fallback
         """Plans when the planner gives no valid plan; None (training) lets the run fail instead."""
         self.repairs = repairs
-        """How often a planner may mend a draft that was no plan."""
+        """How often a planner may correct a draft that was no valid plan."""
         self.reassign = reassign
         self.profile = profile
         self.notes = notes
-        """What every trace of it says besides."""
+        """Notes added to every trace."""
         self.info = WorkerInfo(
             name=name,
             about=f"plans and answers with {len(pool)} workers",
             kind="conductor",
-            price=Price(),  # what it costs is what its workers cost, and they are entered one by one
+            price=Price(),  # its workers are billed one by one
         )
 
     async def run(
@@ -118,11 +117,11 @@ class Conductor:
         resume: RunState | None = None,
         journal: Journal | None = None,
     ) -> Trace:
-        """Answer a question. `options` carries sampling settings, tools and schema; its messages are not read.
+        """Answers a question. `options` carries sampling settings, tools and schema; its messages are not read.
 
-        `stream` is whether workers write piece by piece; by default they do when anybody watches. `run_id` is
-        the trace's id, for callers that must know it before the run ends. `resume` lets a run go on: its id,
-        question, plan and limits are the state's. `journal` gets the state after every plan and every step.
+        With `stream`, workers write piece by piece; the default is to stream if there is an observer. `run_id` is
+        the trace's id, for callers that must know it before the run ends. `resume` continues a run with the id,
+        question, plan and limits of that state. `journal` gets the state after every plan and every step.
         """
         self._require_prices()
         state = resume or self.begin(question, run_id=run_id)
@@ -140,7 +139,7 @@ class Conductor:
         return run.finish("waiting" if run.tool_calls else "done")
 
     def begin(self, question: str | Sequence[Message], *, run_id: str = "") -> RunState:
-        """The state of a run before anything was done: what `run` goes on from."""
+        """The state of a run that has done nothing yet; `run` can continue from it."""
         asked = conversation(question)
         if not asked:
             raise ConfigError("there is no question: the conversation has no message")
@@ -160,14 +159,14 @@ class Conductor:
     async def draft(
         self, question: str | Sequence[Message], *, options: Request | None = None, observe: Observe = ignore
     ) -> Round:
-        """Plan without carrying out: no worker but the planner's is called."""
+        """Plans without executing: only the planner's worker is called."""
         self._require_prices()
         run = _Run(self, self.begin(question), options or Request(()), observe)
         await run.plan_round(0)
         return run.rounds[0]
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        """Answer as a Worker. It is streamed as it is written where no later round can take it back, else whole."""
+        """Answers as a Worker. The answer is streamed if no later round can replace it, and sent whole otherwise."""
         if _depth.get() >= MAX_DEPTH:
             said = f"conductors are nested deeper than {MAX_DEPTH}"
             raise WorkerError(said, said=said, worker=self.info.name, fault="request")
@@ -179,7 +178,7 @@ class Conductor:
         finally:
             _depth.reset(token)
         if words.taken_back:
-            said = "its answer broke off, and another's cannot continue it; ask again"
+            said = "its answer broke off, and another worker cannot continue it; ask again"
             raise WorkerError(said, said=said, worker=self.info.name, fault="reply", attempts=trace.attempts)
         if trace.status not in ("done", "waiting"):
             said = trace.error_for_caller
@@ -210,7 +209,7 @@ class Conductor:
 
 
 def _finish(trace: Trace) -> Finish:
-    """Why the answering step ended; a tool that the answer did not wait for is no reason."""
+    """Why the answering step ended. A tool call that the answer did not wait for does not count."""
     if trace.tool_calls:
         return "tool_calls"
     reply = trace.steps[-1].reply if trace.steps else None
@@ -218,18 +217,18 @@ def _finish(trace: Trace) -> Finish:
 
 
 class _AnswerWords:
-    """An observer of a run of one round that passes on the text of its last step."""
+    """Observes a run of one round and passes on the text of its last step."""
 
     def __init__(self, observe: Observe) -> None:
         self.taken_back = False
-        """Whether another worker began the step anew after words of it had been passed on."""
+        """Another worker started the step again after some of its text had been passed on."""
         self._observe = observe
         self._last_index = -1
         self._begun = False
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
-            self._last_index = len(event.plan.steps) - 1
+            self._last_index = event.plan.last
         elif isinstance(event, StepReassigned) and event.index == self._last_index:
             self.taken_back = self._begun
         elif isinstance(event, StepDelta) and event.index == self._last_index and not self.taken_back:
@@ -238,7 +237,7 @@ class _AnswerWords:
 
 
 class _Run:
-    """One run as it goes: what has been written and done so far, so that a trace can be made at any moment."""
+    """One run in progress. It holds all that has happened so far, so that a trace can be made at any moment."""
 
     def __init__(
         self,
@@ -263,11 +262,11 @@ class _Run:
         self.deadline = min(self.started + self.limits.deadline_s, options.deadline or float("inf"))
         self.budget = budget_left(state.trace, parent=options.ledger)
         self.rounds: list[Round] = list(state.trace.rounds)
-        self.answer = standing_answer(self.rounds)
+        self.answer = latest_answer(self.rounds)
         self.tool_calls: tuple[ToolCall, ...] = ()
 
     async def conduct(self) -> None:
-        """Plan and carry out, round by round, until the planner accepts or its rounds are used up."""
+        """Plans and executes, round by round, until the planner accepts or its rounds are used up."""
         self._require_workers()
         for number in range(max(len(self.rounds) - 1, 0), self.limits.max_rounds):
             try:
@@ -278,7 +277,7 @@ class _Run:
             except DirigentError:
                 if number == 0:
                     raise
-                return  # a later round that came to nothing leaves the answer before it standing
+                return  # a later round failed: the answer of the round before it stays the answer
             self.answer = execution.reply.text if execution.reply is not None else ""
             if execution.waiting:  # the caller's tools come next
                 self.tool_calls = tuple(call.shown for call in pending_calls(self.begun.id, self.rounds))
@@ -286,10 +285,12 @@ class _Run:
 
     def _require_workers(self) -> None:
         if gone := sorted(unfinished_workers(self.begun) - set(self.conductor.pool.names)):
-            raise ConfigError(f"the run cannot go on: its plan needs {', '.join(gone)}, which the pool no longer has")
+            raise ConfigError(
+                f"the run cannot continue: the pool no longer has {', '.join(gone)}, which its plan needs"
+            )
 
     def _planned(self, number: int) -> Plan | None:
-        """The plan that this round was given before the run paused. Observers are told again: they may be new."""
+        """The plan that this round got before the run paused. Observers hear of it again: they may be new."""
         round = self.rounds[number] if number < len(self.rounds) else None
         if round is None or round.plan is None:
             return None
@@ -297,7 +298,7 @@ class _Run:
         return round.plan
 
     async def plan_round(self, number: int) -> Plan:
-        """A valid plan for this round: the planner's, mended if need be, else the fallback's."""
+        """Returns a valid plan for this round: the planner's, after repairs if needed, else the fallback's."""
         if number == len(self.rounds):
             self.rounds.append(Round(()))
         brief = self._brief(number)
@@ -309,16 +310,16 @@ class _Run:
                 raise
             plan = await self._planned_by(self.conductor.fallback, brief, tries=1)
             fell_back = True
-        self._amend(plan=plan, fallback=fell_back)
+        self._update_round(plan=plan, fallback=fell_back)
         self.observe(Planned(number, plan, fell_back))
-        await self._write_down()
+        await self._store_state()
         return plan
 
     def _brief(self, number: int) -> Brief:
         previous = None
         if number > 0:
             before = self.rounds[number - 1]
-            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan())
+            previous = Previous(before.drafts[-1].text, self.answer, before.plan or Plan(), self._earlier(number))
         return Brief(
             question=self.question,
             pool=self.conductor.pool,
@@ -330,11 +331,63 @@ class _Run:
             tenant=self.options.tenant,
         )
 
-    async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
-        return await drafted_plan(planner, brief, tries=tries, started=self.started, keep=self._keep_draft)
+    def _earlier(self, number: int) -> tuple[EarlierStep, ...]:
+        """Every step of the rounds before this one."""
+        return tuple(step.as_earlier for round in self.rounds[:number] for step in round.steps)
 
-    def _keep_draft(self, record: DraftRecord) -> None:
-        self._amend(drafts=(*self.rounds[-1].drafts, record))
+    async def _planned_by(self, planner: Planner, brief: Brief, *, tries: int) -> Plan:
+        """The planner's plan. A draft that holds none goes back to it with the reason; after the last try it raises."""
+        for left in reversed(range(tries)):
+            began_s = self._now_s()
+            draft = await self._drafted(planner, brief, began_s)
+            try:
+                plan = read_draft(draft, brief)
+            except PlanError as error:
+                self._keep_draft(planner, draft, began_s, str(error))
+                if not left:
+                    raise
+                brief = msgspec.structs.replace(brief, refused=draft.text, fault=str(error))
+            else:
+                self._keep_draft(planner, draft, began_s)
+                return plan
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _drafted(self, planner: Planner, brief: Brief, began_s: float) -> Draft:
+        """The planner's draft, within the deadline. Without a draft, the record says why there is none."""
+        scope = asyncio.timeout(max(0.0, self.deadline - time.monotonic()))
+        try:
+            async with scope:
+                return await planner.draft(brief)
+        except asyncio.CancelledError as cancelled:
+            self._keep_draft(planner, Draft(attempts=attempts_of(cancelled)), began_s, "the run was cancelled")
+            raise
+        except DirigentError as error:
+            self._keep_draft(planner, Draft(attempts=error.attempts), began_s, str(error))
+            raise
+        except Exception as error:
+            if not (isinstance(error, TimeoutError) and scope.expired()):  # a bug of the planner's
+                said = f"{type(error).__name__}: {error}"
+                self._keep_draft(planner, Draft(attempts=attempts_of(error)), began_s, said)
+                raise
+            paid = attempts_of(error) or attempts_of(error.__cause__)
+            self._keep_draft(planner, Draft(attempts=paid), began_s, "ran out of time")
+            limit_s = self.limits.deadline_s
+            ours = self.deadline == self.started + limit_s
+            whose = f"the deadline of {limit_s:g} s" if ours else "the caller's deadline"
+            raise DeadlineError(f"{whose} passed while {planner.name} planned") from error
+
+    def _keep_draft(self, planner: Planner, draft: Draft, began_s: float, error: str = "") -> None:
+        record = DraftRecord(
+            planner=planner.name,
+            text=draft.text,
+            dialect=draft.dialect,
+            messages=draft.messages,
+            attempts=draft.attempts,
+            started_s=began_s,
+            ended_s=self._now_s(),
+            error=error,
+        )
+        self._update_round(drafts=(*self.rounds[-1].drafts, record))
         self.observe(Drafted(len(self.rounds) - 1, record))
 
     async def _execute_round(self, number: int, plan: Plan) -> Execution:
@@ -346,15 +399,16 @@ class _Run:
                 ended[event.step.index] = event.step
             self.observe(event)
 
-        async def write_down(step: StepRecord) -> None:
-            self._amend(steps=tuple(ended[i] for i in sorted(ended)))
-            await self._write_down()
+        async def store_step(step: StepRecord) -> None:
+            self._update_round(steps=tuple(ended[i] for i in sorted(ended)))
+            await self._store_state()
 
         try:
             execution: Execution = await execute(
                 plan,
                 self.conductor.pool,
                 self.question,
+                earlier=self._earlier(number),
                 limits=self.limits,
                 options=self.options,
                 secret=self._secret(number),
@@ -365,19 +419,19 @@ class _Run:
                 observe=watch,
                 stream=self.stream,
                 prior=prior,
-                journal=write_down if self.journal is not None else None,
+                journal=store_step if self.journal is not None else None,
             )
-        except BaseException:  # cancelled, or an error that no step may have: what was done is on record
-            self._amend(steps=tuple(ended[i] for i in sorted(ended)))
+        except BaseException:  # cancelled, or a bug: the trace keeps every step that ended
+            self._update_round(steps=tuple(ended[i] for i in sorted(ended)))
             raise
-        self._amend(steps=execution.steps)
+        self._update_round(steps=execution.steps)
         if execution.error is not None:
             raise execution.error
         if execution.reply is None and not execution.waiting:
             raise WorkerError(f"the last step gave no result: {execution.steps[-1].error}")
         return execution
 
-    async def _write_down(self) -> None:
+    async def _store_state(self) -> None:
         if self.journal is not None:
             await self.journal(self.state("waiting"))
 
@@ -389,7 +443,7 @@ class _Run:
         return state.trace
 
     def state(self, status: RunStatus, error: str = "", *, cause: DirigentError | None = None) -> RunState:
-        """The run as it stands."""
+        """The run so far."""
         trace = msgspec.structs.replace(
             self.begun,
             rounds=tuple(self.rounds),
@@ -404,7 +458,7 @@ class _Run:
         )
         return RunState(trace, self.secret)
 
-    def _amend(self, **changes: object) -> None:
+    def _update_round(self, **changes: object) -> None:
         self.rounds[-1] = msgspec.structs.replace(self.rounds[-1], **changes)
 
     def _secret(self, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Everything that can go wrong on purpose, as one small tree.
+"""Every expected failure, as one small tree.
 
     DirigentError
     ├── ConfigError      a setting, key or file is wrong; nothing was run
@@ -10,9 +10,9 @@
     ├── GradeError       an answer could not be judged
     └── StoreError       a trace or ledger row could not be kept or found
 
-Expected failures are recorded on the trace; the class decides what happens next: a `PlanError`
-earns the format penalty in training, a `WorkerError` leaves the group, so that a policy is never
-punished for infrastructure. Anything that is not a `DirigentError` is a bug and propagates.
+Expected failures are recorded on the trace, and the class decides what happens next: in training a `PlanError` earns
+the format penalty, and the rollout of a `WorkerError` leaves its group, so that a policy is never punished for
+infrastructure. Any other exception is a bug and propagates.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class DirigentError(Exception):
-    """Base of every expected failure. Its text is meant for a person and names the fix."""
+    """Base of every expected failure. Its text is for a person and names the fix."""
 
     attempts: tuple[Attempt, ...] = ()
-    """The calls that were made, and perhaps paid, before it failed."""
+    """The calls that were made, and perhaps paid, before the failure."""
 
     @property
     def for_caller(self) -> str:
-        """What whoever asked may be told. Its whole text is for the trace, whose owner may read it."""
+        """The text that the caller may read. The whole text is for the trace, which its owner may read."""
         return str(self)
 
 
@@ -54,7 +54,7 @@ Fault = Literal[
     "reply",  # garbage, an error body with status 200, a cut stream, too large
     "open",  # the circuit breaker is open: not called
     "unanswerable",  # a recorded or scripted worker has no answer for this
-    "failed",  # anything else a worker says of itself
+    "failed",  # any other failure that a worker reports
 ]
 
 RETRYABLE: frozenset[Fault] = frozenset({"connect", "timeout", "rate_limited", "overloaded", "reply"})
@@ -71,18 +71,18 @@ SAID: Mapping[Fault, str] = {
     "unanswerable": "has no answer for this; ask another model",
     "failed": "failed; ask again or ask another model",
 }
-"""Each fault in our own words, and what to do about it."""
+"""The message for each fault, with what to do about it."""
 
 
 class WorkerError(DirigentError):
-    """A worker could not answer. `fault` says how, `attempts` what was tried and paid.
+    """A worker could not answer. `fault` is the kind of failure, `attempts` are the calls that were made and paid.
 
-    Its text may quote what a provider wrote and name an address of the operator's. `said` is what callers may read
-    in its place; without it they get the fault in our own words.
+    The error's text may quote a provider and name an address of the operator's. Callers read `said` in its place, or
+    the message for the fault if `said` is empty.
     """
 
     usage: Usage | None = None
-    """What the provider counted of a reply that came whole and cannot be used: it is billed all the same."""
+    """The provider's count for a reply that came whole but cannot be used: it is billed all the same."""
 
     def __init__(
         self,

@@ -1,16 +1,14 @@
-"""How much a run may do, and the book that every paid call is entered in before it is made.
+"""How much a run may do, and the ledger in which every paid call is reserved before it is made.
 
-`Limits` is a setting; `Ledger` is the protocol that `Metered` workers speak; `Budget` is the ledger of one
-run, in memory. A durable ledger lives in `store/` and stands behind a `Budget` as its parent.
+`Limits` is a setting; `Ledger` is the protocol that `Metered` workers use; `Budget` is the ledger of one run, in
+memory. The durable ledger is in `store/` and is the parent of a `Budget`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
-from collections.abc import Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -18,16 +16,14 @@ from dirigent.errors import CostError
 
 HARD_MAX_STEPS = 32
 
-T = TypeVar("T")
-
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Frozen per run. Nothing a user, a planner or a worker writes can change them."""
+    """Limits of a run, frozen for the run. No text of a user, a planner or a worker can change them."""
 
     max_steps: int = 5
-    """Steps in one plan; 32 is the most that can be set."""
+    """Steps in the plan of one round; at most 32."""
     max_rounds: int = 1
-    """How often the planner may plan: with 2 it sees its answer once and accepts or repairs."""
+    """How often the planner may plan: with 2 it sees all results once, and accepts the answer or plans on."""
     deadline_s: float = 300.0
     """Wall-clock seconds for the whole run, planning included."""
     step_deadline_s: float | None = None
@@ -41,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_run_output_tokens: int | None = None
     """Most tokens the whole run may write, planning included."""
     max_tool_rounds: int = 16
-    """How often one step may ask for tools and be given their results."""
+    """How often one step may ask for tools and get their results."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_steps <= HARD_MAX_STEPS:
@@ -60,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Money and tokens set aside for one call. `max_output_tokens` is what the call may still write."""
+    """Money and tokens reserved for one call. `max_output_tokens` is the most that the call may write."""
 
     id: int
     cost_usd: float
@@ -69,36 +65,36 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """What a call is about to ask for: its worst case, and how to shrink it."""
+    """The worst case of a call, and the price by which it can be made smaller."""
 
     worker: str
     input_usd: float
-    """What the input costs at most."""
+    """The most that the input can cost."""
     output_token_usd: float
     """Price of one output token."""
     max_output_tokens: int | None
     priced: bool = True
-    """False: nobody knows what the call costs, and the sums above are 0 for want of a better figure."""
+    """False if the price of the call is unknown; the sums above are 0 then."""
 
 
 class Ledger(Protocol):
     """Every attempt is reserved before its call and settled after it."""
 
     async def reserve(self, quote: Quote) -> Hold:
-        """Set the worst case aside, granting fewer output tokens where less is left; else `CostError`.
+        """Reserves the worst case, with fewer output tokens if less is left; raises `CostError` if too little is left.
 
-        A caller that is cancelled meanwhile never sees its hold, so the ledger itself gives it back.
+        A caller that is cancelled meanwhile never sees its hold, so the ledger itself releases it.
         """
         ...
 
     def settle(self, hold: Hold, *, cost_usd: float, output_tokens: int) -> None:
-        """Replace the hold by what the call really used. It does not wait, so no cancellation can come between; a
-        ledger that writes to a disk hands the writing over."""
+        """Replaces the hold by the real cost. It does not wait, so it cannot be cancelled; a ledger on a disk hands the
+        writing over."""
         ...
 
 
 LEAST_OUTPUT_TOKENS = 16
-"""A call that could write fewer tokens than this is refused rather than cut to nothing."""
+"""A call that could write fewer tokens than this is refused."""
 
 
 class Budget:
@@ -123,7 +119,7 @@ class Budget:
 
     async def reserve(self, quote: Quote) -> Hold:
         hold = _hold(next(self._ids), quote, self._affordable_tokens(quote))
-        # Held before the parent is asked: while it writes, other calls must not be promised the same money.
+        # Held before the parent is asked: while the parent writes, no other call may be promised the same money.
         self._held[hold.id] = hold
         if self._parent is None:
             return hold
@@ -168,7 +164,7 @@ class Budget:
 
 
 def affordable_tokens(quote: Quote, *, max_cost_usd: float, left_usd: float, what: str) -> int | None:
-    """The output tokens that what is left of a cap still pays for, as far as they are wanted; else `CostError`."""
+    """The output tokens that the rest of a cap pays for, at most those wanted; raises `CostError` if too few."""
     for_output_usd = left_usd - quote.input_usd
     if for_output_usd >= 0 and quote.output_token_usd == 0:
         return quote.max_output_tokens
@@ -188,46 +184,5 @@ def _hold(id: int, quote: Quote, max_output_tokens: int | None, *, parent: Hold 
 
 
 def _tokens_for(usd: float, token_usd: float) -> int:
-    """Bounded, since an endless sum or next to no price buys more tokens than there are integers for."""
+    """How many tokens a sum buys. Bounded, because an infinite sum or a tiny price has no integer result."""
     return int(min(usd / token_usd + 1e-9, 1e12))
-
-
-class OutOfTime(TimeoutError):
-    """`within` has ended the work. Any other `TimeoutError` is the work's own."""
-
-
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `OutOfTime`. Work that ends without waiting for anything costs no timer."""
-    try:
-        waits_for = work.send(None)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    try:
-        async with asyncio.timeout(seconds) as scope:
-            return await _Begun(work, waits_for)
-    except TimeoutError as timeout:
-        if not scope.expired():
-            raise
-        raise OutOfTime from timeout.__cause__ or timeout
-
-
-class _Begun(Generic[T]):
-    """Work that was begun by hand; to be awaited from where it waits."""
-
-    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        self._work = work
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        try:
-            while True:
-                try:
-                    woken = yield self._waits_for
-                except BaseException as error:  # such as being cancelled: the work's own to deal with
-                    self._waits_for = self._work.throw(error)
-                else:
-                    self._waits_for = self._work.send(woken)
-        except StopIteration as ended:
-            result: T = ended.value
-            return result

@@ -1,4 +1,4 @@
-"""What is said to a model and what comes back: messages, tools, requests, replies, usage.
+"""The data that goes to a model and comes back: messages, tools, requests, replies, usage.
 
 Plain frozen data with no behaviour beyond small sums; wire formats live in `workers/`.
 """
@@ -12,11 +12,13 @@ import msgspec
 
 if TYPE_CHECKING:
     from dirigent.limits import Ledger
+else:
+    Ledger = Any  # so that msgspec can decode a stored `Request`, which has none
 
 Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Finish = Literal["stop", "length", "tool_calls", "refused"]
-"""Why a reply ended. A reply that ended in any other way is a `WorkerError`, never a reply."""
+"""Why a reply ended. Any other end is a `WorkerError`."""
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
@@ -52,8 +54,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str = ""
     """On a `tool` message: the call it answers."""
     name: str = ""
-    """On a `tool` message: the tool that was called. On others: which of several speakers it is from, where the wire
-    can say so."""
+    """On a `tool` message: the tool that was called. On others: the speaker, if there are several and the wire can name
+    them."""
 
     @property
     def text(self) -> str:
@@ -77,16 +79,16 @@ def conversation(question: str | Sequence[Message]) -> tuple[Message, ...]:
 
 
 CHARS_PER_TOKEN = 4
-"""Of ordinary text, where nobody has counted."""
+"""For ordinary text whose tokens are not counted."""
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens of a text where nobody has counted: a quarter of its characters, rounded up."""
+    """An estimate of a text's tokens: a quarter of its characters, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def well_formed(text: str) -> str:
-    """The text as UTF-8 can hold it: halves of a character that meet are joined, and one alone becomes a mark."""
+    """The text as UTF-8 can hold it: pairs of surrogates are joined, and a single one is replaced."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -114,7 +116,7 @@ class Usage(msgspec.Struct, frozen=True):
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_input_tokens: int = 0
-    """Input that a provider put into its cache and asks more for (Anthropic)."""
+    """Input that a provider wrote to its cache, at a higher price (Anthropic)."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -127,7 +129,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One call that left for a worker, whether or not it came back. The sum of attempts is the bill."""
+    """One call that was sent to a worker, with or without a reply. The sum of attempts is the bill."""
 
     worker: str
     seconds: float
@@ -137,11 +139,11 @@ class Attempt(msgspec.Struct, frozen=True):
     cached: bool = False
     """Answered from a cache: nothing was sent or paid."""
     overran: bool = False
-    """It wrote or cost more than was set aside for it: its provider does not keep to `max_output_tokens`."""
+    """It wrote or cost more than was reserved for it: its provider does not respect `max_output_tokens`."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a worker is asked. Fields a worker cannot honour make it raise, never silently ignore."""
+    """A request to a worker. A worker raises for a field that it cannot honour; it never ignores one."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -161,18 +163,18 @@ class Request(msgspec.Struct, frozen=True):
     deadline: float | None = None
     """On the event loop's monotonic clock (`time.monotonic`)."""
     ledger: Ledger | None = None
-    """Where every attempt is reserved before it is made and settled after it."""
+    """The ledger in which every attempt is reserved before it is made and settled after it."""
     tenant: str = ""
-    """Whose request it is. What is kept of one tenant's replies is given to no other; no provider sees it."""
+    """The tenant that sent the request. No tenant gets a stored reply of another; no provider sees this field."""
 
     @property
     def may_call(self) -> bool:
-        """Whether a reply may call a tool: some models do where they were offered none, or told not to."""
+        """Whether a reply may call a tool. Some models call tools without an offer, or against instructions."""
         return bool(self.tools) and self.tool_choice != "none"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A worker's whole answer. Streaming is an observer's matter; the reply is always complete."""
+    """A worker's whole answer. Streaming goes through the observer; the reply is always complete."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -184,11 +186,11 @@ class Reply(msgspec.Struct, frozen=True):
     model: str = ""
     """The model that the provider says answered."""
     reasoning: str = ""
-    """Reasoning text or summary, where the provider shows one. Never passed to other workers."""
+    """Reasoning text or summary, if the provider returns one. Never passed to other workers."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something an observer may want to see. Subclasses live beside what they describe."""
+    """Something that an observer may want to see. Each subclass is defined beside the thing it describes."""
 
 
 class Delta(Event, frozen=True):
@@ -202,4 +204,4 @@ Observe = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The observer that looks away. Workers may skip streaming when they see it."""
+    """The observer that does nothing. Workers may skip streaming when they get it."""

@@ -1,7 +1,7 @@
-"""Where Dirigent keeps what it must not lose and need not ship: one folder for weights, caches and the store.
+"""The folder in which Dirigent keeps weights, caches and the store.
 
-`DIRIGENT_HOME` names it; without it, a `dirigent` folder in the user's cache. Nothing is created here:
-whoever writes makes the folder it writes to.
+`DIRIGENT_HOME` names it; the default is a `dirigent` folder in the user's cache. This module creates nothing: code that
+writes creates the folder that it writes to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replay: a recorded run carried out again against its own replies.
 
-Each step of the round that gave the answer gets a worker of its own that says what was said then, so the
-same plan is executed by the same code, with no provider, and must come to the same answer. A step that
-failed fails again.
+The steps of the round that gave the answer, and the steps of earlier rounds that they read, become one plan. Each step
+gets a worker of its own that repeats the recorded reply. So the same code executes the plan, with no provider, and must
+come to the same answer. A step that failed fails again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, WorkerError
-from dirigent.limits import Limits
+from dirigent.limits import HARD_MAX_STEPS, Limits
 from dirigent.messages import Observe, Reply, Request, Tool, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Fixed
@@ -22,7 +22,7 @@ from dirigent.workers.worker import Ability, Price
 
 
 async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
-    """The run again, from its record alone. Nobody is asked and nothing is paid."""
+    """Carries the run out again from its record alone. No provider is asked and nothing is paid."""
     steps = answering_steps(trace)
     workers = [_stand_in(step) for step in steps]
     plan = Plan(
@@ -36,21 +36,43 @@ async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
 
 
 def plan_of(trace: Trace) -> Plan:
-    """The plan of the round that gave the answer, with the workers it named."""
+    """The steps that gave the answer as one plan, with the workers that the run's plans named."""
     return Plan(
         tuple(Step(step.planned_worker or step.worker, step.subtask, step.access) for step in answering_steps(trace))
     )
 
 
 def answering_steps(trace: Trace) -> tuple[StepRecord, ...]:
-    """The steps of the round that gave the answer; of a run that gave none, the last that was carried out."""
+    """The steps of the round that gave the answer and the earlier steps that they read, numbered from 0.
+
+    A run without an answer has the steps of its last round. An earlier step that gave no result is left out, because
+    its readers saw nothing of it.
+    """
     if not trace.steps:
         raise ConfigError(f"trace {trace.id} has no plan that was carried out: {trace.error or 'nothing to replay'}")
-    return trace.steps
+    answering = trace.steps[-1]
+    last = next(n for n, round in enumerate(trace.rounds) if any(step is answering for step in round.steps))
+    own = {step.index: step for step in trace.rounds[last].steps}
+    before = {step.index: step for round in trace.rounds[:last] for step in round.steps if step.status == "done"}
+    found = {**before, **own}  # traces of old count each round's steps from 0, and read nothing of other rounds
+    needed, waiting = set(own), list(own)
+    while waiting:
+        read = set(found[waiting.pop()].access) & found.keys() - needed
+        needed |= read
+        waiting += read
+    if len(needed) > HARD_MAX_STEPS:
+        raise ConfigError(f"the answer of trace {trace.id} took {len(needed)} steps; at most {HARD_MAX_STEPS} replay")
+    position = {index: i for i, index in enumerate(sorted(needed))}
+    return tuple(
+        msgspec.structs.replace(
+            found[index], index=i, access=tuple(position[j] for j in found[index].access if j in position)
+        )
+        for index, i in position.items()
+    )
 
 
 def same_outcome(one: Trace, other: Trace) -> bool:
-    """Whether two runs came to the same: ids of tool calls are each run's own."""
+    """Whether two runs ended alike. The ids of tool calls do not count: each run has its own."""
     return _outcome(one) == _outcome(other)
 
 
@@ -59,13 +81,13 @@ def _outcome(trace: Trace) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _called_tools(steps: tuple[StepRecord, ...]) -> tuple[Tool, ...]:
-    """The tools that steps still wait for; what they were for is not on record, and nobody is told."""
+    """The tools that steps still wait for. Their descriptions are not on record, and no model reads them here."""
     calls = [call for step in steps if step.reply is not None for call in step.reply.tool_calls]
     return tuple(Tool(name, {}) for name in sorted({call.name for call in calls}))
 
 
 def _stand_in(step: StepRecord) -> Scripted:
-    """Says what the step's worker said, or fails as it did. The old bill is not paid again."""
+    """Repeats the recorded reply, or fails as the step's worker did. Nothing is paid again."""
     outcome: Reply | WorkerError = WorkerError(step.error or f"step {step.index} was {step.status}", worker=step.worker)
     if step.reply is not None:
         outcome = msgspec.structs.replace(step.reply, attempts=(), cost_usd=0.0)

@@ -1,10 +1,10 @@
 """TOML text -> frozen structs, with errors that name the key, the table, the file and the line.
 
 `decode` walks the text's tables beside the struct's fields, so that every fault is found at the key that
-causes it: a misspelt key names its nearest neighbour, a wrong type says what was expected. Knows nothing of
-what the settings mean; `config.py` and the recipes give it their structs.
+causes it: the error for a misspelt key names the nearest known key, the error for a wrong type says what was expected.
+This module does not know what settings mean; the configuration and the recipes pass their structs.
 
-tomllib reports no positions, so `lines` finds them in the text: good enough to point a person at the place.
+tomllib reports no positions, so `lines` finds them in the text, well enough to point a person at the place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dirigent.errors import ConfigError
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
-"""Where a value stands: ("worker", 0, "price", "input")."""
+"""The place of a value: ("worker", 0, "price", "input")."""
 
 TABLE = re.compile(r"\s*\[(\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?\Z")
 KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
@@ -33,7 +33,7 @@ MISPLACED = "; it belongs at the top of the file, above the first table"
 
 
 def decode(text: str, type_: type[T], *, file: str) -> T:
-    """The struct that this text describes, or a `ConfigError` that names the place."""
+    """Returns the struct that this text describes; raises a `ConfigError` that names the place of a fault."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -69,7 +69,7 @@ def lines(text: str) -> dict[Path, int]:
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str:
-    """`; did you mean "max_steps"?`, or the choices where nothing is near."""
+    """`; did you mean "max_steps"?`, or the list of choices if no name is near."""
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
@@ -144,7 +144,7 @@ class _Reader:
         return ConfigError(f"{message} ({where(self._file, self._lines, path)})")
 
     def _named_in(self, message: str, table: Mapping[str, Any], path: Path) -> Path:
-        """The key that a value error speaks of, so that its line is shown."""
+        """The path of the key that a value error names, so that the message shows its line."""
         words = set(re.findall(r"[a-z_]+", message))
         return next(((*path, key) for key in table if key in words), path)
 
@@ -199,7 +199,7 @@ def _unwrap(type_: Any) -> Any:
 
 
 def _plain_keys(type_: Any) -> frozenset[str]:
-    """The keys that stand by themselves at the top of a file: below a table's header they would be that table's."""
+    """The keys that belong at the top of a file: below the header of a table they would be read as its keys."""
     plain = (str, int, float, types.NoneType)
     return frozenset(f.encode_name for f in msgspec.structs.fields(type_) if isinstance(f.default, plain))
 
@@ -209,7 +209,7 @@ def _is_struct(type_: Any) -> bool:
 
 
 def _words(type_: Any) -> str:
-    """What a type asks for, in words."""
+    """The values that a type accepts, in words."""
     if typing.get_origin(type_) is typing.Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(type_))
     if typing.get_origin(type_) is tuple:

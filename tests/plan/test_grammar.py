@@ -62,8 +62,8 @@ def recogniser(grammar: str) -> re.Pattern[str]:
     return pattern
 
 
-def admits(text: str, dialect: Dialect, *, limits: Limits = LIMITS, may_accept: bool = False) -> bool:
-    grammar = plan_grammar(NAMES, limits, dialect=dialect, may_accept=may_accept)
+def admits(text: str, dialect: Dialect, *, limits: Limits = LIMITS, may_accept: bool = False, earlier: int = 0) -> bool:
+    grammar = plan_grammar(NAMES, limits, dialect=dialect, may_accept=may_accept, earlier=earlier)
     return recogniser(grammar).fullmatch(text) is not None
 
 
@@ -171,6 +171,30 @@ def test_no_more_steps_are_admitted_than_the_limits_allow(dialect: Dialect, max_
         assert admits(text, dialect, limits=Limits(max_steps=max_steps)) == (count <= max_steps)
 
 
+@given(plan=plans(ordinary_text, max_steps=3), dialect=st.sampled_from(DIALECTS), data=st.data())
+def test_a_later_round_may_read_every_earlier_step(plan: Plan, dialect: Dialect, data: st.DataObject) -> None:
+    earlier = 12
+    steps = []
+    for number, step in enumerate(plan.steps, earlier):
+        access = data.draw(st.sets(st.integers(0, number - 1)))
+        steps.append(Step(step.worker, step.subtask, tuple(sorted(access))))
+    text = format_plan(Plan(tuple(steps), earlier), NAMES, dialect=dialect)
+    assert admits(text, dialect, earlier=earlier)
+    assert parse_plan(text, NAMES, LIMITS, dialect=dialect, earlier=earlier).steps == tuple(steps)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("read", [(3,), (4,), (1, 0), (0, 0)])
+def test_a_later_round_admits_no_later_step_and_no_other_order(dialect: Dialect, read: tuple[int, ...]) -> None:
+    text = format_plan(Plan((Step("math", "go", read),), 3), NAMES, dialect=dialect)
+    assert not admits(text, dialect, earlier=3)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_grammar_of_the_last_round_grows_with_the_number_of_steps(dialect: Dialect) -> None:
+    assert len(plan_grammar(NAMES, Limits(max_steps=32), dialect=dialect, earlier=7 * 32)) < 64_000
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_longest_admitted_plan_is_within_every_bound(dialect: Dialect) -> None:
     limits = Limits(max_steps=32)
@@ -193,6 +217,13 @@ def test_the_grammar_of_the_small_planner_stays_small() -> None:
 @given(plan=plans())
 def test_the_schema_admits_every_printed_plan(plan: Plan) -> None:
     jsonschema_rs.validate(plan_schema(NAMES, LIMITS), json.loads(format_plan(plan, NAMES, dialect="json")))
+
+
+def test_the_schema_of_a_later_round_counts_on() -> None:
+    schema = plan_schema(NAMES, LIMITS, earlier=2)
+    step = {"id": "2", "models": ["math"], "prompt": "go", "access_list": ["0", "1"]}
+    assert jsonschema_rs.is_valid(schema, {"steps": [step]})
+    assert not jsonschema_rs.is_valid(schema, {"steps": [step | {"id": "1"}]})
 
 
 def test_the_schema_is_fit_for_strict_structured_output() -> None:

@@ -238,6 +238,72 @@ def test_the_critical_path_is_the_longest_chain_of_readers() -> None:
     assert critical_path(Plan()) == 0
 
 
+# --- later rounds ---
+
+
+def in_a_later_round(plan: Plan, earlier: int) -> Plan:
+    """The same plan after so many steps: each step also reads the first and the last of them."""
+    steps = [
+        Step(step.worker, step.subtask, tuple(sorted({0, earlier - 1, *(j + earlier for j in step.access)})))
+        for step in plan.steps
+    ]
+    return Plan(tuple(steps), earlier)
+
+
+@given(plan=plans(), dialect=st.sampled_from(DIALECTS), earlier=st.integers(1, 7 * 32))
+def test_a_plan_of_a_later_round_is_read_back_with_its_numbers(plan: Plan, dialect: Dialect, earlier: int) -> None:
+    later = in_a_later_round(plan, earlier)
+    text = format_plan(later, NAMES, dialect=dialect)
+    assert parse_plan(text, NAMES, LIMITS, dialect=dialect, earlier=earlier) == later
+    with pytest.raises(PlanError):
+        parse_plan(text, NAMES, LIMITS, dialect=dialect)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_largest_plan_of_the_last_round_is_read_back(dialect: Dialect) -> None:
+    earlier = 7 * 32
+    steps = tuple(Step(NAMES[-1], "go", tuple(range(earlier + i))) for i in range(32))
+    text = format_plan(Plan(steps, earlier), NAMES, dialect=dialect)
+    assert parse_plan(text, NAMES, Limits(max_steps=32), dialect=dialect, earlier=earlier) == Plan(steps, earlier)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("lists", 'model_id=[0, 0] subtasks=["a", "b"] access_list=["all", "all"]'),
+        ("lines", "a | letters | all\nb | letters | all"),
+        (
+            "json",
+            '{"steps":[{"models":["letters"],"prompt":"a","access_list":"all"},'
+            '{"models":["letters"],"prompt":"b","access_list":["all"]}]}',
+        ),
+    ],
+)
+def test_all_includes_the_steps_of_earlier_rounds(dialect: Dialect, text: str) -> None:
+    plan = parse_plan(text, NAMES, dialect=dialect, earlier=2)
+    assert plan.first == 2
+    assert [step.access for step in plan.steps] == [(0, 1), (0, 1, 2)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_max_steps_is_per_round(dialect: Dialect) -> None:
+    later = Plan((Step("math", "go", (0,)),) * LIMITS.max_steps, 10)
+    text = format_plan(later, NAMES, dialect=dialect)
+    assert parse_plan(text, NAMES, LIMITS, dialect=dialect, earlier=10) == later
+
+
+def test_an_id_of_an_earlier_round_is_taken() -> None:
+    with pytest.raises(PlanError) as refused:
+        parse_plan(WRITTEN["json"], NAMES, dialect="json", earlier=3)
+    assert all(fact in str(refused.value) for fact in ("step 3", "'0'", "from 3"))
+
+
+def test_a_plan_by_itself_forgets_the_rounds_before() -> None:
+    later = Plan((Step("math", "a", (0, 1)), Step("math", "b", (1, 2))), 2)
+    assert later.by_itself() == Plan((Step("math", "a"), Step("math", "b", (0,))))
+    assert critical_path(later) == 2
+
+
 # --- lines ---
 
 

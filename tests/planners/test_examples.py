@@ -9,7 +9,6 @@ import pytest
 from dirigent.errors import ConfigError
 from dirigent.messages import Message
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER, SYNTHESISE, step_messages
 from dirigent.planners.examples import (
     Example,
     accuracies,
@@ -19,6 +18,7 @@ from dirigent.planners.examples import (
     self_moa_cost,
     vote_cost,
 )
+from dirigent.run.step_prompt import ANSWER, SYNTHESISE, step_messages
 from dirigent.workers.worker import Price, WorkerInfo
 
 EXAMPLES = [

@@ -11,9 +11,9 @@ from tests.facts import facts
 from dirigent import Conductor, Pool, Scripted
 from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER, FINISH, REVIEW, ROLES
 from dirigent.planners.features import Array
 from dirigent.planners.masrouter import MODES, Policy, Team, TeamSettings, fit_masrouter, plan_of, softmax
+from dirigent.run.step_prompt import ANSWER, FINISH, REVIEW, ROLES
 
 ROLE = tuple(ROLES.values())
 QUICK = TeamSettings(max_agents=3, epochs=12, learning_rate=0.2, dim=4)

@@ -27,8 +27,8 @@ from dirigent.messages import (
     ignore,
 )
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER, step_messages
 from dirigent.run.execution import execute
+from dirigent.run.step_prompt import ANSWER, step_messages
 from dirigent.run.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted
 from dirigent.workers.scripted import Scripted
 from dirigent.workers.worker import Price

@@ -377,3 +377,56 @@ def test_lost_calls_go_to_the_step_that_made_them() -> None:
     given = with_lost_calls(RunState(planned, "s"), lost).trace.rounds[0].steps
     assert [len(step.attempts) for step in given] == [0, 2]
     assert with_lost_calls(RunState(planned, "s"), ()).trace is planned
+
+
+def in_two_rounds(second: str, *workers: Scripted) -> Conductor:
+    first = "look up | a 0 | -\nsay | a 0 | 0"
+    planner = Scripted(first, second, name="planner")
+    return Conductor(LanguagePlanner(planner, dialect="lines"), Pool(workers), limits=Limits(max_rounds=2))
+
+
+async def test_a_pause_in_a_second_round_goes_on_with_all_that_the_first_one_found() -> None:
+    a, b = worker("a", "ALPHA", "FIRST"), worker("b", calls("1"), "BETA", "JOINED")
+    running, leg = in_two_rounds("use a tool | b 1 | 0\njoin | b 1 | 1 2", a, b), Leg()
+    waiting = await leg.run(running)
+    assert [(step.index, step.status) for step in waiting.rounds[1].steps] == [(2, "waiting"), (3, "waiting")]
+    (call,) = waiting.tool_calls
+    assert call.id.startswith(f"call_{waiting.id}_2_")
+    done = await Leg().run(running, results(leg.state, **{"1": "rain"}))
+    assert (done.status, done.answer) == ("done", "JOINED")
+    assert (a.calls, b.calls) == (2, 3)
+    assert [(step.index, step.round) for step in done.steps] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    seen = b.requests[2].messages[-1].text
+    assert ("FIRST" in seen, "BETA" in seen, "ALPHA" in seen) == (True, True, False)
+    assert b.requests[1].messages[:-2] == b.requests[0].messages, "what it saw before, marks included"
+
+
+async def test_a_run_goes_on_from_its_journal_in_its_second_round() -> None:
+    states: list[RunState] = []
+
+    async def journal(state: RunState) -> None:
+        states.append(msgspec.json.decode(msgspec.json.encode(state), type=RunState))
+
+    a, b = worker("a", *["A"] * 99), worker("b", *["B"] * 99)
+    second = "go on | b 1 | 0\njoin | b 1 | 1 2"
+    await in_two_rounds(second, a, b).run("?", journal=journal)
+    assert len(states) == 6, "two plans and four steps"
+    for state, asked in zip(states[3:], (2, 1, 0), strict=True):
+        before = a.calls + b.calls
+        trace = await in_two_rounds(second, a, b).run("?", resume=state)
+        assert (trace.status, len(trace.steps)) == ("done", 4)
+        assert a.calls + b.calls - before == asked
+
+
+def test_a_step_of_the_largest_number_has_a_reference() -> None:
+    assert run_of_reference(f"call_abc_255_{'0' * 12}") == "abc"
+
+
+def test_lost_calls_of_a_second_round_go_to_the_step_that_made_them() -> None:
+    trace = Trace("r", "2026-01-01T00:00:00+00:00", (), (), Limits(max_rounds=2), "p")
+    first = Round((), Plan((Step("a", "x"),)), (StepRecord(0, "a", "x"),))
+    second = Round((), Plan((Step("a", "y", (0,)), Step("b", "z", (1,))), 1))
+    lost = (Attempt("b", 0.0, cost_usd=1.0, error="lost"),)
+    state = with_lost_calls(RunState(msgspec.structs.replace(trace, rounds=(first, second)), "s"), lost)
+    (step,) = state.trace.rounds[1].steps
+    assert (step.index, step.round, step.worker, step.access) == (2, 1, "b", (1,))

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dirigent.config.file import load_config
+from dirigent.messages import Message, Request
 from dirigent.run.trace import Trace
-from dirigent.serve.apis.chat.wire import ChatMessage, ChatRequest
 from dirigent.serve.http.server import bound, serve_until_stopped
-from dirigent.serve.runs import background
-from dirigent.serve.runs.start import prepare
+from dirigent.serve.runs.asked import Asked
+from dirigent.serve.runs.start import begin, prepare
 from dirigent.serve.service import ServeSettings, Service, open_service
 from dirigent.store.keys import LOCAL_ADMIN
 
@@ -33,9 +33,10 @@ async def main(config: str, told: str, *words: str) -> None:
     async with open_service(load_config(Path(config)), settings=ServeSettings(grace_s=1.0)) as service:
         service.on_finished["test"] = tell
         if "start" in words:
-            chat = ChatRequest("ultra", (ChatMessage("user", "do it"),))
-            ask = prepare(service, chat, caller=LOCAL_ADMIN, began=time.monotonic())
-            print(await background.start(service, ask, purpose=PURPOSE), flush=True)
+            asked = Asked(model="ultra", question=(Message("user", "do it"),), options=Request(()))
+            run = prepare(service, asked, caller=LOCAL_ADMIN, began=time.monotonic())
+            await begin(run, purpose=PURPOSE)
+            print(run.id, flush=True)
         listener = bound("127.0.0.1", 0)
         await serve_until_stopped(service, listener)
 

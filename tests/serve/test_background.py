@@ -14,15 +14,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import update
 
 from dirigent.errors import StoreError
-from dirigent.messages import Reply, ToolCall
+from dirigent.messages import Message, Reply, Request, Tool, ToolCall
 from dirigent.run.trace import Trace
-from dirigent.serve.apis.chat.wire import ChatMessage, ChatRequest, FunctionDefinition, ToolDefinition
-from dirigent.serve.runs import background
-from dirigent.serve.runs.start import Ask, prepare
+from dirigent.serve.runs import takeover
+from dirigent.serve.runs.asked import Asked
+from dirigent.serve.runs.handle import Run
+from dirigent.serve.runs.resume import Kept, kept
+from dirigent.serve.runs.start import begin, prepare
 from dirigent.serve.service import Service
 from dirigent.store import Store, run_states
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key, revoke_key
@@ -69,12 +72,21 @@ def asked(stub: StubProvider) -> list[str]:
     return [call.model for call in stub.calls]
 
 
-def request(**more: Any) -> ChatRequest:
-    return ChatRequest("ultra", (ChatMessage("user", "do it"),), **more)
+def prepared(service: Service, *, caller: Caller = LOCAL_ADMIN, tools: tuple[Tool, ...] = ()) -> Run:
+    asked = Asked(model="ultra", question=(Message("user", "do it"),), options=Request((), tools=tools))
+    return prepare(service, asked, caller=caller, began=time.monotonic())
 
 
-def ask(service: Service, *, caller: Caller = LOCAL_ADMIN, **more: Any) -> Ask:
-    return prepare(service, request(**more), caller=caller, began=time.monotonic())
+async def start(service: Service, **more: Any) -> str:
+    run = prepared(service, **more)
+    await begin(run, purpose=PURPOSE)
+    return run.id
+
+
+def row_of(run: Run) -> Kept:
+    """The body of a background run that has not begun."""
+    state = run.conductor.begin(run.asked.question, run_id=run.id)
+    return msgspec.structs.replace(kept(state, run.asked), asked=run.asked, purpose=PURPOSE)
 
 
 class Told:
@@ -151,9 +163,9 @@ async def test_a_run_goes_on_at_the_first_unfinished_step_after_its_process_ende
 
 async def test_a_run_ends_in_a_trace_and_tells_whoever_it_was_for(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
-    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+    run_id = await start(server.service)
     assert await run_states.find(server.service.store, run_id) is not None
-    await wait_until(lambda: not server.service.background)
+    await wait_until(lambda: not server.service.runs)
     assert heard.purposes == [PURPOSE]
     assert (heard.traces[0].id, heard.traces[0].status) == (run_id, "done")
     assert (await server.service.store.get(run_id)).answer == "beta says hello there"
@@ -164,8 +176,8 @@ async def test_a_run_ends_in_a_trace_and_tells_whoever_it_was_for(server: Server
 async def test_a_run_that_fails_says_so(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
     server.stub.faults = ["500"] * 20
-    await background.start(server.service, ask(server.service), purpose=PURPOSE)
-    await wait_until(lambda: not server.service.background)
+    await start(server.service)
+    await wait_until(lambda: not server.service.runs)
     assert [(trace.status, trace.error_kind) for trace in heard.traces] == [("failed", "WorkerError")]
 
 
@@ -181,8 +193,8 @@ async def test_a_bug_leaves_all_that_was_done_and_paid_in_the_trace(
         return await asked_for(self, *args, **more)
 
     monkeypatch.setattr(HttpWorker, "ask", ask_or_fail)
-    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
-    await wait_until(lambda: not server.service.background)
+    run_id = await start(server.service)
+    await wait_until(lambda: not server.service.runs)
     (trace,) = heard.traces
     assert (trace.status, bool(trace.error), "a bug" in trace.error) == ("failed", True, False)
     assert [step.status for step in trace.steps] == ["done", "failed"]
@@ -194,27 +206,27 @@ async def test_a_bug_leaves_all_that_was_done_and_paid_in_the_trace(
 async def test_a_run_is_cancelled_by_its_key_alone(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
     server.stub.answer = Steps()
-    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+    run_id = await start(server.service)
     call = await server.stub.called(3)
-    assert not await background.cancel(server.service, run_id, key_id="somebody")
-    assert not await background.cancel(server.service, "nothing", key_id="local")
-    assert await background.cancel(server.service, run_id, key_id="local")
+    assert not await takeover.cancel(server.service, run_id, key_id="somebody")
+    assert not await takeover.cancel(server.service, "nothing", key_id="local")
+    assert await takeover.cancel(server.service, run_id, key_id="local")
     await asyncio.wait_for(call.ended.wait(), 5)
     assert call.aborted
     assert [(trace.status, trace.steps[0].status) for trace in heard.traces] == [("cancelled", "done")]
     assert await run_states.find(server.service.store, run_id) is None
     assert (await server.service.store.get(run_id)).status == "cancelled"
-    assert not await background.cancel(server.service, run_id, key_id="local"), "it is over"
+    assert not await takeover.cancel(server.service, run_id, key_id="local"), "it is over"
 
 
 async def test_a_run_that_another_process_cancels_stops_at_its_next_step(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
     steps = server.stub.answer = Steps()
-    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+    run_id = await start(server.service)
     await server.stub.called(3)
     assert await run_states.cancel(server.service.store, run_id, key_id="local")
     steps.release.set()
-    await wait_until(lambda: not server.service.background)
+    await wait_until(lambda: not server.service.runs)
     assert [trace.status for trace in heard.traces] == ["cancelled"]
     assert asked(server.stub) == ["boss", "alpha", "beta"]
 
@@ -227,11 +239,11 @@ async def test_a_stop_while_it_is_planned_hands_it_over_too(
     steps.planning.clear()
     steps.release.set()
     async with started(tmp_path, stub) as server:
-        run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+        run_id = await start(server.service)
         await stub.called(1)
     steps.planning.set()
     async with started(tmp_path, stub) as server:
-        await wait_until(lambda: not server.service.background)
+        await wait_until(lambda: not server.service.runs)
         trace = await server.service.store.get(run_id)
     assert trace.status == "done"
     assert asked(stub) == ["boss", "boss", "alpha", "beta", "alpha"]
@@ -249,9 +261,9 @@ async def test_a_run_with_tools_waits_and_goes_on_with_a_later_request(server: S
         return f"{call.model} is done"
 
     server.stub.answer = answer
-    tools = (ToolDefinition(FunctionDefinition("weather")),)
-    await background.start(server.service, ask(server.service, tools=tools), purpose=PURPOSE)
-    await wait_until(lambda: not server.service.background)
+    tools = (Tool("weather", {"type": "object", "properties": {}}),)
+    await start(server.service, tools=tools)
+    await wait_until(lambda: not server.service.runs)
     (waiting,) = heard.traces
     assert waiting.status == "waiting"
     (call,) = waiting.tool_calls
@@ -276,13 +288,13 @@ async def test_whoever_cannot_be_told_now_is_told_at_the_next_start_without_aski
     shutil.copy(empty_store, tmp_path / "serve.db")
     async with started(tmp_path, stub) as server:
         Told(server.service, error=StoreError("the disk is full"))
-        run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
-        await wait_until(lambda: not server.service.background)
+        run_id = await start(server.service)
+        await wait_until(lambda: not server.service.runs)
     calls = len(stub.calls)
     async with started(tmp_path, stub) as server:
         heard = Told(server.service)
         await disown(server.service.store)
-        await background.take_over(server.service)
+        await takeover.take_over(server.service)
         assert [trace.id for trace in heard.traces] == [run_id]
         assert await run_states.find(server.service.store, run_id) is None
     assert len(stub.calls) == calls
@@ -293,12 +305,12 @@ async def test_a_run_of_a_key_that_was_closed_fails_and_pays_nobody(server: Serv
     key = await create_key(store, Caller(label="gone"))
     heard = Told(server.service)
     steps = server.stub.answer = Steps()
-    await background.start(server.service, ask(server.service, caller=key.row.caller), purpose=PURPOSE)
+    await start(server.service, caller=key.row.caller)
     await server.stub.called(3)
     await server.service.close()  # hands it over
     await revoke_key(store, key.row.caller.key_id)
     steps.release.set()
-    assert await background.take_over(server.service) == 1
+    assert await takeover.take_over(server.service) == 1
     assert [(trace.status, "key" in trace.error) for trace in heard.traces] == [("failed", True)]
     assert asked(server.stub) == ["boss", "alpha", "beta"]
 
@@ -306,11 +318,11 @@ async def test_a_run_of_a_key_that_was_closed_fails_and_pays_nobody(server: Serv
 async def test_a_run_that_others_took_over_is_left_alone(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
     steps = server.stub.answer = Steps()
-    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+    run_id = await start(server.service)
     await server.stub.called(3)
     await change(server.service.store, owner="elsewhere/1/1")
     steps.release.set()
-    await wait_until(lambda: not server.service.background)
+    await wait_until(lambda: not server.service.runs)
     assert heard.traces == []
     row = await run_states.find(server.service.store, run_id)
     assert row is not None
@@ -324,28 +336,27 @@ async def test_a_run_is_taken_over_when_its_process_is_silent_and_not_before(
     store = server.service.store
     steps = server.stub.answer = Steps()
     steps.release.set()
-    begun = ask(server.service)
-    state = begun.conductor.begin(begun.question, run_id=begun.run_id)
-    await run_states.begin(store, begun.run_id, key_id="local", body=background._body(state, begun, PURPOSE))
+    begun = prepared(server.service)
+    await run_states.begin(store, begun.id, key_id="local", body=row_of(begun))
     await change(store, owner="elsewhere/1/1")
-    assert await background.take_over(server.service) == 0
+    assert await takeover.take_over(server.service) == 0
     await change(store, owner="elsewhere/1/1", updated_at="2020-01-01T00:00:00.000000Z")
     heard = Told(server.service)
-    assert await background.take_over(server.service) == 1
-    await wait_until(lambda: not server.service.background)
+    assert await takeover.take_over(server.service) == 1
+    await wait_until(lambda: not server.service.runs)
     assert [trace.answer for trace in heard.traces] == ["third is done"]
 
 
 async def test_a_process_says_which_runs_it_is_at_and_stops_those_that_were_cancelled(server: Server) -> None:
     server.stub.answer = Steps()
-    run_id = await background.start(server.service, ask(server.service), purpose=PURPOSE)
+    run_id = await start(server.service)
     await change(server.service.store, updated_at="2020-01-01T00:00:00.000000Z")
-    await background.look_after(server.service)
+    await takeover.look_after(server.service)
     row = await run_states.find(server.service.store, run_id)
     assert row is not None
     assert row.updated_at > "2021"
     await run_states.cancel(server.service.store, run_id, key_id="local")
-    await background.look_after(server.service)
+    await takeover.look_after(server.service)
     assert (await server.service.store.get(run_id)).status == "cancelled"
 
 
@@ -355,18 +366,35 @@ async def test_a_row_that_cannot_be_read_does_not_keep_the_others_from_going_on(
     store = server.service.store
     heard = Told(server.service)
     for number in range(2):
-        begun = ask(server.service)
-        state = begun.conductor.begin(begun.question, run_id=begun.run_id)
-        await run_states.begin(store, begun.run_id, key_id="local", body=background._body(state, begun, PURPOSE))
+        begun = prepared(server.service)
+        await run_states.begin(store, begun.id, key_id="local", body=row_of(begun))
         if number == 0:
-            damaged = begun.run_id
+            damaged = begun.id
             await change(store, body=b"nonsense")
     await disown(store)
-    assert await background.take_over(server.service) == 2
-    await wait_until(lambda: not server.service.background)
+    assert await takeover.take_over(server.service) == 2
+    await wait_until(lambda: not server.service.runs)
     assert [trace.status for trace in heard.traces] == ["done"]
     assert damaged in caplog.text
     assert await run_states.orphans(store) == []
+
+
+async def test_a_row_of_an_older_format_ends_its_run_with_an_error_that_names_both(server: Server) -> None:
+    store = server.service.store
+    heard = Told(server.service)
+    begun = prepared(server.service)
+    await run_states.begin(store, begun.id, key_id="local", body=row_of(begun))
+    await change(store, format=1)
+    await disown(store)
+    assert await takeover.take_over(server.service) == 1
+    (ended,) = heard.traces
+    assert (ended.id, ended.status) == (begun.id, "failed")
+    assert "format 1" in ended.error
+    assert str(run_states.FORMAT) in ended.error
+    assert heard.purposes == [PURPOSE]
+    assert (await store.get(begun.id)).error == ended.error
+    assert await run_states.find(store, begun.id) is None
+    assert server.stub.calls == [], "nobody is asked"
 
 
 async def change(store: Store, **values: Any) -> None:

@@ -10,34 +10,32 @@ import json
 import pytest
 
 from dirigent.messages import Message, Request
-from dirigent.serve.apis.anthropic.translate import told as messages_told
-from dirigent.serve.apis.anthropic.wire import read_messages_request
-from dirigent.serve.apis.responses.translate import told as response_told
-from dirigent.serve.apis.responses.wire import CallItem, InputText, MessageItem, ResponseRequest
+from dirigent.serve.apis.anthropic import wire as anthropic
+from dirigent.serve.apis.responses import wire as responses
 from dirigent.serve.policy.routing_rules import task_kind
+from dirigent.serve.runs.asked import Asked
 
 pytestmark = pytest.mark.timeout(30)
 
 
 def test_a_guess_at_what_is_asked() -> None:
-    asked = (Message("user", "class " * 100_000),)
-    assert task_kind(asked, Request(messages=())) == "chat"
-    asked = (Message("user", "class " * 100_000 + "\ndef f(x)"),)
-    assert task_kind(asked, Request(messages=())) == "code"
+    for said, kind in (("class " * 100_000, "chat"), ("class " * 100_000 + "\ndef f(x)", "code")):
+        assert task_kind(Asked(model="m", question=(Message("user", said),), options=Request(()))) == kind
 
 
 def test_system_messages_after_a_long_turn() -> None:
     turn = [{"role": "user", "content": ""}] * 60_000
     after = [{"role": "system", "content": ""}] * 60_000
     body = {"model": "m", "max_tokens": 1, "messages": turn + after}
-    request, _ = read_messages_request(json.dumps(body, separators=(",", ":")).encode())
-    roles = [message.role for message in messages_told(request).messages]
+    asked = anthropic.read(json.dumps(body, separators=(",", ":")).encode())
+    roles = [message.role for message in asked.question]
     assert roles == ["system"] * 60_000 + ["user"] * 60_000
 
 
 def test_many_calls_of_one_reply() -> None:
-    calls = [CallItem(f"c{i}", "f", "{}") for i in range(250_000)]
-    items = [MessageItem("user", (InputText("hi"),)), *calls]
-    conversation = response_told(ResponseRequest("m", ()), items, history=())
-    assert [len(message.tool_calls or ()) for message in conversation.messages] == [0, 250_000]
-    assert conversation.places == ("input[0]", "input[1]")
+    calls = [responses.CallItem(f"c{i}", "f", "{}") for i in range(250_000)]
+    said, result = responses.MessageItem("user", "hi"), responses.CallOutputItem("c0", "done")
+    wanted = responses.Wanted(responses.ResponseRequest("m", ()), (said, *calls, result))
+    asked = responses.asked_of(wanted, history=())
+    assert [len(message.tool_calls) for message in asked.question] == [0, 250_000, 0]
+    assert asked.fields.places == ("input[0]", "input[1]", "input[250001]")

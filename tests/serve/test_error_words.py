@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dirigent.errors import SAID, WorkerError
-from dirigent.serve.apis.chat.translate import report_of
 from dirigent.serve.http.errors import problem_of
+from dirigent.serve.runs.report import report_of
 from tests.facts import says
 from tests.serve.conftest import Answer, Server, Start
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.serve.apis.chat.wire import Extension, PoolChoice
 from dirigent.serve.apis.dirigent_field import merged
 from dirigent.serve.http.errors import Problem
+from dirigent.serve.runs.asked import Extension, PoolChoice
 from tests.serve.conftest import Server
 
 
 def test_every_field_can_be_said_in_a_header() -> None:
     found = merged(
-        None,
+        Extension(),
         {
             "X-Dirigent-Max-Cost-USD": "0.05",
             "X-Dirigent-Deadline-S": "20",
@@ -62,7 +62,7 @@ def test_the_body_wins_field_by_field() -> None:
 )
 def test_a_bad_value_is_a_400_that_names_the_header(header: str, value: str) -> None:
     with pytest.raises(Problem) as caught:
-        merged(None, {header: value})
+        merged(Extension(), {header: value})
     assert (caught.value.status, caught.value.param) == (400, header)
 
 

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from dirigent.messages import ToolCall, Usage
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
+from dirigent.serve.http.body import MAX_BODY_BYTES
 from dirigent.store.keys import Caller, create_key
 from tests.serve.conftest import ACCEPT, PLAN, Answer, Server
 from tests.stub_wires import StubCall, StubReply

@@ -27,12 +27,17 @@ from dirigent.serve.policy.guardrails import (
     without_personal_data,
 )
 from dirigent.serve.policy.json_schema import Answering, is_refusal
+from dirigent.serve.runs.asked import Asked
 from dirigent.workers.metering import Metered
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.facts import facts, says
 from tests.serve.conftest import CONFIG, Server, Start
 from tests.stub_wires import StubCall, StubReply
+
+
+def asking(*question: Message) -> Asked:
+    return Asked(model="m", question=question, options=Request(()))
 
 
 async def railed(start: Start, rails: str) -> Server:
@@ -52,9 +57,9 @@ async def test_a_request_over_the_bound_is_a_413_and_costs_nothing(start: Start)
 
 def test_the_bound_is_on_all_messages_together() -> None:
     rails = Guardrails(max_request_chars=10)
-    check_request((Message("system", "01234"), Message("user", "56789")), rails)
+    check_request(asking(Message("system", "01234"), Message("user", "56789")), rails)
     with pytest.raises(Problem, match=facts("11 10")):
-        check_request((Message("system", "01234"), Message("user", "56789x")), rails)
+        check_request(asking(Message("system", "01234"), Message("user", "56789x")), rails)
 
 
 async def test_what_the_blocklist_finds_is_refused_without_telling_the_rule(start: Start) -> None:

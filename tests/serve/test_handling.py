@@ -1,25 +1,27 @@
-"""What is done around a run: a client that leaves ends it, and nothing else does."""
+"""Around a run: a client that leaves ends it and nothing else does; bodies are bounded."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from dirigent.serve.http.body import read_body, unless_gone
-from dirigent.serve.http.connection import LEAVING, Leaving
+from dirigent.config.server_settings import ServeSettings
+from dirigent.serve.http.body import MAX_BODY_BYTES, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
 
 
 class Runs:
-    """The part of a service that knows what is under way."""
+    """The parts of a service that count what is under way."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[Any]] = set()
+        self.bodies = 0
+        self.settings = ServeSettings(max_in_flight=2)
 
 
 class Client:
@@ -27,6 +29,7 @@ class Client:
 
     def __init__(self, *pieces: bytes) -> None:
         self.left = asyncio.Event()
+        self.watched = asyncio.Event()
         self._messages = [
             {"type": "http.request", "body": piece, "more_body": n < len(pieces)} for n, piece in enumerate(pieces, 1)
         ]
@@ -34,6 +37,7 @@ class Client:
     async def receive(self) -> MutableMapping[str, Any]:
         if self._messages:
             return self._messages.pop(0)
+        self.watched.set()
         await self.left.wait()
         return {"type": "http.disconnect"}
 
@@ -71,7 +75,7 @@ async def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_follow
     client = Client()
 
     async def work() -> str:
-        await asyncio.sleep(0)
+        await client.watched.wait()
         client.left.set()
         await asyncio.sleep(0)  # the watcher wakes now; its news comes after the work has ended
         return "done"
@@ -79,6 +83,20 @@ async def test_a_client_that_leaves_as_the_work_ends_cancels_nothing_that_follow
     assert await unless_gone(Runs(), work(), asked(client)) == "done"
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_a_client_is_not_watched_during_short_work():
+    client = Client()
+
+    async def work() -> str:
+        client.left.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return "done"
+
+    assert await unless_gone(Runs(), work(), asked(client)) == "done"
+    assert not client.watched.is_set()
 
 
 async def test_a_server_that_stops_cancels_the_work_and_the_request():
@@ -100,8 +118,9 @@ async def test_a_failure_of_the_work_is_the_requests():
         await unless_gone(Runs(), work(), asked(Client()))
 
 
-def asked(client: Client, kind: bytes = b"application/json; charset=utf-8") -> Request:
-    return Request({"type": "http", "headers": [(b"content-type", kind)]}, client.receive)
+def asked(client: Client, kind: bytes = b"application/json; charset=utf-8", runs: Runs | None = None) -> Request:
+    app = SimpleNamespace(state=SimpleNamespace(service=runs or Runs()))
+    return Request({"type": "http", "headers": [(b"content-type", kind)], "app": app}, client.receive)
 
 
 async def test_a_body_is_read_in_as_many_pieces_as_it_comes():
@@ -128,39 +147,15 @@ async def test_a_body_that_is_late_too_long_or_no_json_is_refused():
         await read_body(asked(Client(b"{}"), b"text/plain"), timeout_s=5)
 
 
-def connected(client: Client, leaving: Leaving) -> Request:
-    """A request that came over a connection of ours, which itself tells when its client leaves."""
-    return Request({"type": "http", "headers": [], "extensions": {LEAVING: leaving}}, client.receive)
-
-
-async def test_a_connection_that_tells_of_leaving_needs_no_watcher():
-    leaving = Leaving()
-
-    async def work() -> None:
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        leaving.now()
-        await asyncio.sleep(30)
-
-    assert await unless_gone(Runs(), work(), connected(Client(), leaving)) is None
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling()
-    assert not leaving.tell
-
-
-async def test_a_connection_that_ends_after_the_work_cancels_nothing():
-    leaving = Leaving()
-
-    async def work() -> str:
-        return "done"
-
-    assert await unless_gone(Runs(), work(), connected(Client(), leaving)) == "done"
-    leaving.now()
+async def test_no_more_bodies_are_read_at_once_than_there_may_be_runs():
+    runs, slow, other = Runs(), Client(), Client(b"{}")
+    reading = [asyncio.ensure_future(read_body(asked(slow, runs=runs), timeout_s=60)) for _ in range(2)]
     await asyncio.sleep(0)
-
-
-async def test_a_client_that_had_left_before_the_work_began_cancels_it():
-    leaving, client = Leaving(), Client()
-    leaving.now()
-    client.left.set()
-    assert await unless_gone(Runs(), asyncio.sleep(30), connected(client, leaving)) is None
+    with pytest.raises(Problem) as refused:
+        await read_body(asked(other, runs=runs), timeout_s=5)
+    assert (refused.value.status, refused.value.code) == (503, "busy")
+    assert "Retry-After" in refused.value.headers
+    slow.left.set()
+    for ended in await asyncio.gather(*reading, return_exceptions=True):
+        assert isinstance(ended, ClientDisconnect)
+    assert await read_body(asked(other, runs=runs), timeout_s=5) == b"{}"

@@ -15,7 +15,7 @@ import pytest
 
 from dirigent.errors import StoreError
 from dirigent.serve.http import idempotency
-from dirigent.serve.http.idempotency import _broke_off, _stands
+from dirigent.serve.http.idempotency import _is_final
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import usage
 from dirigent.store.retention import forget
@@ -286,7 +286,7 @@ async def test_the_reply_of_a_run_that_was_deleted_is_not_given_again(
         again = await server.request("POST", path, json=body, headers=ONCE)
         assert (again.text, again.headers["Idempotent-Replayed"]) == (answer.text, "true")
         runs.append(answer.headers["X-Dirigent-Trace-Id"])
-        await wait_until(lambda: not server.service.background)
+        await wait_until(lambda: not server.service.runs)
         assert (await forget(server.service.store, runs[-1], actor="cli")).idempotency == 1
     assert runs[0] != runs[1]
     assert len(server.stub.calls) == 2
@@ -349,15 +349,12 @@ async def test_a_request_that_ended_two_processes_is_not_tried_a_third_time(
 
 def test_which_replies_stand() -> None:
     carried_out = {"X-Dirigent-Trace-Id": "run", "X-Dirigent-Cost-USD": "0.000000001"}
-    assert _stands(200, {})
-    assert _stands(402, carried_out)
-    assert not _stands(402, {})
-    assert not _stands(402, carried_out | {"X-Dirigent-Cost-USD": "0.000000000"})
-    assert _stands(400, carried_out | {"X-Dirigent-Cost-USD": "0.000000000"})
-    assert not any(_stands(status, carried_out) for status in (499, 500, 503))
-    assert _broke_off(b'data: {"a":1}\n\ndata: {"error":{"message":"x"}}\n\n')
-    assert _broke_off(b"event: response.failed\ndata: {}\n\n")
-    assert not _broke_off(b"data: [DONE]\n\n")
+    assert _is_final(200, {})
+    assert _is_final(402, carried_out)
+    assert not _is_final(402, {})
+    assert not _is_final(402, carried_out | {"X-Dirigent-Cost-USD": "0.000000000"})
+    assert _is_final(400, carried_out | {"X-Dirigent-Cost-USD": "0.000000000"})
+    assert not any(_is_final(status, carried_out) for status in (499, 500, 503))
 
 
 async def test_after_kill_minus_9_the_same_key_gives_one_result(tmp_path: Path, stub: StubProvider) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from dirigent.conduct import Conductor
 from dirigent.messages import Attempt, ToolCall, Usage
-from dirigent.plan.prompt import TOOL_FAILED
 from dirigent.planners.fixed import Single
+from dirigent.run.step_prompt import TOOL_FAILED
 from dirigent.run.trace import Round, StepRecord
-from dirigent.serve.apis.anthropic.translate import usage_of
+from dirigent.serve.apis.anthropic.route import usage_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -343,9 +343,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [USE]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [RESULT]},
                    {"role": "user", "content": "x"}]}, "messages[1].content[0]"),
-    ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I"}]}, "messages[1]"),
+    ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I"}]}, "messages[1].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]},
-     "messages[0]"),
+     "messages[0].content[0].source.url"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]}, "tools[0].type"),
     ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
     ({"tools": [TOOL, TOOL]}, "tools[1].name"),
@@ -422,7 +422,7 @@ async def test_a_bug_says_nothing_of_itself(server: Server, monkeypatch: pytest.
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("something inside")
 
-    monkeypatch.setattr("dirigent.serve.apis.anthropic.route.message_of", broken)
+    monkeypatch.setattr("dirigent.serve.apis.anthropic.route.usage_of", broken)
     answer = await ask(server)
     assert (answer.status, answer.error["type"]) == (500, "api_error")
     assert "inside" not in answer.text

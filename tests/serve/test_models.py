@@ -14,10 +14,10 @@ from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Request
 from dirigent.planners import profile_planners
-from dirigent.serve.apis.chat.wire import Extension
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.policy import catalogue
+from dirigent.serve.policy import models
 from dirigent.serve.policy.models import Models
+from dirigent.serve.runs.asked import Asked
 from dirigent.store.keys import LOCAL_ADMIN, Caller, create_key
 from dirigent.workers.adapters import Card
 from tests.facts import facts, says
@@ -43,6 +43,10 @@ kind = "local"
 adapter = "checker"  # ships; its card is replaced below
 region = "eu"
 """
+
+
+def asking(model: str) -> Asked:
+    return Asked(model=model, question=(), options=Request(()))
 
 
 def card(date: str) -> Callable[[], dict[str, Card]]:
@@ -97,7 +101,7 @@ def test_a_version_is_a_date() -> None:
 
 
 async def found(text: str, monkeypatch: pytest.MonkeyPatch, date: str = "2026-10-01") -> tuple[Models, Any]:
-    monkeypatch.setattr(catalogue, "read_cards", card(date))
+    monkeypatch.setattr(models, "read_cards", card(date))
     async with open_runtime(parse_config(text)) as runtime:
         return Models(runtime), runtime
 
@@ -123,7 +127,7 @@ async def test_mini_is_one_step_by_the_quickest_planner_at_hand(
     monkeypatch: pytest.MonkeyPatch, profiles: str, planner: str
 ) -> None:
     here, _ = await found(WORKERS + profiles, monkeypatch)
-    mini = here.conductor("dirigent-mini", caller=LOCAL_ADMIN, extension=Extension(), options=Request(()))
+    mini = here.conductor(asking("dirigent-mini"), caller=LOCAL_ADMIN)
     assert mini.planner.name == planner
     if planner == "conductor":
         assert mini.limits.max_steps == mini.limits.max_rounds == 1
@@ -135,7 +139,7 @@ async def test_with_workers_elsewhere_mini_is_not_planned_by_the_local_conductor
 ) -> None:
     remote = '[[worker]]\nname = "far"\nkind = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:1/v1"\n'
     here, _ = await found(WORKERS + remote + '[profile.ultra]\nplanner = "single"\n', monkeypatch)
-    mini = here.conductor("dirigent-mini", caller=LOCAL_ADMIN, extension=Extension(), options=Request(()))
+    mini = here.conductor(asking("dirigent-mini"), caller=LOCAL_ADMIN)
     assert (mini.planner.name, mini.limits.max_steps) == ("single", 1)
 
 
@@ -144,7 +148,7 @@ async def test_a_rule_that_denies_whoever_plans_is_held_to(monkeypatch: pytest.M
     here, _ = await found(text, monkeypatch)
     rule = Override(name="not the chief", model="ultra", deny=("chief",))
     with pytest.raises(Problem, match=facts("chief")):
-        here.conductor("ultra", caller=LOCAL_ADMIN, extension=Extension(), options=Request(()), rule=rule)
+        here.conductor(asking("ultra"), caller=LOCAL_ADMIN, rule=rule)
 
 
 async def test_without_a_trained_conductor_mini_is_the_default_held_to_one_step(
@@ -152,7 +156,7 @@ async def test_without_a_trained_conductor_mini_is_the_default_held_to_one_step(
 ) -> None:
     text = '[[worker]]\nname = "plain"\nkind = "scripted"\nreplies = ["x"]\n[profile.ultra]\nplanner = "reflect"\n'
     here, _ = await found(text, monkeypatch)
-    mini = here.conductor("dirigent-mini", caller=LOCAL_ADMIN, extension=Extension(), options=Request(()))
+    mini = here.conductor(asking("dirigent-mini"), caller=LOCAL_ADMIN)
     assert (mini.planner.name, mini.limits.max_steps) == ("reflect", 1)
 
 
@@ -172,7 +176,7 @@ async def test_a_key_does_not_see_models_whose_planner_or_workers_are_not_its_ow
     assert "worker/plain" in ids
     assert not {"dirigent-ultra", "worker/chief", "planner/conductor"} & ids
     with pytest.raises(Problem) as caught:
-        here.conductor("dirigent-ultra", caller=barred, extension=Extension(), options=Request(()))
+        here.conductor(asking("dirigent-ultra"), caller=barred)
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 

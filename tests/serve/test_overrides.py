@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from dirigent.config.server_settings import Override
 from dirigent.errors import ConfigError
 from dirigent.messages import Image, Message, Request, Schema, Text, Tool
 from dirigent.serve.policy.routing_rules import rule_for, task_kind
+from dirigent.serve.runs.asked import Asked
 from dirigent.show import draw_trace
 from dirigent.store import audit
 from dirigent.store.keys import Caller, create_key
@@ -120,6 +123,13 @@ async def test_a_rule_never_widens_what_a_key_may_use(start: Start) -> None:
     assert server.stub.calls == []
 
 
+NOTHING = Request(())
+
+
+def asking(*question: Message, options: Request = NOTHING, **more: Any) -> Asked:
+    return Asked(model="m", question=question, options=options, **more)
+
+
 def test_the_first_rule_that_fits_counts_and_all_its_conditions_must() -> None:
     rules = (
         Override(name="both", key="k", matches="x", pin="a"),
@@ -130,10 +140,8 @@ def test_the_first_rule_that_fits_counts_and_all_its_conditions_must() -> None:
     def found(key_id: str, said: str, label: str = "") -> str | None:
         rule = rule_for(
             rules,
+            asking(Message("user", "x once"), Message("assistant", "x"), Message("user", said)),
             caller=Caller(key_id, label=label),
-            model="m",
-            question=(Message("user", "x once"), Message("assistant", "x"), Message("user", said)),
-            options=Request(()),
         )
         return rule.name if rule else None
 
@@ -158,9 +166,8 @@ def test_the_first_rule_that_fits_counts_and_all_its_conditions_must() -> None:
     ],
 )
 def test_what_a_request_is_about(message: Message, options: Request, kind: str) -> None:
-    assert task_kind((message,), options) == kind
-    assert task_kind((message,), options, metadata={"task_kind": "tools"}) == "tools"
-    assert task_kind((message,), options, metadata={"task_kind": "our own word"}) == kind
+    for label, found in (("", kind), ("tools", "tools"), ("our own word", kind)):
+        assert task_kind(asking(message, options=options, metadata={"task_kind": label})) == found
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from dirigent.config.runtime import STORE_FILE
+from dirigent.messages import ToolCall, Usage
 from dirigent.store import Store
-from tests.serve.conftest import CONFIG
+from tests.serve.conftest import CONFIG, PLAN
 from tests.stub_provider import StubProvider
-from tests.stub_wires import StubCall
+from tests.stub_wires import StubCall, StubReply
 
 
 @asynccontextmanager
@@ -87,18 +89,18 @@ async def test_what_outlasts_the_grace_is_cancelled_and_kept(tmp_path: Path, stu
         assert [row.status for row in await store.list()] == ["cancelled"]
 
 
-async def test_told_to_stop_it_answers_a_client_whose_connection_it_had_taken(
-    tmp_path: Path, stub: StubProvider
-) -> None:
+async def test_told_to_stop_it_is_not_ready_and_serves_for_one_more_second(tmp_path: Path, stub: StubProvider) -> None:
     async with process(tmp_path, stub.url("openai")) as running:
         assert running.stderr is not None
         base = (await running.stderr.readline()).decode().split()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", int(base.removesuffix("/v1").rpartition(":")[2]))
-        await _answered(base)
-        running.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 10
-        while await _listens(base):
-            assert time.monotonic() < end, "it still takes connections"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(base.removesuffix("/v1") + "/readyz") as ready:
+                assert ready.status == 200
+            running.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(0.9):
+                while await _ready(session, base):
+                    pass
         body = json.dumps({"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]})
         head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
@@ -108,7 +110,27 @@ async def test_told_to_stop_it_answers_a_client_whose_connection_it_had_taken(
         writer.close()
         await writer.wait_closed()
     assert said.startswith(b"HTTP/1.1 200 ")
-    assert b"connection: close" in said
+    assert b"connection: close" in said.lower()
+
+
+async def test_a_second_signal_does_not_wait(tmp_path: Path, stub: StubProvider) -> None:
+    stub.delay_s = 60.0
+    async with process(tmp_path, stub.url("openai"), "--grace", "30") as running, aiohttp.ClientSession() as session:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        body = {"model": "worker/alpha", "messages": [{"role": "user", "content": "hi"}]}
+        asking = asyncio.ensure_future(session.post(f"{base}/chat/completions", json=body))
+        await stub.called(1)
+        running.send_signal(signal.SIGTERM)
+        while await _ready(session, base):
+            pass
+        running.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(running.wait(), 10) == 0
+        await asyncio.wait([asking])
+        if asking.exception() is None:
+            asking.result().close()
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        assert [row.status for row in await store.list()] == ["cancelled"]
 
 
 async def test_a_client_that_never_asks_does_not_keep_it_from_stopping(tmp_path: Path, stub: StubProvider) -> None:
@@ -162,6 +184,11 @@ async def _answered(base: str) -> None:
         assert response.status == 200
 
 
+async def _ready(session: aiohttp.ClientSession, base: str) -> bool:
+    async with session.get(base.removesuffix("/v1") + "/readyz") as response:
+        return response.status == 200
+
+
 async def _listens(base: str) -> bool:
     host, port = base.removeprefix("http://").removesuffix("/v1").split(":")
     try:
@@ -171,3 +198,56 @@ async def _listens(base: str) -> bool:
     writer.close()
     await writer.wait_closed()
     return True
+
+
+LATER = json.dumps(
+    {"steps": [{"id": "2", "models": ["alpha"], "prompt": "look again", "access_list": ["0"]},
+               {"id": "3", "models": ["beta"], "prompt": "join", "access_list": ["1", "2"]}]}
+)  # fmt: skip
+
+
+def in_two_rounds(call: StubCall) -> str | StubReply:
+    """boss plans twice; alpha asks for the weather in its second step until it is told; beta joins."""
+    if call.model == "boss":
+        return LATER if "was carried out" in json.dumps(call.body) else PLAN
+    if "subtask: look again" in call.text and call.body["messages"][-1]["role"] != "tool":
+        made = ToolCall("up_1", "weather", "{}")
+        return StubReply(tool_calls=(made,), finish="tool_calls", usage=Usage(10, 5))
+    if "subtask: find it" in call.text:
+        return "ALPHA-FOUND"
+    return "BETA-SAID" if "subtask: say it" in call.text else f"{call.model} is done"
+
+
+async def test_a_tool_pause_in_the_second_round_goes_on_after_kill_9(tmp_path: Path, stub: StubProvider) -> None:
+    stub.answer = in_two_rounds
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    history: list[Any] = [{"role": "user", "content": "Weather?"}]
+
+    async def ask(running: asyncio.subprocess.Process) -> tuple[Any, Any]:
+        assert running.stderr is not None
+        base = (await running.stderr.readline()).decode().split()[1]
+        body = {"model": "twice", "messages": history, "tools": [tool]}
+        async with aiohttp.ClientSession() as session, session.post(f"{base}/chat/completions", json=body) as answer:
+            return answer.headers, await answer.json()
+
+    async with process(tmp_path, stub.url("openai")) as first:
+        headers, paused = await ask(first)
+        first.kill()
+        await first.wait()
+    said = paused["choices"][0]["message"]
+    (call,) = said["tool_calls"]
+    trace_id = headers["X-Dirigent-Trace-Id"]
+    assert call["id"].startswith(f"call_{trace_id}_2_"), "the first round has steps 0 and 1"
+    history += [said, {"role": "tool", "tool_call_id": call["id"], "content": "rain"}]
+    async with process(tmp_path, stub.url("openai")) as second:
+        headers, done = await ask(second)
+    assert (headers["X-Dirigent-Resumed"], headers["X-Dirigent-Trace-Id"]) == ("yes", trace_id)
+    assert done["choices"][0]["message"]["content"] == "beta is done"
+    assert [c.model for c in stub.calls] == ["boss", "alpha", "beta", "boss", "alpha", "alpha", "beta"]
+    joined = stub.calls[-1].text
+    assert ("BETA-SAID" in joined, "alpha is done" in joined, "ALPHA-FOUND" in joined) == (True, True, False)
+    async with Store.open(tmp_path / "home" / STORE_FILE) as store:
+        trace = await store.get(trace_id)
+    assert [(step.index, step.round, step.status) for step in trace.steps] == [
+        (0, 0, "done"), (1, 0, "done"), (2, 1, "done"), (3, 1, "done")
+    ]  # fmt: skip

@@ -201,7 +201,7 @@ async def test_tool_calls_that_nobody_was_told_of_are_found_and_answered(
     server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather")
     tell, server.service.on_finished["response"] = server.service.on_finished["response"], die
     begun = await respond(server, "weather?", background=True, tools=[TOOL], dirigent={"trace": traced})
-    await wait_until(lambda: not server.service.background)
+    await wait_until(lambda: not server.service.runs)
     server.service.on_finished["response"] = tell
     first = (await server.get(f"/v1/responses/{begun.object['id']}")).object
     assert first["status"] == "completed", first
@@ -218,7 +218,7 @@ async def test_one_whose_run_waits_for_another_is_not_given_its_end(server: Serv
     server.stub.answer = lambda call: asks_for("weather")
     begun = await respond(server, "weather?", background=True, tools=[TOOL])
     first = await ended(server, begun.object["id"])
-    await wait_until(lambda: not server.service.background)
+    await wait_until(lambda: not server.service.runs)
     store = server.service.store
     kept = await find_response(store, first["id"], key_id=LOCAL_ADMIN.key_id)
     assert kept is not None
@@ -239,7 +239,7 @@ async def test_one_whose_run_is_not_known_any_more_gets_its_end(
 
     server.service.on_finished["response"] = die
     id = (await respond(server, background=True)).object["id"]
-    await wait_until(lambda: not server.service.background)
+    await wait_until(lambda: not server.service.runs)
     if not traced:
         await server.service.store.write(lambda c, _: c.execute(delete(traces)).rowcount, prepare=lambda: None)
     assert (await server.get(f"/v1/responses/{id}")).object["status"] == status

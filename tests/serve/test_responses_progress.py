@@ -18,7 +18,7 @@ from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Single
 from dirigent.run.trace import Round, StepRecord, Trace
-from dirigent.serve.apis.responses.translate import summary_of
+from dirigent.serve.apis.responses.reply import summary_of
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from tests.facts import says

@@ -9,8 +9,7 @@ import pytest
 
 from dirigent.messages import Schema
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.policy.json_schema import TOO_MUCH, checker
-from dirigent.serve.policy.schema_work import PATTERN_BYTES, pattern_bytes
+from dirigent.serve.policy.json_schema import PATTERN_BYTES, TOO_MUCH, checker, pattern_bytes
 from tests.facts import facts
 from tests.serve.conftest import Server
 

@@ -42,8 +42,8 @@ postgresql = stores.postgresql
 PEPPER = "a pepper that both servers have, and nobody else"
 SERVE = """\
 from dirigent.cli import main
-from dirigent.serve.runs import background
-background.BEAT_S = 0.2
+from dirigent.serve.runs import takeover
+takeover.BEAT_S = 0.2
 main()
 """
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}

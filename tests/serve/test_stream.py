@@ -152,7 +152,7 @@ async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
     async def failing(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("dirigent.serve.runs.stream.conducted", failing)
+    monkeypatch.setattr(Conductor, "run", failing)
     answer = await server.request("POST", path, json={"model": "worker/alpha", "stream": True} | ROUTES[path])
     assert (answer.status, answer.error["code"]) == (status, {503: "store_failed", 500: "bug"}[status])
     assert str(error) not in answer.text

@@ -230,6 +230,20 @@ async def test_instructions_that_tell_the_time_do_not_keep_a_run_from_going_on(s
     assert (await ask(server, continued(first, "rain", before=before))).headers["X-Dirigent-Resumed"] == "yes"
 
 
+async def test_a_run_kept_in_an_older_format_is_refused_by_name_and_not_begun_anew(server: Server) -> None:
+    server.stub.answer = asking("alpha")
+    first = await ask(server)
+    await server.service.store.write(
+        lambda connection, _: connection.execute(update(rows).values(format=1)).rowcount, prepare=lambda: None
+    )
+    calls = len(server.stub.calls)
+    refused = await ask(server, continued(first, "rain"))
+    assert (refused.status, refused.error["code"]) == (409, "run_not_readable")
+    assert first.headers["X-Dirigent-Trace-Id"] in refused.error["message"]
+    assert "format 1" in refused.error["message"]
+    assert len(server.stub.calls) == calls
+
+
 async def test_another_keys_run_does_not_exist(server: Server) -> None:
     mine = await create_key(server.service.store, Caller(label="mine"))
     other = await create_key(server.service.store, Caller(label="other"))

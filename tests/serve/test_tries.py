@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.serve.http import auth_attempts as tries
-from dirigent.serve.http.auth_attempts import Tries
+from dirigent.serve.http import auth
+from dirigent.serve.http.auth import Tries
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Start
 from tests.workers.clock import Clock
@@ -77,7 +77,7 @@ def test_right_keys_cost_no_try_and_stay_welcome_from_a_blocked_address() -> Non
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tries, "REMEMBERED", 5)
+    monkeypatch.setattr(auth, "REMEMBERED", 5)
     bounded = Tries()
     for n in range(100):
         wrong(bounded, f"192.0.2.{n}")

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dirigent.messages import Schema
-from dirigent.serve.apis.chat.translate import options_of, question_of
-from dirigent.serve.apis.chat.wire import ChatRequest, read_chat
+from dirigent.serve.apis.chat.wire import ChatRequest, read
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.json_schema import checker
 
@@ -56,9 +55,7 @@ def test_any_value_in_any_place_is_understood_or_refused(place: tuple[Any, ...],
 
 def refusal(body: bytes) -> Problem | None:
     try:
-        chat = read_chat(body)
-        question_of(chat)
-        options_of(chat)
+        read(body)
     except Problem as problem:
         return problem
     return None
@@ -77,7 +74,7 @@ def test_half_a_surrogate_pair_is_refused() -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_politely(body: bytes) -> None:
     with pytest.raises(Problem) as refused:
-        read_chat(body)
+        read(body)
     assert refused.value.status == 400
 
 
@@ -86,7 +83,7 @@ def test_free_form_values_may_not_be_deep() -> None:
         nested = b"[" * depth + b"]" * depth
         body = json.dumps(GOOD).encode().replace(b'{"type": "object"}', b'{"a": ' + nested + b"}", 1)
         with pytest.raises(Problem) as refused:
-            read_chat(body)
+            read(body)
         assert refused.value.status == 400
 
 

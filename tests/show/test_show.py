@@ -213,6 +213,30 @@ def test_rounds_share_one_axis_and_an_acceptance_is_said():
     ]
 
 
+def test_a_later_rounds_tree_names_the_earlier_steps_that_it_read():
+    first = (a_step(0, "facts", "Find.", (), "Oslo", at=0), a_step(1, "facts", "Say.", (0,), "It is Oslo", at=1))
+    second = (a_step(2, "letters", "Count.", (0,), "4", at=2),)
+    trace = a_trace(
+        Round((DRAFT,), NORWAY_PLAN, first), Round((DRAFT,), Plan((Step("letters", "Count.", (0,)),), 2), second)
+    )
+    assert lines_of(trace, style="tree")[1:] == [
+        "round 1",
+        '1 facts  "Say." → "It is Oslo"  0.2 s',
+        '└─ 0 facts  "Find." → "Oslo"  0.2 s',
+        "round 2",
+        '2 letters  "Count." → "4"  0.2 s',
+        "└─ 0 facts (above)",
+    ]
+    assert [line[:1] for line in lines_of(trace)[1:]] == ["r", "0", "1", "r", "2"]
+    assert "reads 0" in lines_of(trace)[-1]
+
+
+def test_a_plan_of_a_later_round_is_drawn_with_its_numbers():
+    plan = Plan((Step("facts", "Find.", (0,)), Step("facts", "Say.", (1, 3))), 3)
+    drawn = draw_plan(plan).plain.splitlines()[1:]
+    assert [(line.split()[0], line.split("←")[1].strip()) for line in drawn] == [("3", "0"), ("4", "1 3")]
+
+
 def test_a_run_that_waits_says_for_which_tools_and_what_they_told_before():
     call = ToolCall("up", "weather", '{"at":"Oslo"}')
     traffic = (Message("assistant", "", tool_calls=(call,)), Message("tool", "rain", tool_call_id="up", name="weather"))
@@ -449,6 +473,13 @@ def test_a_second_round_is_shown_below_the_first():
     again = Plan((Step("numbers", "Repair."),))
     shown = progress_after(Planned(0, again), StepEnded(0, NORWAY[0]), Planned(1, again), StepStarted(1, 0, "n"))
     assert [line.split()[0] for line in shown] == ["plan", "0", "plan", "0"]
+    later = Plan((Step("numbers", "Repair.", (0,)),), 1)
+    record = msgspec.structs.replace(NORWAY[0], index=1)
+    shown = progress_after(Planned(0, again), StepEnded(0, NORWAY[0]), Planned(1, later), StepEnded(1, record))
+    assert [line.split()[0] for line in shown][:4] == ["plan", "0", "plan", "1"]
+    assert "← 0" in shown[3], "the numbers of a later round count on"
+    late = progress_after(Planned(1, later), StepEnded(1, record))
+    assert "→ Oslo" in late[1]
     assert progress_after(Planned(0, again), Planned(1, Plan()))[-1] == Saying("plan answer 0 ms")
 
 

@@ -17,7 +17,7 @@ from dirigent.store.keys import LOCAL_ADMIN
 from dirigent.store.ledger import StoreLedger
 from dirigent.store.owners import run_keys
 from dirigent.store.process_id import own_name
-from dirigent.store.run_states import RunRow
+from dirigent.store.run_states import FORMAT, RunRow
 from dirigent.store.tables import run_states as rows
 from tests.facts import facts
 from tests.store.samples import a_trace
@@ -147,7 +147,11 @@ async def test_a_body_of_another_version_or_a_damaged_one_is_an_error_that_names
     await change(store, format=99)
     with pytest.raises(StoreError, match=facts("r 99")):
         (await found(store)).read(Body)
-    await change(store, format=1, body=b"nonsense")
+    await change(store, format=1)
+    with pytest.raises(StoreError, match=facts("r 1")):
+        (await found(store)).read(Body)
+    assert (await found(store)).salvage(Body) == Body("one")
+    await change(store, format=FORMAT, body=b"nonsense")
     with pytest.raises(StoreError, match=facts("r")):
         (await found(store)).read(Body)
 

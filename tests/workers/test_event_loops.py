@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,9 +19,10 @@ from dirigent.conduct import Conductor
 from dirigent.errors import WorkerError
 from dirigent.messages import Request, conversation
 from dirigent.planners.fixed import Single
+from dirigent.run.trace import Trace
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.cached import Cached
-from dirigent.workers.event_loops import AtLoopEnd, Places
+from dirigent.workers.event_loops import PerLoop
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import HttpClient, HttpWorker
 from dirigent.workers.local import Local, LocalModel
@@ -93,40 +95,48 @@ def conducting(stub: StubProvider, client: HttpClient, wire: WireName) -> Conduc
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_conductor_runs_in_one_loop_after_another(stub: StubProvider, wire: WireName):
-    conductor = conducting(stub, HttpClient(), wire)
+    client = HttpClient()
+    conductor = conducting(stub, client, wire)
+
+    async def ask(question: str) -> Trace:
+        async with client:
+            return await conductor.run(question)
+
     for question in ("one", "two", "three"):
-        trace = asyncio.run(conductor.run(question))
+        trace = asyncio.run(ask(question))
         assert trace.status == "done", trace.error
         assert question in trace.answer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_loop_that_ends_leaves_no_socket(stub: StubProvider):
+def test_a_client_closed_in_its_loop_leaves_no_socket(stub: StubProvider):
     client = HttpClient()
     conductor = conducting(stub, client, "openai")
 
     async def several() -> int:
-        await asyncio.gather(*(conductor.run("hi") for _ in range(5)))
-        return sockets()
+        async with client:
+            await asyncio.gather(*(conductor.run("hi") for _ in range(5)))
+            return sockets()
 
     before = sockets()
     for _ in range(3):
         while_open = asyncio.run(several())
         assert while_open > before, "the connections are kept for the next call"
-        for _ in range(500):  # the provider's own ends, in its own thread
+        for _ in range(500):  # the provider closes its own ends in its own thread
             if sockets() <= before:
                 break
             threading.Event().wait(0.01)
         assert sockets() <= before
-    assert len(client._open) == 1, "no more than the last loop is remembered"
 
 
 def test_a_client_is_shared_by_threads(stub: StubProvider):
-    conductor = conducting(stub, HttpClient(), "openai")
+    client = HttpClient()
+    conductor = conducting(stub, client, "openai")
 
     def several(number: int) -> str:
         async def ask() -> str:
-            traces = [await conductor.run(f"question {number}") for _ in range(5)]
+            async with client:
+                traces = [await conductor.run(f"question {number}") for _ in range(5)]
             return {trace.answer for trace in traces}.pop()
 
         return asyncio.run(ask())
@@ -147,37 +157,34 @@ async def test_a_closed_client_opens_again(stub: StubProvider):
     await client.close()
 
 
-def test_a_connection_is_closed_before_its_loop_is():
-    closed: list[str] = []
+def test_every_loop_has_a_value_of_its_own_and_keeps_it():
+    values = PerLoop(object)
 
-    async def close() -> None:
-        await asyncio.sleep(0)
-        closed.append("then" if asyncio.get_running_loop().is_running() else "too late")
+    async def get() -> object:
+        found = values.get()
+        assert values.get() is found
+        return found
 
-    async def main(*, now: bool) -> None:
-        end = AtLoopEnd(close)
-        kept.append(end)
-        if now:
-            await end.close()
-            closed.append("closed by hand")
+    first, second = asyncio.run(get()), asyncio.run(get())
+    assert first is not second
 
-    kept: list[AtLoopEnd] = []
-    asyncio.run(main(now=False))
-    assert closed == ["then"]
-    asyncio.run(main(now=True))
-    assert closed == ["then", "then", "closed by hand"], "once, and not again at the end"
+
+def test_the_value_of_a_closed_loop_is_dropped():
+    class Value:
+        pass
+
+    values = PerLoop(Value)
+
+    async def get() -> weakref.ref[Value]:
+        return weakref.ref(values.get())
+
+    first = asyncio.run(get())
+    asyncio.run(get())
+    gc.collect()
+    assert first() is None
 
 
 def test_a_limit_of_calls_holds_in_one_loop_after_another():
-    worker = RateLimited(Scripted("ok", delay_s=0.001), concurrency=1, requests_per_minute=1000)
-
-    async def crowd() -> int:
-        return len(await asyncio.gather(*(worker.ask(ASKED) for _ in range(5))))
-
-    assert [asyncio.run(crowd()) for _ in range(3)] == [5, 5, 5]
-
-
-def test_a_limit_of_calls_holds_over_threads():
     guard, now, most = threading.Lock(), 0, 0
 
     async def answer(request: Request) -> str:
@@ -190,7 +197,35 @@ def test_a_limit_of_calls_holds_over_threads():
             now -= 1
         return "ok"
 
-    worker = RateLimited(Scripted(answer), concurrency=2, requests_per_minute=100_000)
+    worker = RateLimited(Scripted(answer), concurrency=2, requests_per_minute=1000)
+
+    async def crowd() -> int:
+        return len(await asyncio.gather(*(worker.ask(ASKED) for _ in range(9))))
+
+    assert [asyncio.run(crowd()) for _ in range(3)] == [9, 9, 9]
+    assert most == 2
+
+
+def test_places_of_a_loop_that_ended_are_free_again():
+    worker = RateLimited(Scripted("ok", delay_s=0.05), concurrency=1)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.gather(*(worker.ask(ASKED) for _ in range(3)))
+
+    asyncio.run(give_up())
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(worker.ask(ASKED))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert not task.done()
+    assert asyncio.run(worker.ask(ASKED)).text == "ok"
+    loop.run_until_complete(task)
+    loop.close()
+
+
+def test_a_limited_worker_is_shared_by_threads():
+    worker = RateLimited(Scripted("ok", delay_s=0.001), concurrency=2, requests_per_minute=100_000)
 
     def crowd(number: int) -> str:
         async def ask() -> str:
@@ -200,39 +235,6 @@ def test_a_limit_of_calls_holds_over_threads():
         return asyncio.run(ask())
 
     assert at_once(crowd) == ["ok" * 50] * THREADS
-    assert most == 2
-
-
-def test_places_of_a_loop_that_ended_are_free_again():
-    places = Places(1)
-
-    async def cut_short() -> None:
-        async def hold() -> None:
-            async with places:
-                await asyncio.sleep(3600)
-
-        tasks = [asyncio.ensure_future(hold()) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in tasks)
-
-    async def take() -> None:
-        async with asyncio.timeout(5), places:
-            pass
-
-    asyncio.run(cut_short())
-    asyncio.run(take())
-
-    loop = asyncio.new_event_loop()  # closed without a word to its tasks
-    loop.run_until_complete(places.take())
-    waits = loop.create_task(take())
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    places.give_back()
-    asyncio.run(take())
-    waits._log_destroy_pending = False  # type: ignore[attr-defined]
-    del waits, loop
-    gc.collect()
-    asyncio.run(take())
 
 
 def test_a_cache_is_shared_by_threads():
@@ -261,14 +263,14 @@ def test_a_local_model_answers_in_one_loop_after_another(weights_path: Path):
     worker = Local(model, name="smol")
 
     async def ask() -> int:
-        replies = await asyncio.gather(worker.ask(ASKED), worker.ask(ASKED))  # one waits for the other's slot
-        assert all(reply.text for reply in replies)
-        return (await model.running()).process.pid
+        async with model:
+            replies = await asyncio.gather(worker.ask(ASKED), worker.ask(ASKED))  # one waits for the other's slot
+            assert all(reply.text for reply in replies)
+            return (await model.running()).process.pid
 
     pids = [asyncio.run(ask()) for _ in range(2)]
     assert pids[0] != pids[1]
-    assert not any(map(alive, pids)), "a child ends with its loop"
-    asyncio.run(model.close())
+    assert not any(map(alive, pids))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -45,7 +45,7 @@ class Preset(msgspec.Struct, frozen=True):
     abilities: tuple[Ability, ...] = ()
     """Beyond what the provider's models have in common."""
     sampling: bool | None = None
-    """false: the model refuses, or ignores, temperature and top_p."""
+    """false: the model refuses, or ignores, a temperature and settings like it."""
     extra: dict[str, Any] = {}
 
 

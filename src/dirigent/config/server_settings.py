@@ -29,9 +29,9 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: float = 10.0
     """A comment goes out on a stream that has been silent for this long."""
     header_timeout_s: float = 10.0
-    """For a caller to send the header of a request."""
+    """Has no effect: the proxy in front bounds the time of headers. It stays so that older files can be read."""
     max_header_bytes: int = 65_536
-    """Of one request's header, and of the trailers and chunk extensions of its body; more is a 431."""
+    """Of one request's header, of the trailers of its body, and of one chunk's extensions; more is a 431 or a 400."""
     body_timeout_s: float = 30.0
     """For a caller to send its whole request."""
     send_timeout_s: float = 30.0

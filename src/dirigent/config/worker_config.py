@@ -133,7 +133,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     """Sampling temperature, where a request sets none."""
     sampling: bool | None = None
-    """false: leave temperature and top_p out, for models that refuse them. Default: by the model."""
+    """false: send no temperature and no settings like it, for models that refuse them. Default: by the model."""
     system: str = ""
     """A system line put before every conversation."""
     extra: dict[str, Any] = {}

@@ -27,10 +27,10 @@ from dirigent.evals.stats import mean, mean_or_none, sum_or_none
 from dirigent.messages import Event
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Planner
-from dirigent.plan.prompt import ANSWER, REVIEW, SYNTHESISE
 from dirigent.planners import Fitted
 from dirigent.planners.examples import ranked
 from dirigent.planners.given import Adapted
+from dirigent.run.step_prompt import ANSWER, REVIEW, SYNTHESISE
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 

@@ -118,7 +118,8 @@ def outcome_of(
 ) -> Outcome:
     """What became of a run. One that failed has no grade: it is wrong, and says why. `ungraded`: why it got none;
     `planned_by`: the model that wrote the plan, where one did."""
-    usage, plan = trace.usage, trace.plan
+    usage, answering = trace.usage, trace.plan
+    plan = None if answering is None else answering.by_itself()
     first = trace.rounds[0] if trace.rounds else None
     return Outcome(
         planner=planner,
@@ -129,7 +130,9 @@ def outcome_of(
         valid=first is not None and first.plan is not None and not first.fallback,
         answer=well_formed(trace.answer),
         plan=plan,
-        asked_before=tuple(step.worker for r in trace.rounds if r.plan and r.plan is not plan for step in r.plan.steps),
+        asked_before=tuple(
+            step.worker for r in trace.rounds if r.plan and r.plan is not answering for step in r.plan.steps
+        ),
         minimal_steps=len(task.sketch.steps) if task.sketch else 0,
         calls=usage.calls,
         planning_calls=sum(len(draft.attempts) for r in trace.rounds for draft in r.drafts),

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
+from dirigent.concurrency import gather_or_cancel
 from dirigent.errors import ConfigError, GradeError
-from dirigent.plan.prompt import closing_form
 from dirigent.sandbox import Sandbox, open_sandbox
 from dirigent.tasks.benchmarks import Part, benchmark, fetch_benchmark, load_benchmark
 from dirigent.tasks.code import grade_code, missing_libraries, problem_in
 from dirigent.tasks.hub import Addresses, Progress
+from dirigent.tasks.question_forms import closing_form
 from dirigent.tasks.task import Task
-from dirigent.together import all_done
 
 DOUBTED = frozenset({"bigcodebench", "bigcodebench_hard"})
 """Sets whose own reference solutions do not all pass in our sandbox: their tests patch the program's modules or share
@@ -208,7 +208,7 @@ async def _passing(tasks: Sequence[Task], sandbox: Sandbox, left_out: Counter[st
             return True
         return (await grade_code(problem, problem.reference, sandbox=sandbox)).correct
 
-    right = await all_done(passes(task) for task in tasks)
+    right = await gather_or_cancel(passes(task) for task in tasks)
     for task, passed in zip(tasks, right, strict=True):
         if not passed:
             left_out[f"{task.kind}: its own reference does not pass in the sandbox"] += 1

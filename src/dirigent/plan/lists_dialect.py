@@ -1,11 +1,11 @@
 """Find three labelled lists in free text: how the `lists` dialect is read.
 
 A language model writes its thoughts first, then `model_id`, `subtasks` and `access_list` in something close
-to Python: bulleted, fenced, with curly quotes or none. What can be understood in one way is understood; the
-rest is a `PlanError`. Knows nothing of workers or steps: `dialects.py` judges the three plain lists it returns.
+to Python: bulleted, fenced, with curly quotes or none. A text that can be understood in one way is understood; any
+other is a `PlanError`. This module knows nothing of workers or steps: `dialects.py` reads the three lists it returns.
 
-Text is hostile until read. Every scan goes forward and every list is bounded (nesting, entries, marks), so
-that time is linear in the text; the quantifiers below are possessive (`*+`) for the same reason.
+Text may be hostile. Every scan goes forward and every list is bounded (nesting, entries, marks), so that time
+is linear in the text; the quantifiers below are possessive (`*+`) for the same reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dirigent.limits import HARD_MAX_STEPS
 
 MAX_NESTING = 8
 MAX_ENTRIES = 2 * HARD_MAX_STEPS
-"""Entries of one list: more than any plan may have steps, so that the limits in force judge the count."""
+"""Entries of one list: more than any plan may have steps, so that the limits in force decide on the count."""
 MAX_MARKS = 4096
 """Brackets, commas and strings in one list: 32 steps that each read 31 others, in quotes, stay below."""
 
@@ -70,7 +70,7 @@ def labelled_lists(text: str, *, earlier: int = 0) -> tuple[list[object], list[o
 
 
 def _without_thoughts(text: str) -> str:
-    """Delete closed think blocks. Of one that opened in the prompt only the end shows: all before it goes."""
+    """Deletes closed think blocks. If a block opened in the prompt, the text has only its end: all before that goes."""
     kept: list[str] = []
     end_of_last = 0
     opened: int | None = None
@@ -89,8 +89,8 @@ def _without_thoughts(text: str) -> str:
 def _bounds(text: str, straight: str, start: int, most_marks: int) -> tuple[int, list[int]]:
     """The end of the list that opens at `start`, and the places of its own commas.
 
-    Quotes are honoured as they stand, else as in `straight`, the text with its curly quotes made straight.
-    If they balance in neither way (an apostrophe in a single-quoted string), brackets alone decide.
+    Quotes count as they are written, else as in `straight`, the text with its curly quotes made straight. If they
+    balance in neither way (an apostrophe in a single-quoted string), brackets alone decide.
     """
     bounds = (
         _balanced(text, start, _MARKS, most_marks)
@@ -103,7 +103,7 @@ def _bounds(text: str, straight: str, start: int, most_marks: int) -> tuple[int,
 
 
 def _balanced(text: str, start: int, marks: re.Pattern[str], most_marks: int) -> tuple[int, list[int]] | None:
-    """The same, where only these marks count; None if the list does not end."""
+    """The same, if only these marks count; None if the list does not end."""
     depth = 0
     commas: list[int] = []
     for count, mark in enumerate(marks.finditer(text, start)):

@@ -54,6 +54,13 @@ class Step(msgspec.Struct, frozen=True):
     """Numbers of the earlier steps whose replies this step may read, ascending."""
 
 
+class EarlierStep(Step, frozen=True):
+    """A step of an earlier round, and its reply."""
+
+    reply: str = ""
+    """Empty if the step gave no result."""
+
+
 class Plan(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     """In order. No steps: accept the answer of the round before."""
@@ -68,6 +75,16 @@ class Plan(msgspec.Struct, frozen=True):
     def numbered(self) -> Iterator[tuple[int, Step]]:
         """The steps with their numbers."""
         return enumerate(self.steps, self.first)
+
+    def step(self, number: int) -> Step:
+        return self.steps[number - self.first]
+
+    def by_itself(self) -> Plan:
+        """The same steps numbered from 0, without what they read of earlier rounds."""
+        if not self.first:
+            return self
+        own = [tuple(j - self.first for j in step.access if j >= self.first) for step in self.steps]
+        return Plan(tuple(Step(s.worker, s.subtask, access) for s, access in zip(self.steps, own, strict=True)))
 
 
 def parse_plan(

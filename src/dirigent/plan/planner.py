@@ -14,7 +14,7 @@ import msgspec
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Attempt, Message, Observe, Request, Schema, ignore
 from dirigent.plan.grammar import plan_grammar, plan_schema
-from dirigent.plan.plan import Dialect, Plan, check_plan, format_plan, parse_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, check_plan, format_plan, parse_plan
 from dirigent.plan.prompt import (
     next_round_messages,
     prompted_planner_messages,
@@ -33,25 +33,32 @@ class Previous(msgspec.Struct, frozen=True):
     """The planner's text; empty if its draft carried a plan."""
     answer: str
     plan: Plan = Plan()
+    steps: tuple[EarlierStep, ...] = ()
+    """Every step of the run so far, in the order of their numbers. A new plan's steps may read them."""
 
 
 class Brief(msgspec.Struct, frozen=True):
-    """What a planner is given."""
+    """All that a planner gets: question, pool, limits, and in later rounds the run so far."""
 
     question: tuple[Message, ...]
     pool: Pool
     limits: Limits
     secret: str = ""
-    """Of the run; the marks around data are derived from it."""
+    """A secret of the run. The marks around data are derived from it."""
     previous: Previous | None = None
-    """Set from the second round on: the planner may accept, or plan anew."""
+    """Set from the second round on: the planner may accept the answer, or write a new plan."""
     refused: str = ""
-    """Set when its last draft was no plan: that draft."""
+    """The planner's last draft, if it was no valid plan."""
     fault: str = ""
     """Why that draft was refused."""
     deadline: float | None = None
     ledger: Ledger | None = None
     tenant: str = ""
+
+    @property
+    def earlier(self) -> int:
+        """How many steps the earlier rounds have: the number of the new plan's first step."""
+        return 0 if self.previous is None else len(self.previous.steps)
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -68,10 +75,12 @@ class Draft(msgspec.Struct, frozen=True):
 
 def read_draft(draft: Draft, brief: Brief) -> Plan:
     """The plan that a draft holds, within the brief's pool and limits; raises `PlanError` if it holds none."""
-    may_accept = brief.previous is not None
+    may_accept, earlier = brief.previous is not None, brief.earlier
     if draft.plan is not None:
-        return check_plan(draft.plan, brief.pool, brief.limits, may_accept=may_accept)
-    return parse_plan(draft.text, brief.pool, brief.limits, dialect=draft.dialect, may_accept=may_accept)
+        return check_plan(draft.plan, brief.pool, brief.limits, may_accept=may_accept, earlier=earlier)
+    return parse_plan(
+        draft.text, brief.pool, brief.limits, dialect=draft.dialect, may_accept=may_accept, earlier=earlier
+    )
 
 
 class Planner(Protocol):
@@ -84,9 +93,9 @@ class Planner(Protocol):
 
 
 class LanguagePlanner:
-    """A planner whose drafts are written by a worker.
+    """A planner whose drafts a worker writes.
 
-    Where the worker can decode under a grammar or a schema, it does, and its drafts are valid by construction.
+    If the worker can decode under a grammar or a schema, it does, so that its drafts are valid by construction.
     """
 
     def __init__(
@@ -116,9 +125,12 @@ class LanguagePlanner:
         may_accept = brief.previous is not None
         grammar, schema = "", None
         if "grammar" in abilities:
-            grammar = plan_grammar(brief.pool, brief.limits, dialect=self._dialect, may_accept=may_accept)
+            grammar = plan_grammar(
+                brief.pool, brief.limits, dialect=self._dialect, may_accept=may_accept, earlier=brief.earlier
+            )
         elif self._dialect == "json" and "schema" in abilities:
-            schema = Schema(plan_schema(brief.pool, brief.limits, may_accept=may_accept), name="plan")
+            shape = plan_schema(brief.pool, brief.limits, may_accept=may_accept, earlier=brief.earlier)
+            schema = Schema(shape, name="plan")
         reply = await metered(self.worker).ask(
             Request(
                 messages=messages,
@@ -150,7 +162,7 @@ class LanguagePlanner:
         if brief.previous is not None:
             before = brief.previous
             draft = before.draft or format_plan(before.plan, brief.pool, dialect=self._dialect)
-            messages += next_round_messages(draft, before.answer, dialect=self._dialect, secret=brief.secret)
+            messages += next_round_messages(draft, before.steps, dialect=self._dialect, secret=brief.secret)
         if brief.fault:
             messages += repair_messages(brief.refused, brief.fault)
         return messages

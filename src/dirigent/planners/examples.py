@@ -13,7 +13,7 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent.messages import Message, estimate_tokens
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER, SYNTHESISE, step_messages
+from dirigent.run.step_prompt import ANSWER, SYNTHESISE, step_messages
 from dirigent.workers.worker import WorkerInfo
 
 Rollout = Callable[[str, Plan], Awaitable[tuple[float, float] | None]]

@@ -14,8 +14,8 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.plan.prompt import AGREE, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.planners.writing import answering, named, once, step
+from dirigent.run.step_prompt import AGREE, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 
 Who = str | Sequence[str]
 

@@ -16,17 +16,17 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import numpy as np
 
+from dirigent.concurrency import gather_or_cancel
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.plan.prompt import ANSWER, FINISH, REVIEW, ROLES
 from dirigent.planners.examples import Rollout
 from dirigent.planners.features import Array, Embedding, fit_embedding, with_constant
 from dirigent.planners.knn import offered
 from dirigent.planners.optimise import Adam
 from dirigent.planners.writing import once, question_text, step
-from dirigent.together import all_done
+from dirigent.run.step_prompt import ANSWER, FINISH, REVIEW, ROLES
 
 MODES = ("direct", "reason", "chain", "full", "debate", "reflect")
 """The paper's IO, CoT, Chain, FullConnected, Debate and Reflection. The first two are one agent alone."""
@@ -79,7 +79,7 @@ async def fit_masrouter(
             rows = order[start : start + settings.batch]
             teams = [policy.sample(features[row], rng) for row in rows]
             asked = [rollout(questions[row], plan_of(team, workers)) for row, team in zip(rows, teams, strict=True)]
-            earned = await all_done(asked)
+            earned = await gather_or_cancel(asked)
             kept = [i for i, found in enumerate(earned) if found is not None]
             utility = np.array([found[0] - settings.cost_weight_per_usd * found[1] for found in earned if found])
             if kept:

@@ -19,9 +19,9 @@ import numpy as np
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.plan.marks import read_results
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.plan.prompt import read_results
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
 from dirigent.planners.knn import Neighbours

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan.prompt import read_results
+from dirigent.plan.marks import read_results
 from dirigent.workers.scripted import stream_words
 from dirigent.workers.worker import Price, WorkerInfo
 

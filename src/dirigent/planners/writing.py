@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.plan.prompt import ANSWER
+from dirigent.run.step_prompt import ANSWER
 from dirigent.workers.pool import Pool
 
 LOCAL_KIND = "counting"

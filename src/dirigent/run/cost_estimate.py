@@ -1,4 +1,4 @@
-"""What a plan will cost, before anyone is paid: a low and a high figure, and its critical path in steps."""
+"""What a plan will cost, before any call is paid: a low and a high figure, and its critical path in steps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.messages import Message, conversation, estimate_tokens
 from dirigent.plan.plan import Plan, critical_path
-from dirigent.plan.prompt import step_messages
+from dirigent.run.step_prompt import step_messages
 from dirigent.workers.worker import Worker
 
 LOW_OUTPUT_TOKENS = 150
-"""A short reply; the low figure takes every step to be one."""
+"""Length of a short reply. The low figure assumes that every reply is short."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
     low_usd: float
     """If every reply is short."""
     high_usd: float
-    """If every reply is as long as the limits allow; planning, retries and further rounds aside."""
+    """If every reply is as long as the limits allow. Planning, retries and further rounds are not included."""
     critical_path: int
     """Steps that must follow one another."""
 
@@ -29,7 +29,7 @@ class Estimate(msgspec.Struct, frozen=True):
 def estimate(
     plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, limits: Limits = Limits()
 ) -> Estimate:
-    """Price the plan by the tokens of its prompts and the lengths its replies may have."""
+    """Prices the plan by the tokens of its prompts and the lengths its replies may have."""
     low = _cost(plan, workers, question, reply_tokens=min(LOW_OUTPUT_TOKENS, limits.max_output_tokens))
     high = _cost(plan, workers, question, reply_tokens=limits.max_output_tokens)
     return Estimate(low, high, critical_path(plan))
@@ -38,7 +38,7 @@ def estimate(
 def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
     messages = conversation(question)
     total = 0.0
-    for index, step in enumerate(plan.steps):
+    for index, step in plan.numbered():
         info = workers[step.worker].info
         if info.price is None:
             raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')

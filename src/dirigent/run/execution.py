@@ -1,14 +1,14 @@
 """Carry out a plan: every step starts as soon as the steps it reads are done.
 
-Knows nothing of where plans come from or how answers are graded. Retrying belongs to `workers/wrappers.py`;
-here a step whose worker failed for good goes once to a substitute, if the caller allows it. A step that fails
-takes the steps that read it with it; the run ends at once when the last step can no longer be reached, and
-goes on when only a side branch is lost. Deadline, cost cap and cancellation act inside steps: whatever is
-being asked is abandoned, and its connection closed. What exactly a step's worker is asked is in `asking.py`.
+This module knows nothing of where plans come from or how answers are graded. Retries belong to `workers/wrappers.py`;
+here a step whose worker failed for good goes once to a substitute, if the caller allows it. If a step fails, the steps
+that read it are skipped. The run ends at once when the last step can no longer be reached, and continues when only a
+side branch is lost. Deadline, cost cap and cancellation act inside a step: the call in progress is abandoned and its
+connection closed. `step_request.py` makes the request of a step.
 
-A step whose worker asks for one of the caller's tools *waits*, and so do the steps that read it; the others go
-on. The same plan is carried on later from the records it left (`prior`): steps that had ended are not asked
-again, and a step that waited sees its own tool traffic after its messages, and nobody else's.
+A step whose worker asks for one of the caller's tools *waits*, and so do the steps that read it; the others continue.
+The same plan is continued later from its records (`prior`): steps that have ended are not asked again, and a step that
+waited sees its own tool traffic after its messages, and no other step's.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from dirigent.messages import (
     conversation,
     ignore,
 )
-from dirigent.plan.plan import Plan
+from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.run.resume import is_final
-from dirigent.run.step_request import Terms, step_deadline, step_request, substitute_for, why_late
+from dirigent.run.step_request import Terms, late_message, step_deadline, step_request, substitute_for
 from dirigent.run.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
 from dirigent.workers.metering import attempts_of, metered
 from dirigent.workers.worker import Worker
 
 Journal = Callable[[StepRecord], Awaitable[None]]
-"""Writes down that a step has ended; the steps that read it start when it returns."""
+"""Stores that a step has ended; the steps that read it start when it returns."""
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """What became of a plan: a record a step, and the error that kept the last step from its reply."""
+    """The outcome of a plan: a record for each step, and the error that kept the last step from its reply."""
 
     steps: tuple[StepRecord, ...]
     error: DirigentError | None = None
@@ -66,6 +66,7 @@ async def execute(
     workers: Mapping[str, Worker],
     question: str | tuple[Message, ...],
     *,
+    earlier: Sequence[EarlierStep] = (),
     limits: Limits = Limits(),
     options: Request | None = None,
     secret: str = "",
@@ -80,6 +81,8 @@ async def execute(
 ) -> Execution:
     """Run the plan's steps over `workers`.
 
+    `earlier` are the steps of the run's earlier rounds, which the plan's steps may read; an earlier step that gave no
+    result is not shown.
     `options` carries the caller's sampling settings, tools and schema. `started` is when the run began on the
     monotonic clock: its deadline and the records count from there. With `stream` the observer also gets every
     piece of text as it is written, which costs workers more than a whole reply does. `prior` are the records of
@@ -89,6 +92,7 @@ async def execute(
         plan=plan,
         workers=workers,
         question=conversation(question),
+        earlier=tuple(earlier),
         limits=limits,
         options=options or Request(()),
         secret=secret,
@@ -104,7 +108,7 @@ async def execute(
 
 @dataclass
 class _Steps:
-    """The state of one execution: which steps are done, and with what."""
+    """The state of one execution: which steps have ended, and their replies."""
 
     terms: Terms
     reassign: bool
@@ -118,36 +122,36 @@ class _Steps:
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
     bug: str = ""
-    """What no step may raise, and one did: it ends the run."""
+    """An exception that is no expected failure. It ends the run."""
 
     @property
     def plan(self) -> Plan:
         return self.terms.plan
 
     async def run(self) -> Execution:
-        done = [asyncio.Event() for _ in self.plan.steps]
-        self._take_up(done)
-        todo = [i for i in range(len(self.plan.steps)) if i not in self.records]
+        done = {i: asyncio.Event() for i, _ in self.plan.numbered()}
+        self._restore(done)
+        todo = [i for i in done if i not in self.records]
         try:
             if self.error is None:
-                await (self._alone(todo[0], done) if len(todo) == 1 else self._side_by_side(todo, done))
+                await (self._run_only(todo[0], done) if len(todo) == 1 else self._run_tasks(todo, done))
         finally:
-            self._end_the_rest()
-        return Execution(tuple(self.records[i] for i in range(len(self.plan.steps))), self.error)
+            self._cancel_the_rest()
+        return Execution(tuple(self.records[i] for i in done), self.error)
 
-    async def _alone(self, index: int, done: list[asyncio.Event]) -> None:
-        """A step with nobody to run beside needs no task of its own, which would cost three turns of the event loop."""
+    async def _run_only(self, index: int, done: Mapping[int, asyncio.Event]) -> None:
+        """Runs the only step without a task of its own, which would cost three turns of the event loop."""
         try:
             await self._carry_out(index, done)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # else it was its worker that gave up, and the run was not cancelled
+                raise  # otherwise the worker gave up by itself, and the run was not cancelled
 
-    async def _side_by_side(self, todo: Sequence[int], done: list[asyncio.Event]) -> None:
-        """Carry out every step as a task of its own; all of them have ended when this does, however it does.
+    async def _run_tasks(self, todo: Sequence[int], done: Mapping[int, asyncio.Event]) -> None:
+        """Runs every step as a task of its own. When this returns or raises, all of them have ended.
 
-        A bug in one ends the others: nobody will read what they still write.
+        A bug in one step ends the others, because nothing will read their replies.
         """
         self.tasks = {i: asyncio.ensure_future(self._carry_out(i, done)) for i in todo}
         tasks = self.tasks.values()
@@ -162,8 +166,8 @@ class _Steps:
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
 
-    def _take_up(self, done: list[asyncio.Event]) -> None:
-        """What an earlier execution settled: steps that ended, and steps whose tools nobody has answered yet."""
+    def _restore(self, done: Mapping[int, asyncio.Event]) -> None:
+        """Restores what an earlier execution settled: steps that ended, and steps that still wait for their tools."""
         needed = _needed_for_last(self.plan)
         for index, record in self.prior.items():
             if is_final(record) or record.asks_for_tools:
@@ -174,11 +178,12 @@ class _Steps:
             elif record.status == "failed" and index in needed:
                 self.error = self.error or WorkerError(record.error)
 
-    async def _carry_out(self, index: int, done: list[asyncio.Event]) -> None:
+    async def _carry_out(self, index: int, done: Mapping[int, asyncio.Event]) -> None:
         try:
-            for j in self.plan.steps[index].access:
+            read = [j for j in self.plan.step(index).access if j in done]  # the others are of earlier rounds
+            for j in read:
                 await done[j].wait()
-            statuses = {j: self.records[j].status for j in self.plan.steps[index].access}
+            statuses = {j: self.records[j].status for j in read}
             lost = [j for j, status in statuses.items() if status not in ("done", "waiting")]
             if lost:
                 error = f"step {lost[0]}, which it reads, gave no result"
@@ -190,7 +195,7 @@ class _Steps:
                 await self._ask(self._record(index))
             if self.journal is not None:
                 await self.journal(self.records[index])
-        except StoreError as error:  # what cannot be written down must not be built upon
+        except StoreError as error:  # no step may build on a result that could not be stored
             self._stop(error)
         except Exception as bug:
             self.bug = self.bug or f"step {index} ended with {type(bug).__name__}: {bug}"
@@ -199,7 +204,7 @@ class _Steps:
             done[index].set()
 
     async def _ask(self, record: StepRecord) -> None:
-        """Ask the step's worker and, once, its substitute."""
+        """Asks the step's worker and, after a failure, one substitute."""
         attempts = record.attempts
         tried = [name for name in (record.planned_worker, record.worker) if name]
         record = msgspec.structs.replace(record, started_s=record.started_s or self._now_s())
@@ -231,7 +236,7 @@ class _Steps:
                 self._end(record, "failed", attempts=attempts, error=str(error))
                 self._fail(record.index, error)
                 return
-            except Exception as error:  # the store's, or a bug: no substitute would help
+            except Exception as error:  # from the store, or a bug: no substitute would help
                 said = f"{type(error).__name__}: {error}"
                 self._end(record, "failed", attempts=attempts + attempts_of(error), error=said)
                 raise
@@ -259,7 +264,7 @@ class _Steps:
             raise error
 
     async def _timed(self, worker: Worker, request: Request, index: int) -> Reply:
-        """One ask, held to the step's deadline."""
+        """One call, held to the step's deadline."""
         assert request.deadline is not None
         self.observe(StepStarted(self.round_number, index, worker.info.name))
         began = time.monotonic()
@@ -268,8 +273,8 @@ class _Steps:
                 return await worker.ask(request, observe=self._deltas(index))
         except TimeoutError as timeout:
             if not scope.expired():
-                raise  # the worker's own: the deadline has not passed
-            error = DeadlineError(why_late(self.terms, index, worker.info.name, deadline=request.deadline))
+                raise  # a TimeoutError of the worker's own: the deadline has not passed
+            error = DeadlineError(late_message(self.terms, index, worker.info.name, deadline=request.deadline))
             error.attempts = attempts_of(timeout) or attempts_of(timeout.__cause__)
             raise error from timeout
 
@@ -297,7 +302,7 @@ class _Steps:
         reply: Reply | None = None,
         error: str = "",
     ) -> None:
-        """The step is over. Without `attempts` it was not asked now, and has those of before."""
+        """Records the end of a step. Without `attempts` it was not asked now, and keeps those it had."""
         now = self._now_s()
         ended = msgspec.structs.replace(
             record,
@@ -311,9 +316,9 @@ class _Steps:
         self.records[record.index] = ended
         self.observe(StepEnded(self.round_number, ended))
 
-    def _end_the_rest(self) -> None:
-        """Steps that were never started when the run ended, and steps that wait for nothing any more."""
-        for index in range(len(self.plan.steps)):
+    def _cancel_the_rest(self) -> None:
+        """Cancels steps that were never started when the run ended, and waiting steps of a run that failed."""
+        for index, _ in self.plan.numbered():
             record = self.records.get(index)
             if record is None:
                 self._end(self._record(index), "cancelled", error=self._why_cancelled())
@@ -321,18 +326,18 @@ class _Steps:
                 self.records[index] = msgspec.structs.replace(record, status="cancelled", error=self._why_cancelled())
 
     def _record(self, index: int) -> StepRecord:
-        """The step's record before it is asked: new, or what is left of an earlier execution that broke off."""
+        """The step's record before it is asked: a new one, or the one of an earlier execution that broke off."""
         if (before := self.prior.get(index)) is not None:
             return msgspec.structs.replace(before, status="cancelled", reply=None, error="")
-        step = self.plan.steps[index]
-        return StepRecord(index, step.worker, step.subtask, step.access)
+        step = self.plan.step(index)
+        return StepRecord(index, step.worker, step.subtask, step.access, round=self.round_number)
 
     def _why_cancelled(self) -> str:
         why = self.bug or self.error
         return f"the run had ended: {why}" if why else "the run was cancelled"
 
     def _fail(self, index: int, error: DirigentError) -> None:
-        """A step failed for good. If the last step needs it, nothing else is worth paying for."""
+        """A step failed for good. If the last step needs it, the run ends, so that nothing more is paid."""
         if index in _needed_for_last(self.plan):
             self._stop(error)
 
@@ -347,7 +352,7 @@ class _Steps:
 
 
 def _check_whole_calls(record: StepRecord, reply: Reply) -> None:
-    """Refuse a tool call that was cut off for its length: nobody could carry it out."""
+    """Refuses a tool call that was cut off at the length limit: its arguments are not whole."""
     for call in reply.tool_calls if reply.finish == "length" else ():
         try:
             msgspec.json.decode(call.arguments or "{}", type=dict[str, object])
@@ -357,12 +362,12 @@ def _check_whole_calls(record: StepRecord, reply: Reply) -> None:
 
 
 def _needed_for_last(plan: Plan) -> set[int]:
-    """The last step and everything it reads, directly or through others."""
+    """The last step and everything in the plan that it reads, directly or through others."""
     needed: set[int] = set()
-    waiting = [len(plan.steps) - 1]
+    waiting = [plan.last]
     while waiting:
         index = waiting.pop()
-        if index not in needed:
+        if index not in needed and index >= plan.first:
             needed.add(index)
-            waiting.extend(plan.steps[index].access)
+            waiting.extend(plan.step(index).access)
     return needed

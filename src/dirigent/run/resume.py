@@ -1,15 +1,14 @@
-"""A run that has not ended: what it goes on from, and the tool calls it waits for.
+"""A run that has not ended: the state it continues from, and the tool calls it waits for.
 
 When a step's worker asks for one of the caller's tools, the run ends as *waiting*, and its observers get a
-`Paused` event with the `RunState`. Whoever has the tools' results puts them in and lets the run go on:
+`Paused` event with the `RunState`. The caller puts the tools' results into the state and continues the run:
 
     state = with_results(state, {call.id: Message("tool", "rain") for call in state.trace.tool_calls})
     trace = await conductor.run(state.trace.question, resume=state, options=options)
 
-The plan stands as it was written; steps that are done are neither asked nor paid again; time and money spent
-count on. Calls leave under ids of our own that name run and step: two steps may have been given the same id by
-their providers, and a caller who sends only the id back is understood. Pure functions; where states are kept
-is not known here.
+The plan stays as it was written; steps that are done are neither asked nor paid again; time and money spent
+count on. Callers see tool calls under ids of our own that name run and step, because two providers may use the same
+id, and because a caller may send only the id back. Pure functions; this module does not know where states are stored.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from dirigent.messages import Attempt, Event, Message, ToolCall
 from dirigent.plan.plan import Plan
 from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, attempts_since, total_usage
 
-REFERENCE = re.compile(r"call_([0-9a-zA-Z]{1,32})_([0-9]{1,2})_[0-9a-f]{12}")
-"""A tool call's id as callers see it: the run, the step, and a digest of what the provider called it."""
+REFERENCE = re.compile(r"call_([0-9a-zA-Z]{1,32})_([0-9]{1,3})_[0-9a-f]{12}")
+"""A tool call's id as callers see it: the run, the step, and a digest of the provider's own id."""
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """A run as far as it got. Kept apart from traces, since it holds a secret."""
+    """A run so far. It is stored apart from traces, because it holds a secret."""
 
     trace: Trace
     secret: str
-    """What the marks around data are made with: a step that goes on must see the marks it saw before."""
+    """The marks around data are derived from it: a step that continues must see the marks it saw before."""
 
 
 class Paused(Event, frozen=True):
@@ -71,13 +70,13 @@ def pending_calls(run_id: str, rounds: Iterable[Round]) -> tuple[PendingCall, ..
 
 
 def run_of_reference(id: str) -> str | None:
-    """The run that a tool call's id refers to; None where it is no id of ours."""
+    """The run that a tool call's id refers to; None if the id is not ours."""
     match = REFERENCE.fullmatch(id)
     return match[1] if match else None
 
 
 def with_results(state: RunState, results: Mapping[str, Message]) -> RunState:
-    """The state with its tools' results put in, by the ids that callers see. Every pending call needs one."""
+    """The state with the tools' results put in, by the ids that callers see. Every pending call needs a result."""
     trace = state.trace
     missing = [call.id for call in pending_calls(trace.id, trace.rounds) if call.id not in results]
     if missing:
@@ -92,7 +91,7 @@ def with_results(state: RunState, results: Mapping[str, Message]) -> RunState:
 
 
 def taken_back(state: RunState, tried: Trace) -> RunState:
-    """The state as it was before a try to go on that came to nothing, with what that try used put on its bill."""
+    """The state before an attempt to continue that failed, with the cost of that attempt added to its bill."""
     *before, last = state.trace.rounds
     spent = attempts_since(tried, state.trace)
     steps = list(last.steps)
@@ -100,7 +99,7 @@ def taken_back(state: RunState, tried: Trace) -> RunState:
         own = tuple(a for a in spent if a in _attempts_of_step(tried, len(before), step.index))
         steps[place] = msgspec.structs.replace(step, attempts=(*step.attempts, *own))
         spent = tuple(a for a in spent if a not in own)
-    if spent:  # a later round's, which is given up with its plan
+    if spent:  # calls of a later round, which is dropped with its plan
         steps[-1] = msgspec.structs.replace(steps[-1], attempts=(*steps[-1].attempts, *spent))
     rounds = (*before, msgspec.structs.replace(last, steps=tuple(steps)))
     return msgspec.structs.replace(
@@ -109,10 +108,10 @@ def taken_back(state: RunState, tried: Trace) -> RunState:
 
 
 def with_lost_calls(state: RunState, lost: Sequence[Attempt]) -> RunState:
-    """The state with calls on its bill that its process made and did not live to record.
+    """The state with calls added to its bill that its process made and died before it recorded.
 
-    Each goes to an unfinished step of its worker, else to the first unfinished one; while there was no plan, to a
-    draft that came to nothing.
+    Each call goes to an unfinished step of its worker, else to the first unfinished step. If there was no plan yet, all
+    go to a draft without text.
     """
     trace = state.trace
     if not lost:
@@ -124,7 +123,7 @@ def with_lost_calls(state: RunState, lost: Sequence[Attempt]) -> RunState:
     else:
         steps = {step.index: step for step in round.steps}
         for attempt in lost:
-            step = _whose(attempt, round.plan, steps)
+            step = _step_of(attempt, round.plan, steps, number=len(trace.rounds) - 1)
             steps[step.index] = msgspec.structs.replace(step, attempts=(*step.attempts, attempt))
         round = msgspec.structs.replace(round, steps=tuple(steps[i] for i in sorted(steps)))
     rounds = (*trace.rounds[:-1], round)
@@ -132,14 +131,14 @@ def with_lost_calls(state: RunState, lost: Sequence[Attempt]) -> RunState:
 
 
 def unfinished_workers(trace: Trace) -> set[str]:
-    """Who is still to be asked by the plan of a run that has not ended."""
+    """The workers that the plan of an unfinished run has yet to ask."""
     if not trace.rounds or trace.rounds[-1].plan is None:
         return set()
     round = trace.rounds[-1]
     assert round.plan is not None
     known = {step.index: step for step in round.steps}
     workers = set()
-    for index, planned in enumerate(round.plan.steps):
+    for index, planned in round.plan.numbered():
         step = known.get(index)
         if step is None:
             workers.add(planned.worker)
@@ -149,7 +148,7 @@ def unfinished_workers(trace: Trace) -> set[str]:
 
 
 def budget_left(trace: Trace, *, parent: Ledger | None) -> Budget:
-    """The run's budget, less what it has used already."""
+    """The run's budget, less the money and tokens already used."""
     limits = trace.limits
     budget = Budget(max_cost_usd=limits.max_cost_usd, max_output_tokens=limits.max_run_output_tokens, parent=parent)
     if trace.rounds:
@@ -158,8 +157,8 @@ def budget_left(trace: Trace, *, parent: Ledger | None) -> Budget:
     return budget
 
 
-def standing_answer(rounds: Sequence[Round]) -> str:
-    """What the newest round that is over has answered."""
+def latest_answer(rounds: Sequence[Round]) -> str:
+    """The answer of the newest round that is over, or an empty text."""
     for round in reversed(rounds):
         over = round.plan is not None and 0 < len(round.steps) == len(round.plan.steps)
         if over and round.steps[-1].status == "done" and round.steps[-1].reply is not None:
@@ -168,7 +167,7 @@ def standing_answer(rounds: Sequence[Round]) -> str:
 
 
 def is_final(step: StepRecord) -> bool:
-    """Whether the step has come to its end, and is not asked again when its run goes on."""
+    """Whether the step has ended, so that it is not asked again when its run continues."""
     return step.status in ("done", "failed", "skipped")
 
 
@@ -199,10 +198,10 @@ def _attempts_of_step(trace: Trace, number: int, index: int) -> tuple[Attempt, .
     return next((step.attempts for step in trace.rounds[number].steps if step.index == index), ())
 
 
-def _whose(attempt: Attempt, plan: Plan, steps: Mapping[int, StepRecord]) -> StepRecord:
+def _step_of(attempt: Attempt, plan: Plan, steps: Mapping[int, StepRecord], *, number: int) -> StepRecord:
     open_steps = [
-        steps.get(index) or StepRecord(index, step.worker, step.subtask, step.access, status="cancelled")
-        for index, step in enumerate(plan.steps)
+        steps.get(index) or StepRecord(index, step.worker, step.subtask, step.access, "cancelled", round=number)
+        for index, step in plan.numbered()
         if index not in steps or not is_final(steps[index])
     ]
     own = [step for step in open_steps if step.worker == attempt.worker]

@@ -1,8 +1,9 @@
-"""Asking: what one step's worker is asked, by when, for how much, and who else could be asked it.
+"""The request of one step: its messages, settings, deadline and budget, and the worker that could replace its own.
 
-The caller's settings are narrowed to the step: its messages hold what the plan lets it read, tools go to who can call
-them, the answer's shape is the last step's alone, and deadline and budget are the tighter of the step's and the run's.
-Pure but for the clock. When a step is asked, and what becomes of its reply, is `execution.py`'s part.
+The caller's settings are narrowed to the step: its messages hold only results that the plan lets it read, tools go to
+workers that can call them, the answer's shape is the last step's alone, and deadline and budget are the tighter of the
+step's and the run's. Apart from the clock, these are pure functions. `execution.py` decides when a step is asked, and
+handles its reply.
 """
 
 from __future__ import annotations
@@ -14,30 +15,32 @@ import msgspec
 
 from dirigent.limits import Budget, Ledger, Limits
 from dirigent.messages import Message, Request
-from dirigent.plan.plan import Plan
-from dirigent.plan.prompt import step_messages
+from dirigent.plan.plan import EarlierStep, Plan
+from dirigent.run.step_prompt import step_messages
 from dirigent.run.trace import StepRecord
 from dirigent.workers.pool import substitute
 from dirigent.workers.worker import Ability, Worker, WorkerInfo
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every step of one execution."""
+    """The facts that hold for every step of one execution."""
 
     plan: Plan
     workers: Mapping[str, Worker]
     question: tuple[Message, ...]
+    earlier: tuple[EarlierStep, ...]
+    """Every step of the rounds before."""
     limits: Limits
     options: Request
     """The caller's sampling settings, tools and schema."""
     secret: str
-    """What the marks around data are made with."""
+    """The marks around data are derived from it."""
     ledger: Ledger | None
     started: float
     """When the run began, on the monotonic clock."""
 
     def is_last(self, index: int) -> bool:
-        return index == len(self.plan.steps) - 1
+        return index == self.plan.last
 
 
 def step_request(
@@ -48,9 +51,16 @@ def step_request(
     last = terms.is_last(index)
     caps = [terms.limits.max_output_tokens, info.output_tokens, options.max_output_tokens if last else None]
     messages = step_messages(
-        terms.question, terms.plan, index, replies, secret=terms.secret, subtask_only=info.subtask_only
+        terms.question,
+        terms.plan,
+        index,
+        replies,
+        secret=terms.secret,
+        earlier=terms.earlier,
+        subtask_only=info.subtask_only,
     )
-    return Request(
+    return msgspec.structs.replace(
+        options,  # whose other settings hold for every step
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
         tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
@@ -59,14 +69,11 @@ def step_request(
         grammar=options.grammar if last else "",
         stop=options.stop if last else (),
         max_output_tokens=min(cap for cap in caps if cap is not None),
-        temperature=options.temperature,
-        top_p=options.top_p,
-        # Steps that ask the same thing twice must be free to differ: each has its own seed.
+        # Each step has its own seed: two steps with the same subtask must be free to differ.
         seed=options.seed + index if options.seed is not None and "seed" in info.abilities else None,
         effort=options.effort if "effort" in info.abilities else None,
         deadline=deadline,
         ledger=_step_ledger(terms, record),
-        tenant=options.tenant,
     )
 
 
@@ -80,8 +87,8 @@ def step_deadline(terms: Terms) -> float:
     return min(run_deadline, time.monotonic() + terms.limits.step_deadline_s)
 
 
-def why_late(terms: Terms, index: int, worker: str, *, deadline: float) -> str:
-    """Which deadline a step has just missed, in words."""
+def late_message(terms: Terms, index: int, worker: str, *, deadline: float) -> str:
+    """Which deadline a step has just missed, as an error message."""
     limits = terms.limits
     if deadline == terms.started + limits.deadline_s:
         return f"the deadline of {limits.deadline_s:g} s passed while step {index} ({worker}) was being asked"
@@ -91,16 +98,19 @@ def why_late(terms: Terms, index: int, worker: str, *, deadline: float) -> str:
 
 
 def substitute_for(terms: Terms, index: int, request: Request, *, tried: Sequence[str]) -> str | None:
-    """Who else can be asked what this step asks; None where nobody can."""
+    """The name of a worker that can answer this request in place of those tried; None if there is none."""
     needs = _needs(request)
     if not terms.is_last(index) and not any(message.tool_calls for message in request.messages):
-        needs.discard("tools")  # it may call tools, but need not
+        needs.discard("tools")  # the step may call tools but does not have to
     return substitute(terms.workers, tried=tried, needs=needs, priced=terms.limits.max_cost_usd is not None)
 
 
 def _gets_tools(terms: Terms, index: int, info: WorkerInfo) -> bool:
-    """Workers that can call tools may. The last one is also asked where nobody else can or one must be called:
-    it then says that it cannot, and a substitute that can takes over."""
+    """Whether a step's worker gets the caller's tools.
+
+    Workers that can call tools do. The last worker also does if a tool must be called, or if no other worker can call
+    one: it then refuses the request, and a substitute that can call tools takes over.
+    """
     if "tools" in info.abilities or not terms.is_last(index):
         return "tools" in info.abilities
     if terms.options.tool_choice not in ("auto", "none"):
@@ -118,7 +128,7 @@ def _step_ledger(terms: Terms, record: StepRecord) -> Ledger | None:
 
 
 def _needs(request: Request) -> set[Ability]:
-    """What a substitute must be able to do."""
+    """The abilities that a substitute must have."""
     needs: set[Ability] = set()
     if any(message.images for message in request.messages):
         needs.add("images")

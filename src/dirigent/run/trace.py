@@ -1,12 +1,14 @@
-"""Trace: the one record of a run that serving, evaluation, training and the console all read.
+"""Trace: the one record of a run, which serving, evaluation, training and the console all read.
 
 It holds everything needed to understand, bill and replay the run: the pool as it was, every draft, every plan,
-and for each step its messages, reply, attempts, tokens, cost, seconds and error. It holds no secret.
+and for each step its messages, reply, attempts, tokens, cost, seconds and error. Steps are numbered through the whole
+run, and a step of a later round may have read steps of the rounds before it. A trace holds no secret.
 Times are seconds since the run began.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,23 +17,24 @@ import msgspec
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
-from dirigent.plan.plan import Dialect, Plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
-"""`skipped`: something it reads failed. `cancelled`: the run ended while it waited or worked. `waiting`: it asked
-for a tool (its reply holds the calls), or it reads a step that did and was not started."""
+"""`skipped`: a step that it reads failed. `cancelled`: the run ended while the step waited or worked. `waiting`: the
+step asked for a tool (its reply holds the calls), or it reads a step that did, and was not started."""
 
 RunStatus = Literal["done", "failed", "cancelled", "waiting"]
-"""`waiting`: the caller's tools come next; the run goes on with their results (`resume.py`)."""
+"""`waiting`: the run needs results of the caller's tools and continues with them (`resume.py`)."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
-    """What became of one step."""
+    """One step and its outcome."""
 
     index: int
+    """The step's number in the run: the steps of a later round count on."""
     worker: str
-    """Who did it in the end."""
+    """The worker that was asked last."""
     subtask: str
     access: tuple[int, ...] = ()
     status: StepStatus = "done"
@@ -42,13 +45,14 @@ class StepRecord(msgspec.Struct, frozen=True):
     ended_s: float = 0.0
     error: str = ""
     planned_worker: str = ""
-    """Whom the plan named, where the step was re-assigned."""
+    """The worker that the plan named, if the step was re-assigned."""
     tool_traffic: tuple[Message, ...] = ()
-    """Its own tool calls and their results, in the order they went: what it was shown after `messages`."""
+    """Its own tool calls and their results, in order. The worker saw them after `messages`."""
+    round: int = 0
 
     @property
     def tool_rounds(self) -> int:
-        """How often it asked for tools and was given their results."""
+        """How often it asked for tools and got their results."""
         return sum(message.role == "assistant" for message in self.tool_traffic)
 
     @property
@@ -68,6 +72,12 @@ class StepRecord(msgspec.Struct, frozen=True):
     def seconds(self) -> float:
         return self.ended_s - self.started_s
 
+    @property
+    def as_earlier(self) -> EarlierStep:
+        """The step as later rounds read it."""
+        reply = self.reply.text if self.status == "done" and self.reply is not None else ""
+        return EarlierStep(self.worker, self.subtask, self.access, reply)
+
 
 class DraftRecord(msgspec.Struct, frozen=True):
     """One draft of a planner, and why it was refused if it was. `text` is empty if the draft carried a plan."""
@@ -83,13 +93,13 @@ class DraftRecord(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One plan and its execution. An empty plan accepts the answer of the round before."""
+    """One plan and its execution. An empty plan accepts the answer of the round before it."""
 
     drafts: tuple[DraftRecord, ...]
     plan: Plan | None = None
     steps: tuple[StepRecord, ...] = ()
     fallback: bool = False
-    """The plan is the profile's fixed one, because the planner gave none that was valid."""
+    """The planner gave no valid plan, so the profile's fixed planner planned."""
 
     @property
     def accepted(self) -> bool:
@@ -97,7 +107,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class RunUsage(msgspec.Struct, frozen=True):
-    """Tokens and calls of the whole run; the orchestration part is what the answering step did not use."""
+    """Tokens and calls of the whole run. The orchestration part is all but the answering step's own."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -110,7 +120,7 @@ class RunUsage(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One run, whole."""
+    """One whole run."""
 
     id: str
     created_at: str
@@ -125,22 +135,22 @@ class Trace(msgspec.Struct, frozen=True):
     status: RunStatus = "done"
     answer: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    """What a waiting run waits for: the calls of all its waiting steps, under ids of our own (`resume.py`)."""
+    """The calls that a waiting run needs results for, of all its waiting steps, under our own ids (`resume.py`)."""
     error: str = ""
     error_kind: str = ""
     """Class of the error: PlanError, WorkerError, DeadlineError, CostError."""
     error_said: str = ""
-    """What whoever asked was told of a `WorkerError`, whose own text may quote a provider."""
+    """The text of a `WorkerError` that the caller may read; `error` may quote a provider."""
     error_fault: str = ""
-    """How the worker failed, where one did: `errors.Fault`."""
+    """How the worker failed, if one did: `errors.Fault`."""
     seconds: float = 0.0
     version: str = ""
     notes: tuple[str, ...] = ()
-    """What else bore on the run: an operator's rule that went before the conductor."""
+    """Other facts about the run, such as an operator's rule that overrode the conductor."""
 
     @property
     def error_for_caller(self) -> str:
-        """The error as whoever asked may read it: in our own words where a provider may have had a part in it."""
+        """The error text that the caller may read: our own words if the original may quote a provider."""
         if self.error_kind != WorkerError.__name__:
             return self.error
         return self.error_said or WorkerError("").for_caller
@@ -152,17 +162,22 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """The steps of the round that gave the answer; of a run that gave none, the last that were carried out."""
-        return self._answering([r for r in self.rounds if r.steps]).steps
+        """Every step up to the round that gave the answer; without an answer, up to the last round that has steps.
+
+        The last of them is the answering step.
+        """
+        answering = self._answering([r for r in self.rounds if r.steps])
+        before = itertools.takewhile(lambda r: r is not answering, self.rounds)
+        return (*itertools.chain.from_iterable(r.steps for r in before), *answering.steps)
 
     def _answering(self, rounds: Sequence[Round]) -> Round:
-        """Of these rounds the last; but where a later one came to nothing, the one whose answer stands."""
+        """The last of these rounds; in a run that is done, the last one that gave an answer."""
         answered = [r for r in rounds if r.steps and r.steps[-1].status == "done"] if self.status == "done" else ()
         return (answered or rounds or (Round(()),))[-1]
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Every call of the run, planner's and workers', in the order they were recorded."""
+        """Every call of the run, by planners and workers, in the order they were recorded."""
         found: list[Attempt] = []
         for r in self.rounds:
             for draft in r.drafts:
@@ -177,7 +192,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def notional_usd(self) -> float:
-        """The part of the cost that nobody bills: a price of a model on this machine is there to be weighed."""
+        """The part of the cost that no provider bills: local models have prices so that plans can be compared."""
         local = {info.name for info in self.pool if info.kind == "local"}
         return sum(attempt.cost_usd for attempt in self.attempts if attempt.worker in local)
 
@@ -199,13 +214,13 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def total_usage(attempts: Sequence[Attempt]) -> Usage:
-    if len(attempts) == 1:  # as nearly always
+    if len(attempts) == 1:  # the usual case
         return attempts[0].usage
     return sum((attempt.usage for attempt in attempts), Usage())
 
 
 def attempts_since(trace: Trace, before: Trace | None) -> tuple[Attempt, ...]:
-    """The calls of a run that an earlier state of it did not have yet."""
+    """The calls of a run that an earlier state of it did not have."""
     if before is None:
         return trace.attempts
     left = list(before.attempts)
@@ -225,7 +240,7 @@ def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
         return now
     then = before.usage
     used = RunUsage(*(getattr(now, name) - getattr(then, name) for name in RunUsage.__struct_fields__))
-    return msgspec.structs.replace(  # another step may be the answering one now
+    return msgspec.structs.replace(  # the answering step may be another one now
         used,
         orchestration_input_tokens=max(0, min(used.orchestration_input_tokens, used.input_tokens)),
         orchestration_output_tokens=max(0, min(used.orchestration_output_tokens, used.output_tokens)),
@@ -233,15 +248,15 @@ def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
 
 
 def critical_path_s(steps: Sequence[StepRecord]) -> float:
-    """Seconds of the longest chain of steps that read one another: what the run could not have gone below."""
+    """Seconds of the longest chain of steps that read one another: the least time that these steps can take."""
     ends: dict[int, float] = {}
-    for step in steps:  # a cancelled run may lack some of the steps that others read
+    for step in steps:  # a cancelled run may lack steps that others read
         ends[step.index] = step.seconds + max((ends.get(j, 0.0) for j in step.access), default=0.0)
     return max(ends.values(), default=0.0)
 
 
 class Drafted(Event, frozen=True):
-    """A planner has written a draft (valid if its error is empty)."""
+    """A planner has written a draft. It is valid if its error is empty."""
 
     round: int
     draft: DraftRecord
@@ -283,6 +298,6 @@ class StepEnded(Event, frozen=True):
 
 
 class RunEnded(Event, frozen=True):
-    """The last event of every run, also of one that was cancelled or met a bug."""
+    """The last event of every run, also of a run that was cancelled or met a bug."""
 
     trace: Trace

@@ -1,6 +1,6 @@
-"""Run programs that models wrote, on a machine one would like to keep. Read `launch.py` for the walls.
+"""Run programs that models wrote without risk to the machine. `launch.py` explains the walls.
 
-`open_sandbox()` attacks itself first and refuses to open where an attack gets through.
+`open_sandbox()` attacks itself first and refuses to open if an attack gets through.
 """
 
 from dirigent.sandbox.box import Sandbox, Verdict, open_sandbox, open_untested

@@ -1,6 +1,6 @@
-"""What a hostile program would try, as data: run at every start of the sandbox, and one by one in the tests.
+"""Attacks of hostile programs, as data. Every start of a sandbox runs them all; the tests run them one by one.
 
-Each is a program that ends by printing "held" or "through". An attack that exhausts something may also be ended.
+Each attack is a program that ends by printing "held" or "through". One that exhausts a resource may be ended instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Attack(msgspec.Struct, frozen=True):
     kind: Kind
     source: str
     exhausts: bool = False
-    """It may be ended from outside or die of a limit before it can say how it went."""
+    """The attack may be ended from outside, or die of a limit, before it can print its result."""
     limits: dict[str, float] = {}
-    """Fields of the profile it runs under, where the usual ones would make it slow."""
+    """Fields of its profile, if the usual ones would make it slow."""
     landlock_abi: int = 0
-    """What alone contains it: on an older kernel it gets through, and is not counted against the sandbox."""
+    """The landlock that alone contains it. On an older kernel it gets through, and the sandbox still passes."""
 
 
 _HELPERS = """
@@ -64,7 +64,7 @@ def _number(numbers: tuple[int | None, int | None]) -> int:
 
 
 def _denied(name: str, kind: Kind, arguments: str) -> Attack:
-    """A system call that must fail, whatever its arguments would do."""
+    """Returns an attack by a system call that must fail for any arguments."""
     number = _number((DENIED | MISSING)[name])
     return _attack(f"system call {name}", kind, f"judge(call({number}, {arguments}) == -1)")
 
@@ -223,8 +223,8 @@ _EXHAUSTION = (
     _exhausts("dump core", "import resource\njudge(resource.getrlimit(resource.RLIMIT_CORE) == (0, 0))\nos.abort()"),
 )
 
-# Every other wall lets these pass: that they are held shows that landlock stands. What they gain without it is little:
-# process 1 is bubblewrap, behind the same walls as the program itself, and its environment holds our PATH alone.
+# Every other wall lets these pass, so they show that landlock is up. Without it they gain little: process 1 is
+# bubblewrap, behind the same walls as the program itself, and its environment holds only our PATH.
 _STACK = """
 def at_stack(mode):
     stack = next(line for line in open('/proc/1/maps') if '[stack]' in line)
@@ -257,5 +257,5 @@ ATTACKS: tuple[Attack, ...] = _FILES + _NETWORK + _PROCESSES + _PRIVILEGES + _KE
 
 
 def attacks_on(landlock_abi: int) -> tuple[Attack, ...]:
-    """The attacks that a sandbox with this much of landlock must contain; 0: with none."""
+    """Returns the attacks that a sandbox with this landlock ABI must contain; 0 means no landlock."""
     return tuple(attack for attack in ATTACKS if attack.landlock_abi <= landlock_abi)

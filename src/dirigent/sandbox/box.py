@@ -1,11 +1,11 @@
-"""Sandbox: run programs that models wrote. Refuses to exist where it cannot be safe.
+"""Sandbox: run programs that models wrote, or refuse if the machine cannot do so safely.
 
     async with open_sandbox() as sandbox:
         ran = await sandbox.run("print(input()[::-1])", stdin=b"abc")
         verdict = await sandbox.judge(source, tests="assert add(1, 2) == 3", names=("add",))
 
-Opening it attacks it: every attack of `attacks.py` is run, and if one gets through, or bubblewrap or user namespaces
-are missing, there is no sandbox but a `SandboxError`. Nothing falls back to running code unprotected.
+`open_sandbox` runs every attack of `attacks.py`. It raises a `SandboxError` if an attack gets through, or if bubblewrap
+or user namespaces are missing. No code path runs a program unprotected.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import contextlib
 import logging
 import os
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
+from dirigent.errors import ConfigError
 from dirigent.sandbox.groups import hierarchies
 from dirigent.sandbox.inside import landlock, literals
-from dirigent.sandbox.interpreter import find_interpreter
 from dirigent.sandbox.launch import Child, Ran, SandboxError, Walls, finished, launched, stamp
-from dirigent.sandbox.profile import FIRST_UID, INSIDE, Profile, Seen
+from dirigent.sandbox.profile import FIRST_UID, INSIDE, SYSTEM_TREE, Profile, Seen
 from dirigent.sandbox.seccomp import seccomp_program
 from dirigent.sandbox.selftest import attack_all
 
@@ -36,14 +38,14 @@ log = logging.getLogger(__name__)
 class Verdict(msgspec.Struct, frozen=True):
     passed: bool
     why: str = ""
-    """What failed first, for people; nothing is decided on it."""
+    """The first failure, for people. No code decides on it."""
     lost: bool = False
-    """The answer was never started, so nothing is known of it."""
+    """The answer never started, so the verdict says nothing about it."""
 
 
 @contextlib.asynccontextmanager
 async def open_sandbox(profile: Profile | None = None, *, slots: int | None = None) -> AsyncIterator[Sandbox]:
-    """A sandbox that has withstood every attack we know, just now, on this machine."""
+    """Opens a sandbox that has just withstood every known attack on this machine."""
     async with open_untested(profile, slots=slots) as sandbox:
         through = await attack_all(sandbox)
         if through:
@@ -57,9 +59,9 @@ async def open_sandbox(profile: Profile | None = None, *, slots: int | None = No
 
 @contextlib.asynccontextmanager
 async def open_untested(profile: Profile | None = None, *, slots: int | None = None) -> AsyncIterator[Sandbox]:
-    """The same without the attacks: for the tests, which run them one by one."""
+    """Opens a sandbox without the attacks, for tests, which run the attacks one by one."""
     _need_programs()
-    interpreter, also = find_interpreter()
+    interpreter, also = _interpreter()
     with tempfile.TemporaryDirectory(prefix="dirigent-sandbox-") as name:
         folder = Path(name)
         _furnish(folder)
@@ -74,7 +76,7 @@ async def open_untested(profile: Profile | None = None, *, slots: int | None = N
 
 
 class Sandbox:
-    """So many programs at once, each in walls of its own; two for a judged answer."""
+    """Runs a limited number of programs at once, each in walls of its own. A judged answer takes two."""
 
     def __init__(self, walls: Walls, *, slots: int) -> None:
         self.walls = walls
@@ -89,11 +91,11 @@ class Sandbox:
 
     @property
     def stamp(self) -> str:
-        """Which walls stand around every program, in one line: for results to carry."""
+        """Returns one line that names the walls around every program, for results to carry."""
         return stamp(self.walls)
 
     async def run(self, source: str, *, stdin: bytes = b"", profile: Profile | None = None) -> Ran:
-        """A whole program: bytes in, bytes out. What they should have been is the caller's business."""
+        """Runs a whole program: bytes in, bytes out. The caller compares the output."""
         walls = msgspec.structs.replace(self.walls, profile=profile or self.walls.profile)
         async with self._slot() as slot:
             pipe = asyncio.subprocess.PIPE
@@ -102,12 +104,12 @@ class Sandbox:
                 return await finished(child, profile=walls.profile, stdin=_frame(source) + stdin)
 
     async def judge(self, source: str, *, tests: str, names: tuple[str, ...], preamble: str = "") -> Verdict:
-        """Whether `tests` pass against `source`, which stays in a sandbox of its own and never meets them.
+        """Runs `tests` against `source`. The source has a sandbox of its own and cannot see the tests.
 
-        `names` are the functions the tests call; `preamble` is defined on the tests' side before they run.
+        `names` are the functions that the tests call; `preamble` is defined on the tests' side before they run.
         """
-        if len(tests) > literals.MAX_JOB_BYTES // 2:  # as a literal they are longer
-            raise SandboxError(f"nothing was graded: tests of {len(tests):,} characters are too many for a sandbox")
+        if len(tests) > literals.MAX_JOB_BYTES // 2:  # a literal is longer than its text
+            raise SandboxError(f"nothing was graded: {len(tests):,} characters of tests are too many for a sandbox")
         async with self._slot() as slot:
             return await self._judge(slot, source, tests=tests, names=names, preamble=preamble)
 
@@ -127,7 +129,7 @@ class Sandbox:
         )
         try:
             async with _both(answer, judging) as (_, child):
-                # Only the two sandboxes hold the pipes from here on: when one of them dies, the other one notices.
+                # From here on only the two sandboxes hold the pipes, so each notices when the other one dies.
                 while left:
                     os.close(left.pop())
                 ran = await finished(child, profile=self.walls.profile, stdin=_frame(_literal(job)))
@@ -152,7 +154,7 @@ class Sandbox:
 async def _both(
     one: contextlib.AbstractAsyncContextManager[Child], two: contextlib.AbstractAsyncContextManager[Child]
 ) -> AsyncIterator[tuple[Child, Child]]:
-    """Start both at the same time."""
+    """Starts both at the same time."""
     async with contextlib.AsyncExitStack() as stack:
         started = await asyncio.gather(
             stack.enter_async_context(one), stack.enter_async_context(two), return_exceptions=True
@@ -188,7 +190,7 @@ def _frame(text: str) -> bytes:
 
 
 def _uid(index: int) -> int | None:
-    """A user of its own for every program at a time; without root, ours, which then must do."""
+    """Returns a separate user for each program at a time, or None without root: then our own user must do."""
     return FIRST_UID + index if os.getuid() == 0 else None
 
 
@@ -198,14 +200,37 @@ def _need_programs() -> None:
             raise SandboxError(f"grading code needs {program!r}: install {package} (Debian: apt install {package})")
 
 
+def _interpreter() -> tuple[Path, tuple[Path, ...]]:
+    """Returns a Python that a user without rights can read, and the folders outside the system tree that it needs.
+
+    The interpreter of this program is often in a user's home, closed to others; the system's interpreter is not.
+    """
+    system = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
+    if system:
+        return Path(system).resolve(), ()
+    own, home = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
+    if _open_to_all(own) and _open_to_all(home):
+        return own, () if any(home.is_relative_to(root) for root in SYSTEM_TREE) else (home,)
+    raise ConfigError(
+        f"no Python here can be read by an unprivileged user: {own} is closed to others and /usr/bin/python3 is "
+        "missing; install the system's python3"
+    )
+
+
+def _open_to_all(path: Path) -> bool:
+    if not path.stat().st_mode & stat.S_IROTH:
+        return False
+    return all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
+
+
 def _furnish(folder: Path) -> None:
-    """Our few files in a place that a user without rights can read."""
+    """Copies our few files to a place that a user without rights can read."""
     package = folder / "box" / Path(*INSIDE.split("."))
     package.mkdir(parents=True)
     for source in Path(literals.__file__).parent.glob("*.py"):
-        if source.name != "__init__.py":  # without them the folders are namespace packages: nothing above is imported
+        if source.name != "__init__.py":  # without it a folder is a namespace package and imports nothing above it
             shutil.copyfile(source, package / source.name)
-    compileall.compile_dir(package, quiet=2)  # of use where the Python inside is of our own version
+    compileall.compile_dir(package, quiet=2)  # helps if the Python inside has our own version
     (folder / "filter.bpf").write_bytes(seccomp_program())
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -1,8 +1,8 @@
-"""Control groups: how much memory and how many processes a whole sandbox may hold, counted by the kernel.
+"""Control groups: the kernel's limits on the memory and processes of a whole sandbox.
 
-A group is made only where this process stands at the top of a hierarchy (its own namespace's top in a container).
-Deeper groups belong to whoever made them, a service manager as a rule, and a second writer there breaks the rule
-such programs live by. Where no group can be had, per-process limits and fewer processes bound the same things.
+A group is made only if this process is at the top of a hierarchy (in a container: the top of its own namespace). Deeper
+groups belong to their maker, usually a service manager, and a second writer there would break the rule such programs
+rely on. Without groups, per-process limits and fewer processes bound the same resources.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _V2_FILES = {"memory": "memory.max", "pids": "pids.max"}
 
 
 class Hierarchy(msgspec.Struct, frozen=True):
-    """A place where this process may make groups."""
+    """A folder in which this process may make groups."""
 
     folder: Path
     files: dict[str, str]
-    """Controller: the file its limit is written to."""
+    """Controller -> the file that takes its limit."""
 
 
 def hierarchies(
     own: str | None = None, mounts: str | None = None, *, writable: bool | None = None
 ) -> tuple[Hierarchy, ...]:
-    """Where groups for memory and processes can be made; empty where there is no such place, or not for us."""
+    """Returns the hierarchies for groups of memory and processes; empty if none exists or none is ours."""
     own = Path("/proc/self/cgroup").read_text() if own is None else own
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     at_top = _controllers_at_top(own)
@@ -50,7 +50,7 @@ def hierarchies(
 
 
 class Group:
-    """The groups of one sandbox, under each hierarchy. Empty is fine: then it holds nothing and does nothing."""
+    """The groups of one sandbox, one under each hierarchy. Without folders every method does nothing."""
 
     def __init__(self, folders: tuple[Path, ...]) -> None:
         self._folders = folders
@@ -60,7 +60,7 @@ class Group:
             (folder / "cgroup.procs").write_text(str(pid))
 
     async def remove(self) -> None:
-        """The kernel keeps a group until its last process is reaped, a moment after it was killed."""
+        """Removes the groups. The kernel keeps a group until its last process is reaped, a moment after its end."""
         for folder in self._folders:
             for _ in range(200):
                 with contextlib.suppress(FileNotFoundError):
@@ -73,7 +73,7 @@ class Group:
 
 
 def make_group(where: tuple[Hierarchy, ...], profile: Profile) -> Group:
-    limits = {"memory": profile.memory_bytes, "pids": profile.processes + 4}  # bubblewrap's own and setting up
+    limits = {"memory": profile.memory_bytes, "pids": profile.processes + 4}  # 4 for bubblewrap and the setup
     folders = []
     for hierarchy in where:
         folder = hierarchy.folder / f"dirigent-{os.getpid()}-{next(_COUNTER)}"
@@ -89,7 +89,7 @@ def counts_memory(where: tuple[Hierarchy, ...]) -> bool:
 
 
 def _controllers_at_top(own: str) -> set[str]:
-    """From /proc/self/cgroup: controllers whose hierarchy we stand at the top of; "" is the unified one."""
+    """Reads /proc/self/cgroup: the controllers of hierarchies whose top is ours; "" is the unified hierarchy."""
     top: set[str] = set()
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -99,7 +99,7 @@ def _controllers_at_top(own: str) -> set[str]:
 
 
 def _cgroup_mounts(mounts: str) -> list[tuple[Path, str, frozenset[str]]]:
-    """From /proc/self/mountinfo: where, which kind, and its options (the controllers, in version 1)."""
+    """Reads /proc/self/mountinfo: folder, kind and options of each mount (in version 1 the controllers)."""
     found = []
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -110,7 +110,7 @@ def _cgroup_mounts(mounts: str) -> list[tuple[Path, str, frozenset[str]]]:
 
 
 def _enabled(folder: Path) -> frozenset[str]:
-    """Version 2 hands on only what the parent enabled for its children."""
+    """Returns the usable controllers: version 2 passes on only those that the parent enabled for its children."""
     try:
         return frozenset((folder / "cgroup.subtree_control").read_text().split())
     except OSError:

@@ -1,13 +1,13 @@
-"""Start one program behind every wall, and end it for certain.
+"""Start one program behind every wall, and always end it.
 
-In this order: a user without rights (`setpriv`, when we are root), limits of each process (`prlimit`), fresh namespaces
-and mounts (`bwrap`), which then waits at a gate; from outside we look up who it really is and refuse if that is root,
-put it into its control group, and only then open the gate; bubblewrap applies the system-call filter and starts Python,
-whose first line, ours, restricts itself by landlock where the kernel has it (`inside/landlock.py`). So no line of
-anybody's code runs before the last wall stands, and no shell is involved.
+The order is: a user without rights (`setpriv`, if we are root), limits of each process (`prlimit`), fresh namespaces
+and mounts (`bwrap`), which then waits at a gate. From outside we look up the program's real user, refuse root, put the
+program into its control group, and only then open the gate. Bubblewrap applies the system-call filter and starts
+Python. The first line of Python is ours and restricts itself with landlock, if the kernel has it
+(`inside/landlock.py`). So no line of a model's code runs before the last wall is up, and no shell takes part.
 
-Knows nothing of grading. A program that fails, loops or floods is a result; a wall that cannot be put up is a
-`SandboxError`.
+The module knows nothing of grading. A program that fails, loops or floods is a result; a wall that cannot be put up is
+a `SandboxError`.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ Ended = Literal["exited", "timeout", "flooded"]
 Stream = int | None
 
 START_LIMIT_S = 10.0
-"""Putting up the walls takes some 20 ms; a host so busy that it, or starting Python behind them, takes this long cannot
-grade."""
+"""Putting up the walls takes some 20 ms. A host that needs this long for it, or to start Python behind them, is too
+busy to grade."""
 
 
 NO_LANDLOCK = f"no landlock (the kernel has none, or one older than ABI {OLDEST_ABI})"
 
 
 class SandboxError(GradeError):
-    """A wall of the sandbox could not be put up, so nothing was run."""
+    """A wall of the sandbox could not be put up, so the program did not run."""
 
 
 class Walls(msgspec.Struct, frozen=True):
-    """What every program of one sandbox is started with."""
+    """What every program of one sandbox starts with."""
 
     profile: Profile
     seen: Seen
     filter_path: Path
     groups: tuple[Hierarchy, ...] = ()
     landlock_abi: int = 0
-    """0: the kernel has none that is of use, and the other walls stand alone."""
+    """0: the kernel has no usable landlock, and only the other walls protect."""
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """How a program ended and what it wrote, cut at the profile's limit."""
+    """How a program ended and its output, cut at the profile's limit."""
 
     ended: Ended
     code: int
-    """As bubblewrap reports it: 128 + n for signal n. -1 where it was ended from outside."""
+    """As bubblewrap reports it: 128 + n for signal n. -1 if it was ended from outside."""
     stdout: bytes
     stderr: bytes
     seconds: float
@@ -79,18 +79,18 @@ class Child:
         self._inner: int | None = None
 
     def hold(self, pid: int) -> None:
-        """Keep hold of the inner process by descriptor: its number could be given to somebody else."""
+        """Opens a descriptor of the inner process, because the kernel may reuse its number."""
         self._inner = os.pidfd_open(pid)
 
     async def end(self) -> None:
-        """Kill what is left. The inner process is the first of its namespace: with it the kernel kills all others."""
+        """Kills the rest. The inner process is the first of its namespace, so the kernel kills all others with it."""
         with contextlib.suppress(ProcessLookupError):
             if self._inner is not None:
                 signal.pidfd_send_signal(self._inner, signal.SIGKILL)
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-        # asyncio counts a process as ended once its pipes are: what is left in them must be read.
+        # asyncio counts a process as ended only after its pipes ended, so their rest must be read.
         await asyncio.gather(self.process.wait(), _discard(self.process.stdout), _discard(self.process.stderr))
         if self._inner is not None:
             os.close(self._inner)
@@ -109,7 +109,7 @@ async def launched(
     stderr: Stream = asyncio.subprocess.DEVNULL,
     pass_fds: tuple[int, ...] = (),
 ) -> AsyncIterator[Child]:
-    """One of the inside programs, past its gate; ended on the way out, whatever happens."""
+    """Yields an inside program that has passed its gate; ends it on the way out in every case."""
     info_read, info_write = os.pipe()
     gate_read, gate_write = os.pipe()
     filter_fd = os.open(walls.filter_path, os.O_RDONLY)
@@ -141,7 +141,7 @@ async def launched(
 
 
 def stamp(walls: Walls) -> str:
-    """The walls by name, the missing ones too: "bubblewrap, seccomp, control group (memory, pids), landlock ABI 7"."""
+    """Returns the walls by name, with the missing ones: "bubblewrap, seccomp, control group (memory, pids)"."""
     counted = sorted({controller for hierarchy in walls.groups for controller in hierarchy.files})
     group = f"control group ({', '.join(counted)})" if counted else "no control group"
     landlock = f"landlock ABI {walls.landlock_abi}" if walls.landlock_abi else NO_LANDLOCK
@@ -149,10 +149,10 @@ def stamp(walls: Walls) -> str:
 
 
 async def finished(child: Child, *, profile: Profile, stdin: bytes = b"") -> Ran:
-    """Feed it, read it up to the limit, and wait; past the wall clock it is over.
+    """Feeds the program, reads up to the limit, and waits; ends the program after the wall clock.
 
-    Our side writes the first byte before anything else: without it no wrong answer but a broken sandbox was seen. The
-    wall clock begins there, so that a busy host, where Python takes a while to start, takes nothing from the program.
+    Our side writes the first byte before anything else. If it is missing, the sandbox is broken and the answer is not
+    wrong. The wall clock begins at that byte, so a slow start of Python on a busy host costs the program no time.
     """
     began = time.monotonic()
     process = child.process
@@ -180,7 +180,7 @@ async def finished(child: Child, *, profile: Profile, stdin: bytes = b"") -> Ran
     except TimeoutError:
         ended = "timeout"
     if not out.startswith(READY):
-        raise SandboxError(f"the program was never started: {err.decode(errors='replace').strip() or ended}")
+        raise SandboxError(f"the program never started: {err.decode(errors='replace').strip() or ended}")
     code = process.returncode if process.returncode is not None and ended == "exited" else -1
     return Ran(ended, code, bytes(out.removeprefix(READY)), bytes(err), time.monotonic() - began)
 
@@ -210,7 +210,7 @@ async def _through_the_gate(child: Child, group: Group, *, uid: int | None, info
 
 
 async def _inner_pid(fd: int, child: Child) -> int:
-    """Bubblewrap says who the inner process is once all mounts stand; if it cannot, it says why on stderr."""
+    """Returns the pid of the inner process. Bubblewrap writes it after all mounts; on failure it explains on stderr."""
     os.set_blocking(fd, False)
     text = b""
     try:
@@ -224,7 +224,7 @@ async def _inner_pid(fd: int, child: Child) -> int:
         return msgspec.json.decode(text, type=_Info).child_pid
     except (TimeoutError, msgspec.MsgspecError) as error:
         said = await _last_words(child)
-        raise SandboxError(f"bubblewrap did not start the program: {said or 'it said nothing'}") from error
+        raise SandboxError(f"bubblewrap did not start the program: {said or 'it gave no reason'}") from error
 
 
 async def _last_words(child: Child) -> str:
@@ -247,12 +247,12 @@ async def _readable(fd: int) -> None:
 
 
 def _refuse_root(pid: int, *, uid: int | None) -> None:
-    """From the host's view, not the program's: inside, everyone is 65534."""
+    """Raises if the host's view of the program's user is wrong. Inside, every user is 65534."""
     status = Path(f"/proc/{pid}/status").read_text()
     uids = {int(word) for line in status.splitlines() if line.startswith("Uid:") for word in line.split()[1:]}
     wanted = os.getuid() if uid is None else uid
     if uids != {wanted} or 0 in uids:
-        raise SandboxError(f"the program would run as uid {sorted(uids)} of the host, not as {wanted}; it was not run")
+        raise SandboxError(f"the program would run as uid {sorted(uids)} of the host, not as {wanted}; it did not run")
 
 
 async def _feed(writer: asyncio.StreamWriter | None, data: bytes) -> None:
@@ -268,7 +268,7 @@ async def _feed(writer: asyncio.StreamWriter | None, data: bytes) -> None:
 async def _drain(
     reader: asyncio.StreamReader | None, into: bytearray, *, limit: int, first: Callable[[], None] = lambda: None
 ) -> None:
-    """Read all there is; `first` is called once there is something."""
+    """Reads to the end; calls `first` at the first byte."""
     if reader is None:
         return
     while part := await reader.read(1 << 16):

@@ -1,6 +1,6 @@
-"""What a program in the sandbox may use and see, as data and as the command that holds it to that.
+"""The limits and the view of a sandboxed program, as data and as the command that enforces them.
 
-Pure: nothing here starts anything. The order of the walls is told in `launch.py`.
+The module is pure: it starts nothing. `launch.py` explains the order of the walls.
 """
 
 from __future__ import annotations
@@ -12,66 +12,66 @@ import msgspec
 MIB = 1024 * 1024
 
 FIRST_UID = 1_900_000_000
-"""Above every range that login users, services and containers are given."""
+"""Above every range of uids that login users, services and containers get."""
 
 NOBODY = 65534
 
 INSIDE = "dirigent.sandbox.inside"
-"""The package of what runs inside."""
+"""The package of the programs that run inside."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The limits of one program. Two of them run for each graded answer: the answer and its tests."""
+    """The limits of one program. Each graded answer runs two programs: the answer and its tests."""
 
     wall_s: float = 10.0
     cpu_s: int = 10
     memory_bytes: int = 512 * MIB
-    """Of all its processes together, where a memory group can be had."""
+    """Of all processes of the program together, if the host has a memory group."""
     address_space_bytes: int = 448 * MIB
-    """Of each process; less than the memory, so that Python raises MemoryError before the kernel kills."""
+    """Of each process. It is less than the memory, so that Python raises MemoryError before the kernel kills."""
     file_bytes: int = 64 * MIB
     open_files: int = 64
     processes: int = 32
     ungrouped_processes: int = 8
-    """In place of `processes` where no memory group can be had: then address space times processes is the bound."""
+    """Replaces `processes` on a host without a memory group: there address space times processes is the bound."""
     scratch_bytes: int = 64 * MIB
     output_bytes: int = 1 * MIB
-    """Of stdout and of stderr; more ends the program."""
+    """Of stdout and of stderr. A program that writes more is ended."""
 
 
 class Fds(msgspec.Struct, frozen=True):
-    """What bubblewrap is handed besides the program's own three."""
+    """The descriptors that bubblewrap gets besides the program's own three."""
 
     info: int
-    """It writes who the program is here..."""
+    """Bubblewrap writes the program's pid here..."""
     gate: int
-    """... and waits here until it has been looked at and put into its group."""
+    """... and waits here until the program has been checked and put into its group."""
     filter: int
     """The system-call filter."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The files a program can see: the system tree, an interpreter, and our few files, all read-only."""
+    """The files that a program can see, all read-only: the system tree, an interpreter, and our few files."""
 
     interpreter: Path
     inside: Path
-    """Holds the package of programs that run inside."""
+    """The folder with the package of programs that run inside."""
     also: tuple[Path, ...] = ()
-    """The interpreter's home, where that is not in the system tree."""
+    """The interpreter's home, if it is not in the system tree."""
 
 
 SYSTEM_TREE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 
 
 def drop_command(uid: int | None) -> list[str]:
-    """Become nobody *before* bubblewrap: started by root, its `--uid` would only hide that the kernel still sees 0."""
+    """Drops root *before* bubblewrap: its own `--uid` would only hide that the kernel still sees user 0."""
     if uid is None:
         return []
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
 
 
 def limit_command(profile: Profile) -> list[str]:
-    """Limits of each process; they can be lowered without rights, and never raised again."""
+    """Sets limits of each process. A process without rights can lower them but never raise them again."""
     limits = {
         "cpu": profile.cpu_s + 1,
         "as": profile.address_space_bytes,
@@ -85,11 +85,11 @@ def limit_command(profile: Profile) -> list[str]:
 
 
 def box_command(profile: Profile, seen: Seen, *, fds: Fds, module: str, processes: int, landlock_abi: int) -> list[str]:
-    """Run `main()` of one of our inside modules in fresh namespaces, with nothing writable but its scratch folder."""
+    """Runs `main()` of an inside module in fresh namespaces; only the scratch folder is writable."""
     walls = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     walls += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv", "--hostname", "box"]
     walls += ["--info-fd", str(fds.info), "--block-fd", str(fds.gate), "--seccomp", str(fds.filter)]
-    # The tmpfs bubblewrap makes for / and /dev has no size limit: both are closed once they are furnished.
+    # bubblewrap's tmpfs for / and /dev has no size limit, so both become read-only after they are filled.
     mounts = [*_system_tree(), *_read_only(seen), "--proc", "/proc", "--dev", "/dev"]
     mounts += ["--size", str(profile.scratch_bytes), "--tmpfs", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
     place = [
@@ -110,7 +110,7 @@ def box_command(profile: Profile, seen: Seen, *, fds: Fds, module: str, processe
 
 
 def _system_tree() -> list[str]:
-    """Only what programs and libraries are: no /etc but the loader's cache, no /home, /var, /sys or /run."""
+    """Mounts only programs and libraries: no /etc but the loader's cache, no /home, /var, /sys or /run."""
     flags: list[str] = []
     for name in SYSTEM_TREE:
         path = Path(name)
@@ -129,7 +129,7 @@ def _read_only(seen: Seen) -> list[str]:
 
 
 def _confinement(seen: Seen, landlock_abi: int) -> str:
-    """Puts up landlock, where there is one: from inside, since bubblewrap itself could mount nothing behind it."""
+    """Returns the line that puts up landlock, if usable. It runs inside: bubblewrap could mount nothing after it."""
     if not landlock_abi:
         return ""
     programs = [*SYSTEM_TREE, *map(str, seen.also)]
@@ -137,7 +137,7 @@ def _confinement(seen: Seen, landlock_abi: int) -> str:
 
 
 def _start(module: str, *, processes: int, confinement: str) -> str:
-    """The first line of Python. It is ours, and limits the number of processes: from Linux 5.14 on they are counted for
-    each user namespace, so only from inside is this sandbox counted alone, not all of its user's programs."""
+    """Returns the first line of Python, which is ours. It limits the number of processes from inside, because Linux
+    counts them for each user namespace from 5.14 on: outside, the count would include all programs of the user."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))"
     return f"{limit}; import sys; sys.path.append('/box'); {confinement}from {module} import main; main()"

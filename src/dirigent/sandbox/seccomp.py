@@ -1,13 +1,13 @@
 """The system-call filter: a deny list, assembled into classic BPF by the few lines below.
 
-Why our own assembler rather than pyseccomp: a deny list over two architectures needs four instructions (load, jump
-if equal, jump if set, return). pyseccomp would add a native library that must be found at run time, and its output
-could only be tested by running it; ours is a pure function from an architecture to bytes, which tests interpret.
+We have our own assembler, not pyseccomp, because a deny list over two architectures needs only four instructions (load,
+jump if equal, jump if set, return). pyseccomp would add a native library that must be found at run time, and only a run
+could test its output. Ours is a pure function from an architecture to bytes, which tests interpret.
 
-What it denies: tracing and reading other processes, mounts, new namespaces, kernel modules and key rings, BPF, perf,
+The filter denies: tracing and reading other processes, mounts, new namespaces, kernel modules and key rings, BPF, perf,
 io_uring, userfaultfd, file handles, clocks, every socket that is not AF_UNIX, typing into a terminal, and memory that
-no limit counts (memfd, System V segments and queues). What the sandbox's mounts, namespaces and limits already stop
-is denied again here: each wall is tested alone.
+no limit counts (memfd, System V segments and queues). It also denies what the sandbox's mounts, namespaces and limits
+already stop, because each wall is tested alone.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _X32_BIT = 0x40000000
 
 class Architecture(msgspec.Struct, frozen=True):
     audit: int
-    """AUDIT_ARCH_*: what the kernel says the calling convention is."""
+    """AUDIT_ARCH_*: the kernel's number of the calling convention."""
     column: int
-    """Where its numbers stand in the table."""
+    """The column of its numbers in the tables."""
 
 
 ARCHITECTURES = {"x86_64": Architecture(0xC000003E, 0), "aarch64": Architecture(0xC00000B7, 1)}
 
-# name: (x86_64, aarch64); None where the architecture has no such call.
+# name: (x86_64, aarch64); None if the architecture has no such call.
 DENIED: dict[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -111,7 +111,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "uselib": (134, None),
 }
 MISSING: dict[str, tuple[int | None, int | None]] = {
-    # ENOSYS, so that libc falls back to clone, whose flags a filter can read.
+    # ENOSYS makes libc fall back to clone, whose flags a filter can read.
     "clone3": (435, 435),
 }
 SOCKETS: dict[str, tuple[int | None, int | None]] = {"socket": (41, 198), "socketpair": (53, 199)}
@@ -120,7 +120,7 @@ IOCTL: tuple[int | None, int | None] = (16, 29)
 
 
 def seccomp_program(machine: str | None = None) -> bytes:
-    """The filter for this machine (or the one named), as `bwrap --seccomp` reads it."""
+    """Returns the filter for this machine (or the named one), in the format of `bwrap --seccomp`."""
     machine = machine or platform.machine()
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
@@ -131,7 +131,7 @@ def seccomp_program(machine: str | None = None) -> bytes:
 
 
 def _foreign(architecture: Architecture, machine: str) -> list[bytes]:
-    """Another calling convention has other numbers: nothing below would mean what it says."""
+    """Ends programs of another calling convention, because its call numbers have other meanings."""
     code = [_load(_OFFSET_ARCH), _jump(_EQUAL, architecture.audit, yes=1, no=0), _give(KILL_PROCESS), _load(_OFFSET_NR)]
     if machine == "x86_64":
         code += [_jump(_AT_LEAST, _X32_BIT, yes=0, no=1), _give(ERRNO | errno.ENOSYS)]
@@ -167,7 +167,7 @@ def _denials(architecture: Architecture) -> list[bytes]:
 
 
 def _when(number: int | None, body: list[bytes]) -> list[bytes]:
-    """`body` for this call only. It must end in a return: afterwards the call's number is no longer loaded."""
+    """Applies `body` to this call only. It must end in a return, because it unloads the call's number."""
     return [] if number is None else [_jump(_EQUAL, number, yes=0, no=len(body)), *body]
 
 
@@ -176,7 +176,7 @@ def _load(offset: int) -> bytes:
 
 
 def _load_arg(index: int) -> bytes:
-    """The lower half of an argument (both architectures are little-endian): all the kernel reads of an int."""
+    """Loads the lower half of an argument (both architectures are little-endian): an int is no longer than it."""
     return _load(_OFFSET_ARGS + 8 * index)
 
 

@@ -1,4 +1,4 @@
-"""Attack the sandbox before anything is graded in it."""
+"""Attack the sandbox before it grades anything."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 import msgspec
 
+from dirigent.concurrency import gather_or_cancel
 from dirigent.sandbox.attacks import Attack, attacks_on
 from dirigent.sandbox.launch import Ran
 from dirigent.sandbox.profile import Profile
-from dirigent.together import all_done
 
 
 class Runner(Protocol):
@@ -22,17 +22,17 @@ class Runner(Protocol):
 
 
 async def attack_all(sandbox: Runner) -> list[str]:
-    """The names of the attacks that got through: none, or nothing may be graded."""
+    """Returns the names of the attacks that got through. With any name, nothing may be graded."""
     attacks = attacks_on(sandbox.landlock_abi)
-    held = await all_done(withstands(sandbox, attack) for attack in attacks)
+    held = await gather_or_cancel(withstands(sandbox, attack) for attack in attacks)
     return [attack.name for attack, stood in zip(attacks, held, strict=True) if not stood]
 
 
 async def withstands(sandbox: Runner, attack: Attack) -> bool:
-    """Whether one attack was contained.
+    """Returns whether the sandbox contained one attack.
 
-    An attack that ends says which: "held" or "through". One that exhausts something may instead be ended from outside,
-    or die of its limits without a word. Silence of any other attack is not trusted: perhaps it never ran.
+    An attack that ends prints "held" or "through". An attack that exhausts a resource may be ended from outside or die
+    of its limits without a word. Silence of any other attack counts as a failure, because perhaps it never ran.
     """
     ran = await sandbox.run(attack.source, profile=msgspec.structs.replace(Profile(), **attack.limits))
     said = ran.stdout.decode(errors="replace").split()

@@ -1,11 +1,12 @@
-"""The HTTP face: an OpenAI-compatible endpoint over `Conductor.run`. It translates and observes, nothing else.
+"""The HTTP server: an OpenAI-compatible endpoint over `Conductor.run`. It translates and observes, nothing else.
 
-Read in the order a request travels: `app.py` (the table of routes), `gate.py` (who may come in), `chat.py`
-(one request), `wire.py` and `translate.py` (its shape), `catalogue.py` (which models there are), `models.py` (which
-conductor answers), `conducting.py` (the run, kept), `stream.py` (the run, watched). `responses*.py` and `messages*.py`
-are the same in two other formats: they put a request into chat's words and a trace into their own. Around a request:
-`extension.py` (wishes in headers), `idempotency.py` (once, however often it is sent), `guardrails.py` and `checked.py`
-(what may pass), `overrides.py` (the operator's rules). Beside it: `feedback.py`, `usage.py`, `retention.py`,
-`telemetry.py`.
+    http/     the door: routes (`app.py`), keys, bodies, errors, idempotency, metrics
+    apis/     chat, responses, anthropic: each reads its body into one `Asked`, and writes a run in its own words;
+              `exchange.py` is the one way of a request between the two
+    runs/     `asked.py` (a request in core types), `start.py` (from a request to a run), `handle.py` (a run that
+              anybody may watch), `stream.py` (a run as events), `resume.py` and `takeover.py` (runs that go on later)
+    policy/   models, the operator's rules, guardrails, JSON schema checks, retention
+    service.py   what one server holds open
+
 starlette, uvicorn, jsonschema-rs and prometheus-client come with the extra: pip install 'dirigent[serve]'.
 """

@@ -1,7 +1,7 @@
-"""Service: everything one server holds open, and what a request is served with.
+"""Service: everything that one server holds open for its requests.
 
-The pool, the store and the counters are opened together and closed in the other order. Several servers may
-share one PostgreSQL store; nothing here is shared between processes but the store.
+The pool, the store and the counters are opened together and closed in reverse order. Several servers may share one
+PostgreSQL store; processes share nothing else.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dirigent.config.file import Loaded
 from dirigent.config.runtime import Runtime, open_runtime, open_store
@@ -26,21 +25,15 @@ from dirigent.serve.policy.retention import pruning
 from dirigent.store import Store
 from dirigent.store.admission import Admission
 
+if TYPE_CHECKING:
+    from dirigent.serve.runs.handle import Run
+
 __all__ = ["DEFAULT_SETTINGS", "ServeSettings", "Service", "open_service"]
 
 T = TypeVar("T")
 
 OnFinished = Callable[["Service", Mapping[str, str], Trace], Awaitable[None]]
-"""Given the service, the run's purpose and its trace."""
-
-
-@dataclass
-class BackgroundRun:
-    """A run that this process carries out on its own."""
-
-    task: asyncio.Task[None]
-    cancelled: bool = False
-    """It was cancelled for good; else a cancelled task hands its run over."""
+"""Takes the service, the run's purpose and its trace."""
 
 
 DEFAULT_SETTINGS = ServeSettings()
@@ -57,15 +50,17 @@ class Service:
         self.admission = Admission(max_in_flight=settings.max_in_flight)
         self.metrics = Metrics(runtime.pool, self.admission)
         self.observers: list[Observe] = []
-        """Watch every run of this server."""
+        """They watch every run of this server."""
         self.on_finished: dict[str, OnFinished] = {}
-        """What is done with a background run that is over, by the `kind` of its purpose (`background.py`)."""
-        self.background: dict[str, BackgroundRun] = {}
-        """The background runs that this process carries out, by run."""
-        self.resuming: set[str] = set()
-        """Runs that had waited for tools and that a request goes on with now."""
+        """Called when a background run is over, by the `kind` of its purpose (`runs/takeover.py`)."""
+        self.runs: set[Run] = set()
+        """The runs that this process carries out. Anybody may watch them."""
+        self.bodies = 0
+        """Requests whose body is being read."""
+        self.stopping = False
+        """The server was told to stop: `/readyz` fails, and no reply leaves its connection open."""
         self.running: set[asyncio.Task[Any]] = set()
-        """Tasks that carry out runs of this server: they are waited for before the store is closed."""
+        """Tasks of this server that must have ended before the store is closed."""
 
     def own(self, run: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a run in a task of its own."""
@@ -75,7 +70,7 @@ class Service:
         return task
 
     async def close(self) -> None:
-        """Cancel what is left when the server has stopped, and wait until it is kept."""
+        """Cancel the tasks that are left when the server has stopped, and wait until their runs are stored."""
         for task in self.running:
             task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
@@ -83,11 +78,11 @@ class Service:
 
 @asynccontextmanager
 async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None) -> AsyncIterator[Service]:
-    """Open the pool and the store. A worker that cannot be used keeps the server from starting, with the fix.
+    """Open the pool and the store. A worker that cannot be used stops the server from starting; the error has the fix.
 
-    `settings` are those of the configuration unless given.
+    `settings` default to those of the configuration.
     """
-    import aiohttp  # noqa: F401  # which on first use would hold up the event loop, and everybody on it, for 0.3 s
+    import aiohttp  # noqa: F401  # its import at the first call would block the event loop for 0.3 s
 
     from dirigent.store.ledger import reconcile
 

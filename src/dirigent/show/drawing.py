@@ -4,14 +4,15 @@
     0 facts   ████████                  0.2 s           "What is the capital of Norway?" → "Oslo"
     1 letters         ████████          0.2 s  reads 0  "How many letters are in it?" → "4"
 
-Each step is a line: who, when (bars share one axis over all rounds), what it read, what it was asked and what
-it said. What went wrong stands below in its own words. The tree shows the same steps from the answer down.
+Each step is a line: its worker, its time (bars share one axis over all rounds), the steps it read, its subtask and its
+reply. Errors follow in their own words. The tree shows the same steps from the answer down; a step of an earlier round
+that a later round read is drawn once and then only named.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
@@ -60,14 +61,16 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
     """A run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
     lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
+    earlier: dict[int, StepRecord] = {}
     for number, round in enumerate(trace.rounds):
         if len(trace.rounds) > 1:
             lines.append(_text((f"round {number + 1}", "bold")))
         lines.extend(_round_notes(round, width))
         if style == "tree":
-            lines.extend(_tree(round.steps, width))
+            lines.extend(_tree(round.steps, earlier, width))
         else:
             lines.extend(_timeline(round.steps, frame))
+        earlier |= {step.index: step for step in round.steps}
     lines.extend(_outcome(trace, width))
     return _joined(lines)
 
@@ -78,7 +81,7 @@ def draw_plan(plan: Plan, infos: Sequence[WorkerInfo] = (), *, width: int = DEFA
     prices = {info.name: _price_text(info) for info in infos}
     name_cells = min(max((len(step.worker) for step in plan.steps), default=0), _MOST_NAME)
     together = _together(plan)
-    for index, step in enumerate(plan.steps):
+    for index, step in plan.numbered():
         reads = f"   ← {_numbers(step.access)}" if step.access else ""
         beside = f"   (with {together[index]})" if together[index] is not None else ""
         price = f"   {prices[step.worker]}" if prices.get(step.worker) else ""
@@ -304,10 +307,11 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
         yield from _note(f"✗ {one_line(step.error)}", _COLOURS[step.status], width, lead=lead)
 
 
-def _tree(steps: Sequence[StepRecord], width: int) -> Iterator[Text]:
-    """The last step first, what it reads below it; a step read twice is drawn once and then only named."""
-    by_index = {step.index: step for step in steps}
-    drawn: set[int] = set()
+def _tree(steps: Sequence[StepRecord], earlier: Mapping[int, StepRecord], width: int) -> Iterator[Text]:
+    """The last step first, the steps that it reads below it; a step that was drawn before is only named."""
+    own = {step.index: step for step in steps}
+    by_index = {**earlier, **own}
+    drawn = set(earlier) - set(own)
     for step in sorted(steps, key=lambda step: -step.index):
         if step.index not in drawn:
             yield from _branch(step, by_index, drawn, width, lead="", below="")
@@ -359,14 +363,14 @@ def _note(said: str, style: str, width: int, *, lead: str) -> Iterator[Text]:
         yield _text((lead, "dim"), (line, style))
 
 
-def _together(plan: Plan) -> list[int | None]:
+def _together(plan: Plan) -> dict[int, int | None]:
     """For each step the first one before it that may run at the same time, if there is one."""
-    depths: list[int] = []
+    depths: dict[int, int] = {}
     first_at: dict[int, int] = {}
-    together: list[int | None] = []
-    for index, step in enumerate(plan.steps):
-        depths.append(1 + max((depths[j] for j in step.access), default=0))
-        together.append(first_at.get(depths[index]))
+    together: dict[int, int | None] = {}
+    for index, step in plan.numbered():
+        depths[index] = 1 + max((depths.get(j, 0) for j in step.access), default=0)
+        together[index] = first_at.get(depths[index])
         first_at.setdefault(depths[index], index)
     return together
 

@@ -104,8 +104,9 @@ def _can_redraw(console: Console) -> bool:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A step as it stands."""
+    """A step so far."""
 
+    number: int
     worker: str
     subtask: str
     access: tuple[int, ...] = ()
@@ -165,7 +166,7 @@ def draw_progress(state: Progress, now: float, *, width: int) -> Text:
     lines = [Text(one_line(note, width), "red") for note in state.notes]
     for head, steps in zip(state.heads, state.rounds, strict=True):
         lines.append(_head(head))
-        lines.extend(line for index in range(len(steps)) for line in _step_lines(steps, index, now, width, spinner))
+        lines.extend(line for step in steps for line in _step_lines(steps, step.number, now, width, spinner))
     if state.planning and not state.ended:
         lines.append(Text(f"{spinner} planning… {seconds_text(now - state.since)}", "dim"))
     if state.answer:
@@ -185,7 +186,7 @@ def news(before: Progress, event: Event, now: float, *, width: int = 120) -> Ite
         return
     steps = state.rounds[-1]
     if isinstance(event, StepReassigned):
-        yield Text(f"  {event.index}  {one_line(steps[event.index].note)}")
+        yield Text(f"  {event.index}  {one_line(_line(steps, event.index).note)}")
     if isinstance(event, StepEnded):
         row, *notes = _step_lines(steps, event.step.index, now, width, "")
         yield row
@@ -194,7 +195,7 @@ def news(before: Progress, event: Event, now: float, *, width: int = 120) -> Ite
 
 def _planned(state: Progress, plan: Plan, fallback: bool, now: float) -> Progress:
     head = f"{plan_figures(plan)}{', the fixed one' if fallback else ''} ({seconds_text(now - state.since)})"
-    lines = tuple(Line(step.worker, step.subtask, step.access) for step in plan.steps)
+    lines = tuple(Line(i, step.worker, step.subtask, step.access) for i, step in plan.numbered())
     return msgspec.structs.replace(
         state,
         rounds=(*state.rounds, lines),
@@ -206,15 +207,16 @@ def _planned(state: Progress, plan: Plan, fallback: bool, now: float) -> Progres
 
 
 def _with_line(state: Progress, index: int, **changes: object) -> Progress:
-    if not state.rounds or index >= len(state.rounds[-1]):
+    if not state.rounds:
         return state
-    lines = list(state.rounds[-1])
-    lines[index] = msgspec.structs.replace(lines[index], **changes)
-    return msgspec.structs.replace(state, rounds=(*state.rounds[:-1], tuple(lines)))
+    lines = tuple(
+        msgspec.structs.replace(line, **changes) if line.number == index else line for line in state.rounds[-1]
+    )
+    return msgspec.structs.replace(state, rounds=(*state.rounds[:-1], lines))
 
 
 def _is_last(state: Progress, index: int) -> bool:
-    return bool(state.rounds) and index == len(state.rounds[-1]) - 1
+    return bool(state.rounds) and bool(state.rounds[-1]) and index == state.rounds[-1][-1].number
 
 
 def _head(head: str) -> Text:
@@ -227,7 +229,7 @@ def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spi
     """`  1  letters  How many letters are in it?  ← 0  4   0.2 s`, and what went wrong below it."""
     from rich.text import Text
 
-    line = steps[index]
+    line = _line(steps, index)
     name_cells = min(max(len(step.worker) for step in steps), _MOST_NAME)
     reads = f" ← {' '.join(str(j) for j in line.access)}" if line.access else ""
     figures = _figures(line, now, spinner)
@@ -247,6 +249,10 @@ def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spi
         yield Text(f"     ↳ {one_line(line.note, width - 8)}", "yellow")
     if line.record is not None and line.record.error:
         yield Text(f"     ✗ {one_line(line.record.error, width - 8)}", "red")
+
+
+def _line(steps: tuple[Line, ...], number: int) -> Line:
+    return steps[number - steps[0].number]
 
 
 def _figures(line: Line, now: float, spinner: str) -> str:

@@ -30,7 +30,8 @@ from dirigent.store.timestamps import now, utc_text
 from dirigent.store.traces import to_row
 from dirigent.workers.secret import may_hold_key, redact
 
-FORMAT = 1
+FORMAT = 2
+"""2: steps are numbered through the whole run, and a background run has its request in core types."""
 LEASE_S = 60.0
 """A run whose row nobody has touched for so long is taken to be left, wherever its process was."""
 
@@ -51,13 +52,26 @@ class RunRow(msgspec.Struct, frozen=True):
     body: bytes
 
     def read(self, type: type[Body]) -> Body:
-        """What was kept; `StoreError` where this Dirigent cannot read it."""
+        """Returns the stored state; raises `StoreError` if it has another format or is damaged."""
         if self.format != FORMAT:
-            raise StoreError(f"run {self.run_id} is kept in format {self.format}, this Dirigent reads {FORMAT}")
+            raise StoreError(
+                f"run {self.run_id} is kept in format {self.format}, this Dirigent reads {FORMAT}: "
+                "it cannot be continued, ask again"
+            )
         try:
-            return msgspec.json.decode(zlib.decompress(self.body), type=type)
+            return self._decoded(type)
         except (zlib.error, msgspec.MsgspecError) as error:
             raise StoreError(f"run {self.run_id} cannot be read back: {error}") from error
+
+    def salvage(self, type: type[Body]) -> Body | None:
+        """Returns the state of a row that `read` refused, so that its run can be ended; None if it is damaged."""
+        try:
+            return self._decoded(type)
+        except (zlib.error, msgspec.MsgspecError):
+            return None
+
+    def _decoded(self, type: type[Body]) -> Body:
+        return msgspec.json.decode(zlib.decompress(self.body), type=type)
 
     @property
     def mine(self) -> bool:

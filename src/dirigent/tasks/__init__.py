@@ -1,4 +1,4 @@
-"""Questions with exact answers: what a task is, how it is graded, and the gym that conductors train in."""
+"""Questions with exact answers: tasks, their graders, and the public benchmarks."""
 
 from dirigent.tasks.task import Grade, Sketch, SketchStep, Task, grade
 

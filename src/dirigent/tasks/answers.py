@@ -1,7 +1,8 @@
-"""The final answer in a model's free text: what it says its answer is, without how it got there.
+"""Extract the final answer from a model's free text.
 
-Models close in a handful of ways: a JSON object with an `answer`, a `\\boxed{}`, four hashes, "the answer is". These
-are looked for in this order; what was cut off before its end is no answer. Pure text: nothing here is compared.
+Models end a reply in a few ways: a JSON object with an `answer`, a `\\boxed{}`, four hashes, "the answer is". The
+functions look for these in this order. An answer that was cut off before its end counts as no answer. The module only
+reads text; `graders.py` compares.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from itertools import pairwise
 
 FIELD = re.compile(r'["\']answer["\']\s*:\s*')
 SAID = re.compile(r"(?:final answer|answer)(?:\*{1,3}(?!=))?\s*(?:is|:|=)\s*:?\s*(.+)", re.IGNORECASE)
-"""The word may be bold, as in "**Answer**: 28"; `answer**=2` is Python."""
+"""The word "answer" may be bold, as in "**Answer**: 28". `answer**=2` is Python, so it must not match."""
 HASHES = re.compile(r"####\s*(.+)")
 LETTER_SAID = re.compile(r"answer is:?\s*\**(?:\(([A-Za-z])\)|([A-Z])\b(?!['’]))")
 LETTER_LABEL = re.compile(r"(?i:answer)\**:\s*\**(?:\(([A-Za-z])\)|\(?([A-Zb-z])\b(?!['’]))")
-"""A small "a" that stands free may be an article: it is the option only where it is the whole answer."""
+"""A lone small "a" may be an article, so it counts as an option only if it is the whole answer."""
 LETTER_ALONE = re.compile(r"\W*([A-Za-z])\W*(?:\s.*)?", re.DOTALL)
 SAYS = re.compile(r"answer\s*(?:is|:|=)\s*:?\s*", re.IGNORECASE)
 OPTION = re.compile(
@@ -25,7 +26,7 @@ OPTION = re.compile(
     r"(?=\**(?:\s*$|[.;:](?!\w)|\s+\((?!or\b|and\b)|,?\s+(?:because|since)\b))",
     re.MULTILINE,
 )
-"""Such as "option B", where nothing behind it says that it is one of several."""
+"""Matches "option B" unless the text after it shows that B is one of several options."""
 DOUBTED = re.compile(
     r"(?:\b(?:if|whether|not\s+\w+)|n['’]t\s+\w+)\s+(?:that\s+)?(?:the\s+)?(?:\w+\s+)?\Z", re.IGNORECASE
 )
@@ -33,7 +34,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+−]?\s?\$?\s?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:
 
 
 def final_answer(text: str) -> str:
-    """What the text says its answer is; empty where it says none. A text of one line is its own answer."""
+    """Returns the final answer of a text, or "" if it states none. A text of one line is its own answer."""
     text = text.strip()
     if (field := _json_field(text)) is not None:
         return field
@@ -46,10 +47,10 @@ def final_answer(text: str) -> str:
 
 
 def final_letter(text: str) -> str:
-    """The letter of the option chosen: the first "answer is (X)", else the last "Answer: X", else the answer itself,
-    else the "option X" that it is said to be.
+    """Returns the letter of the chosen option, or "".
 
-    The first, since models that run on invent further questions and answer those too.
+    Tries the first "answer is (X)", then the last "Answer: X", then the final answer itself, then "option X".
+    Takes the first "answer is", because models that run on invent further questions and answer those too.
     """
     if _json_field(text.strip()) is None:
         if said := LETTER_SAID.search(text):
@@ -61,11 +62,11 @@ def final_letter(text: str) -> str:
     alone = LETTER_ALONE.fullmatch(answer)
     bare = len(re.sub(r"\W", "", answer)) == 1
     marked = re.match(r"\W*[A-Za-z]\s*[).:]", answer) is not None
-    return alone[1].upper() if alone and (bare or marked) else _option_said(text)
+    return alone[1].upper() if alone and (bare or marked) else _option_letter(text)
 
 
-def _option_said(text: str) -> str:
-    """The letter where the last answer said is "option X", no other option was said to be it and nothing is boxed."""
+def _option_letter(text: str) -> str:
+    """Returns X if the last stated answer is "option X", all stated options agree and the text holds no box."""
     if _json_field(text.strip()) is not None or _boxed(text) is not None or HASHES.search(text):
         return ""
     said = [
@@ -76,7 +77,7 @@ def _option_said(text: str) -> str:
 
 
 def final_number(text: str) -> float | None:
-    """The number that is the answer: in what the text says its answer is, else the last one of the text."""
+    """Returns the number in the final answer; if there is no final answer, the last number of the text."""
     if answer := final_answer(text):
         return number_in(answer)
     if _json_field(text.strip()) is not None:
@@ -86,9 +87,9 @@ def final_number(text: str) -> float | None:
 
 
 def number_in(answer: str) -> float | None:
-    """The number in a short answer: the first behind its last equals sign, units and currency left aside."""
+    """Returns the first number after the last equals sign of a short answer, without units and currency."""
     part = answer.rsplit("=", 1)[-1]
-    part = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r" \1/\2", part)  # the space: 2\frac{1}{2} is two and a half
+    part = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r" \1/\2", part)  # the space makes 2\frac{1}{2} two and a half
     part = re.sub(
         r"\\[,!; ]|\\text\w*\{[^}]*\}|\\(?=[$%])|(?<=\d)\{,\}(?=\d)", lambda m: "," if m[0] == "{,}" else "", part
     )
@@ -100,7 +101,7 @@ def number_in(answer: str) -> float | None:
 
 
 def literals(text: str) -> Iterator[str]:
-    """The texts that a final answer in Python may stand for: as JSON decodes it, then as it was written."""
+    """Yields the texts that a final answer in Python may mean: the JSON-decoded one, then the raw one."""
     text = text.strip()
     rest = _field_rest(text)
     if rest is None:
@@ -118,9 +119,9 @@ def literals(text: str) -> Iterator[str]:
 
 
 def _json_field(text: str) -> str | None:
-    """The `answer` field as it was written: models forget to escape LaTeX and quotes, so JSON's escapes stay undone.
+    """Returns the raw `answer` field: None if there is no such field, "" if it was cut off.
 
-    None: there is no such field. Empty: it was cut off.
+    JSON's escapes stay in the text, because models forget to escape LaTeX and quotes.
     """
     rest = _field_rest(text)
     if rest is None:
@@ -145,12 +146,12 @@ def _field_rest(text: str) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """Double backslashes and escaped quotes as what they stand for; `\\frac` stays, whoever wrote it."""
+    """Replaces double backslashes and escaped quotes by single ones. A single backslash, as in `\\frac`, stays."""
     return text.replace("\\\\", "\\").replace('\\"', '"').strip()
 
 
 def _boxed(text: str) -> str | None:
-    """What is in the last box, braces balanced; None: no box. Empty: it was cut off."""
+    """Returns the content of the last box with balanced braces: None if there is no box, "" if it was cut off."""
     start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
     if start < 0:
         return None
@@ -164,7 +165,7 @@ def _boxed(text: str) -> str | None:
 
 
 def _unwrapped(answer: str) -> str:
-    """Without bold marks and a closing full stop."""
+    """Returns the answer without bold marks and without a full stop at its end."""
     answer = answer.strip().strip("*").strip()
     return answer.removesuffix(".").strip().strip("*").strip()
 

@@ -1,10 +1,10 @@
-"""Public benchmarks by name: where their questions lie, how they are graded, where to get them.
+"""Public benchmarks by name: their files, their graders and their sources.
 
-Questions come from the hub (`fetch_benchmark`), or from a folder or file of one's own (`load_benchmark`): any table
-(`tables.py`), as the authors publish them (`published.py`) or in our own form: `id`, `question`, `answer`, `grader`,
-perhaps `task` and `meta`. A folder may also hold a copy of the hub's repository, or a file for each configuration.
-Adding a benchmark is adding a line to `BENCHMARKS` and a function to `published.py`; a plugin brings one as an entry of
-`dirigent.tasks` that is a `Benchmark`.
+`fetch_benchmark` gets questions from the hub; `load_benchmark` reads them from a folder or a file of the user. A file
+is any table (`tables.py`), either in the authors' form (`published.py`) or in our own: `id`, `question`, `answer`,
+`grader`, optionally `task` and `meta`. A folder may also hold a copy of the hub's repository, or one file for each
+configuration. A new benchmark needs a line in `BENCHMARKS` and a function in `published.py`; a plugin adds one as an
+entry of `dirigent.tasks` that is a `Benchmark`.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ BBH_TASKS = (
 
 class Benchmark(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
-    """Names it may have in a data folder, without their ending; the first that is there is taken."""
+    """File names that a data folder may use, without their ending. The first one found is read."""
     source: str
-    """Where to get it."""
+    """Where users get the questions."""
     task: str = ""
-    """Rows of this task alone, where a file holds several."""
+    """If a file holds several tasks, only the rows of this one are read."""
     hub: HubSet | None = None
     train_files: tuple[str, ...] = ()
-    """The same of questions that planners may be fitted on."""
+    """The same for the questions that planners may be fitted on."""
     train_hub: HubSet | None = None
     train_from: str = ""
-    """Another benchmark whose questions are its training part."""
+    """The name of another benchmark. Its questions are the training part of this one."""
     most_train: int | None = None
-    """The first so many of those, where all are too many to hold."""
+    """The most training questions to read, for sets that do not fit into memory."""
     row: Callable[[Mapping[str, Any], int], Row | None] | None = None
-    """Reads a line as its authors publish it; `published.py` has these for our own benchmarks."""
+    """Converts a row in the authors' form; `published.py` has these functions for our own benchmarks."""
 
 
 def _shard(split: str, folder: str) -> str:
-    """A file's name as the hub writes a split that fits into one."""
+    """Returns the file name that the hub gives to a split of one file."""
     return f"{folder}/{split}-00000-of-00001.parquet"
 
 
 def _one(dataset: str, split: str = "test", config: str = "default", file: str = "") -> HubSet:
-    """A split in one file: its own, or one of the hub's, in the configuration's folder."""
+    """Returns a split that is one file: the named file, or the hub's file in the configuration's folder."""
     folder = "data" if config == "default" else config
     return HubSet(dataset, split, (config,), (file or _shard(split, folder),))
 
@@ -90,7 +90,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         ("questions_aime24", "aime24"),
         f"{HUB}HuggingFaceH4/aime_2024",
         hub=_one("HuggingFaceH4/aime_2024", "train"),
-        train_from="aime25",  # thirty questions are too few to hold any out, and the years share none
+        train_from="aime25",  # thirty questions are too few to hold any out, and the two years share no question
     ),
     "aime25": Benchmark(
         ("questions_aime25", "aime25"),
@@ -105,7 +105,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "bbh": Benchmark(
         ("questions_bbh", "bbh"),
         "https://github.com/suzgunmirac/BIG-Bench-Hard",
-        # The set that is often named, lukaemon/bbh, is a script without data, which the hub no longer runs.
+        # The better known set, lukaemon/bbh, is a script without data, and the hub no longer runs scripts.
         hub=HubSet("SaylorTwift/bbh", configs=BBH_TASKS, files=tuple(_shard("test", task) for task in BBH_TASKS)),
     ),
     "mmlu_pro": Benchmark(
@@ -153,7 +153,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         hub=_one("livecodebench/code_generation_lite", config="v6", file="test6.jsonl"),
         train_files=("test", "livecodebench_v1"),
         train_hub=_one("livecodebench/code_generation_lite", config="v1", file="test.jsonl"),
-        most_train=100,  # its tests are a gigabyte, packed
+        most_train=100,  # the packed tests of this set are a gigabyte
     ),
     "bigcodebench": Benchmark(
         ("bigcodebench",),
@@ -176,24 +176,24 @@ FREE: dict[RowGrader, Grader] = {
     "math": "math",
     "code": "code",
 }
-"""A file's word for a grader, and ours: replies to these questions are free text."""
+"""A file's name of a grader -> our grader. Replies to these questions are free text."""
 
 LITERAL_TASKS = frozenset({"cruxeval_o"})
-"""Tasks whose `exact` means the same Python literal."""
+"""Tasks of which `exact` means "the same Python literal"."""
 
 MOST_TAG_CHARS = 200
-"""Longer notes on a question (its solution, its tests) are not carried through every outcome."""
+"""Longer notes on a question (its solution, its tests) are dropped, so that not every outcome carries them."""
 
 
 def benchmark(name: str) -> Benchmark:
-    """The benchmark of this name; else an error that names the nearest."""
+    """Returns the benchmark of this name; raises ConfigError with the nearest name if there is none."""
     if (found := find_benchmark(name)) is not None:
         return found
     raise ConfigError(f'no benchmark is called "{name}"{nearest(name, known_benchmarks())}')
 
 
 def find_benchmark(name: str) -> Benchmark | None:
-    """The benchmark of this name, ours or a plugin's; None if there is none. A plugin's family of tasks is none."""
+    """Returns the benchmark of this name, ours or a plugin's, else None. A plugin's family of tasks counts as None."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     found = plugins.load("tasks", name) if name in plugins.entries("tasks") else None
@@ -201,12 +201,12 @@ def find_benchmark(name: str) -> Benchmark | None:
 
 
 def known_benchmarks() -> tuple[str, ...]:
-    """Every name that `--tasks` takes, ours first. Plugins are named and not imported."""
+    """Returns every name that `--tasks` takes, ours first, without importing plugins."""
     return tuple(dict.fromkeys((*BENCHMARKS, *plugins.entries("tasks"))))
 
 
 def load_benchmark(name: str, data: Path, *, limit: int | None = None, part: Part = "test") -> list[Task]:
-    """The questions of a benchmark, from a folder or a file of them. A part it does not have has no questions."""
+    """Returns the questions of a benchmark from a folder or a file; an empty list if it lacks this part."""
     wanted = benchmark(name)
     if part == "train":
         if not data.is_dir():
@@ -219,8 +219,8 @@ def load_benchmark(name: str, data: Path, *, limit: int | None = None, part: Par
     files = _files(name, wanted.files, wanted.hub, data)
     if not files:
         raise ConfigError(
-            f"{data} has no {wanted.files[-1]}.jsonl for {name}; get it from {wanted.source} and put it there as "
-            "published, or write one object a line: id, question, answer, grader"
+            f"{data} has no {wanted.files[-1]}.jsonl for {name}; get the file from {wanted.source} and put it there "
+            "unchanged, or write one object a line: id, question, answer, grader"
         )
     tasks = [task for task in _tasks(files, benchmark=name) if not wanted.task or task.kind == wanted.task]
     return tasks[:limit]
@@ -234,7 +234,7 @@ async def fetch_benchmark(
     addresses: Addresses | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> list[Task]:
-    """The questions of a benchmark, from the hub or from what was fetched before."""
+    """Returns the questions of a benchmark from the hub or from the local cache of an earlier fetch."""
     wanted = benchmark(name)
     if part == "train" and wanted.train_from:
         return await fetch_benchmark(wanted.train_from, cache=cache, addresses=addresses, progress=progress)
@@ -251,7 +251,7 @@ async def fetch_benchmark(
 
 
 def load_tasks(file: Path, *, benchmark: str = "") -> list[Task]:
-    """Every question of a file, in our form or as its authors publish it; a question that stands twice counts once."""
+    """Returns every question of a file, in our form or the authors' form. A repeated question counts once."""
     return _tasks([_File(file)], benchmark=benchmark)
 
 
@@ -265,11 +265,11 @@ def find_file(names: Sequence[str], data: Path) -> Path | None:
 class _File(msgspec.Struct, frozen=True):
     path: Path
     config: str = ""
-    """Which of several configurations it holds, where its rows do not say."""
+    """The configuration of its rows, for rows without the field `config`."""
 
 
 def _files(name: str, names: Sequence[str], source: HubSet | None, data: Path) -> list[_File]:
-    """One file of a known name; else the hub's repository, or a file for each configuration, in a folder of the set."""
+    """Returns the file of a known name, else the files of the hub's repository or of each configuration."""
     if file := find_file(names, data):
         return [_File(file)]
     if source is None:
@@ -301,7 +301,7 @@ def _tasks(files: Sequence[_File], *, benchmark: str, most: int | None = None) -
 
 
 def task_of(row: Row) -> Task:
-    """A line of a file as a task. Of code, the answer is how it is judged; without tests it stays as it is."""
+    """Converts a row into a task. The answer of a code row becomes its tests, if the row has tests."""
     grader = "literal" if row.task in LITERAL_TASKS and row.grader == "exact" else FREE[row.grader]
     tags = {name: _text(value) for name, value in row.meta.items()} | {"task": row.task}
     kept = {name: value for name, value in tags.items() if len(value) <= MOST_TAG_CHARS}
@@ -312,7 +312,7 @@ def task_of(row: Row) -> Task:
 
 
 def _row(raw: Mapping[str, Any], index: int, *, benchmark: str, at: str) -> Row | None:
-    """Our form where it says how to grade, else the authors' own."""
+    """Reads a row in our form if it names a grader, else in the authors' form."""
     try:
         brought = find_benchmark(benchmark) if benchmark else None
         read = (brought.row if brought is not None else None) or PUBLISHED.get(benchmark)
@@ -320,8 +320,8 @@ def _row(raw: Mapping[str, Any], index: int, *, benchmark: str, at: str) -> Row 
             return msgspec.convert(raw, Row)
         return read(raw, index)
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, StopIteration, GradeError) as error:
-        said = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"{at} is not a question: {said}") from None
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(f"{at} is not a question: {reason}") from None
 
 
 def _text(value: Any) -> str:

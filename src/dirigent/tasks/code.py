@@ -1,11 +1,11 @@
-"""Grade a program by tests it never sees.
+"""Grade a program with tests that it cannot see.
 
-A reply is prose around code, a whole program or just the body of a function; what is taken out of it, and how, is
-settled here. Running it, and keeping it from what it should not see, is the sandbox's part (`sandbox/`); where the
-published problems come from is `published.py`'s.
+A reply is prose around code, a whole program, or only the body of a function. This module extracts the program from the
+reply. The sandbox (`sandbox/`) runs it and hides the tests from it; `published.py` converts the published problems.
 
-Two ways of testing: functions called by test code in another sandbox (HumanEval, MBPP, BigCodeBench, contest problems
-with a class to fill), or a program whose output is compared here, in the parent (contest problems that read stdin).
+There are two ways to test. Test code in a second sandbox calls the functions of the answer (HumanEval, MBPP,
+BigCodeBench, contest problems with a class to fill). Or this process compares the program's output with the expected
+one (contest problems that read stdin).
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class CodeProblem(msgspec.Struct, frozen=True):
-    """How the code in a reply is judged: by `tests` or `parts` that call the functions in `names`, or by `cases`."""
+    """How to judge the code in a reply: by `tests` or `parts` that call the functions `names`, or by `cases`."""
 
     tests: str = ""
-    """Test code; it calls the functions in `names`."""
+    """Test code that calls the functions in `names`."""
     names: tuple[str, ...] = ()
     prompt: str = ""
-    """Code the answer continues or defines anew; its helpers are there for answer and tests alike."""
+    """Code that the answer continues or redefines. The answer and the tests can both use its helpers."""
     before: str = ""
-    """Code put before the answer: what a contest lets programs take for granted."""
+    """Code before the answer, such as the imports that a contest gives to every program."""
     after: str = ""
-    """Code put behind the answer: how a function in `names` calls what the answer defines."""
+    """Code after the answer: it connects a function in `names` to the definitions of the answer."""
     cases: tuple[Case, ...] = ()
     libraries: tuple[str, ...] = ()
-    """What answer or tests import beyond the standard library, which is all that the sandbox has."""
+    """Modules outside the standard library that the answer or the tests import. The sandbox has none of them."""
     reference: str = ""
-    """A right answer, where the set publishes one. Never shown to anybody."""
+    """A right answer, if the set publishes one. No worker ever sees it."""
     parts: tuple[str, ...] = ()
-    """In place of `tests`, test code that is run part by part, each with all of the time: a contest's cases."""
+    """Test code that replaces `tests`. The parts run one by one, each with the full time, as a contest's cases."""
 
 
 async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> Grade:
-    """Right if every test passes. `got` is "passed" or what failed first."""
+    """Returns a correct grade if every test passes. `got` is "passed" or the first failure."""
     if problem.libraries:
         raise GradeError(missing_libraries(problem.libraries))
     if problem.cases:
@@ -73,36 +73,36 @@ async def grade_code(problem: CodeProblem, reply: str, *, sandbox: Sandbox) -> G
 
 
 async def grade_code_task(task: Task, reply: str, *, sandbox: Sandbox) -> Grade:
-    """The same for a task whose answer is a problem as JSON, which is how `answer_of` writes it."""
+    """Grades a task whose answer is a problem as JSON, as `answer_of` writes it."""
     return await grade_code(problem_in(task), reply, sandbox=sandbox)
 
 
 def missing_libraries(libraries: Sequence[str]) -> str:
     return (
-        f"the program needs {', '.join(libraries)}, and the sandbox has the standard library alone; "
-        "such questions are left out"
+        f"the program needs {', '.join(libraries)}, but the sandbox has only the standard library; "
+        "such questions are skipped"
     )
 
 
 def answer_of(problem: CodeProblem) -> str:
-    """A problem as the answer of a `Task`."""
+    """Returns the problem as the text that a `Task` has for an answer."""
     return msgspec.json.encode(problem).decode()
 
 
 def problem_in(task: Task) -> CodeProblem:
-    """The problem that a task's answer holds."""
+    """Returns the problem in a task's answer; raises GradeError if the answer holds none."""
     try:
         return msgspec.json.decode(task.answer, type=CodeProblem)
     except msgspec.MsgspecError as error:
-        raise GradeError(f"task {task.id!r} is graded by code, but its answer is no CodeProblem: {error}") from error
+        raise GradeError(f"task {task.id!r} is graded by code, but its answer is not a CodeProblem: {error}") from error
 
 
 async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox, before: str = "") -> Grade:
-    """Right if the program prints what each case expects; a fresh sandbox for each.
+    """Returns a correct grade if the program prints the expected output of each case, each in a fresh sandbox.
 
-    Space around a line is forgiven, and numbers are compared by value: "1.50" is "1.5". `before`: as a problem's. Of
-    several blocks of code the last is the program, as in LiveCodeBench's own runner: run together with a draft before
-    it, it would find its input read.
+    Space around a line is ignored, and numbers are compared by value: "1.50" equals "1.5". `before` is the field of
+    `CodeProblem`. If a reply has several code blocks, the last one is the program, as in LiveCodeBench's own runner: a
+    draft in an earlier block would read the input first.
     """
     if not cases:
         raise GradeError("no cases to run the program on")
@@ -112,12 +112,12 @@ async def grade_output(cases: Sequence[Case], reply: str, *, sandbox: Sandbox, b
         if ran.ended != "exited" or ran.code != 0:
             return Grade(False, f"case {number}: {ran.ended} with code {ran.code}")
         if not _same_output(ran.stdout.decode(errors="replace"), case.stdout):
-            return Grade(False, f"case {number}: another output than expected")
+            return Grade(False, f"case {number}: the output differs from the expected one")
     return Grade(True, "passed")
 
 
 def problem_of(row: Mapping[str, Any]) -> CodeProblem:
-    """A row as problem: HumanEval (`meta.test`, `meta.entry_point`), MBPP (`meta.test_list`), any (`meta.problem`)."""
+    """Returns the problem of a row: HumanEval (`meta.entry_point`), MBPP (`meta.test_list`), any (`meta.problem`)."""
     meta = row["meta"]
     if "problem" in meta:
         try:
@@ -132,7 +132,7 @@ def problem_of(row: Mapping[str, Any]) -> CodeProblem:
     if "test_list" in meta:
         tests = "\n".join([*meta.get("test_imports", ()), *meta["test_list"]])
         tests = "".join(f"import {module}\n" for module in unimported(tests)) + tests
-        # A few problems ask for a function called like a builtin, `sum` for one: then the reference tells.
+        # A few problems ask for a function with the name of a builtin, such as `sum`. The reference shows which.
         reference = row.get("answer", "")
         return CodeProblem(tests, free_names(tests) or _defined(reference), reference=reference)
     raise GradeError(
@@ -141,7 +141,7 @@ def problem_of(row: Mapping[str, Any]) -> CodeProblem:
 
 
 def free_names(tests: str) -> tuple[str, ...]:
-    """What test code uses and does not define: the functions it expects of the answer."""
+    """Returns the names that test code uses but does not define: the functions that the answer must define."""
     used: list[str] = []
     bound = set(dir(builtins))
     for node in ast.walk(ast.parse(tests)):
@@ -160,7 +160,7 @@ def free_names(tests: str) -> tuple[str, ...]:
 
 
 def unimported(tests: str) -> tuple[str, ...]:
-    """Modules of the standard library that test code uses but leaves to the answer to import (`sys.getsizeof`)."""
+    """Returns the standard library modules that test code uses without importing them (`sys.getsizeof`)."""
     bases = {
         node.value.id
         for node in ast.walk(ast.parse(tests))
@@ -174,13 +174,13 @@ def _defined(source: str) -> tuple[str, ...]:
 
 
 def program(problem: CodeProblem, reply: str) -> str:
-    """The program a reply stands for: whole functions, or the body that continues the prompt."""
+    """Returns the program in a reply: whole functions, or the prompt plus the body that continues it."""
     code = _preceded(problem.before, _continued(problem, extract(reply)))
     return f"{code}\n{problem.after}" if problem.after else code
 
 
 def _preceded(before: str, code: str) -> str:
-    """Nothing may stand before an import from `__future__`; who writes one brings the other imports too."""
+    """Returns `before` plus the code. `__future__` imports must come first, so such code gets no `before`."""
     return f"{before}\n{code}" if before and "from __future__" not in code else code
 
 
@@ -196,7 +196,7 @@ def _continued(problem: CodeProblem, code: str) -> str:
 
 
 def extract(reply: str) -> str:
-    """The code in a reply: its fenced blocks marked as Python, else all its blocks, else the whole of it."""
+    """Returns the code in a reply: its blocks marked as Python, else all of its blocks, else the whole reply."""
     return "\n".join(_blocks(reply))
 
 
@@ -212,7 +212,7 @@ def _same_output(got: str, wanted: str) -> bool:
 
 
 def _same_numbers(left: str, right: str) -> bool:
-    """Exact: floats would call 50000000000000000 and 50000000000000001 the same."""
+    """Compares exactly: as floats, 50000000000000000 and 50000000000000001 would be equal."""
     try:
         return [Decimal(part) for part in left.split()] == [Decimal(part) for part in right.split()]
     except ArithmeticError:

@@ -1,17 +1,17 @@
-"""Graders of free text: is the final answer of this reply the right one, and do two replies give the same answer?
+"""Grade replies in free text, and compare the final answers of two replies.
 
-    final_number  numeric equality within 1e-6; of whole numbers exact
+    final_number  numeric equality within 1e-6; whole numbers must be equal
     choice        one letter
-    exact         the same text, case and spacing aside
-    short         the same text, or a number within 1e-3, units, currency and per cent aside
-    literal       the same Python literal, in value and in type; a text may stand without its quotes
+    exact         the same text; case and spacing are ignored
+    short         the same text, or a number within 1e-3; units, currency and per cent are ignored
+    literal       the same Python literal in value and type; the quotes of a text may be missing
     math          mathematically equal (`mathematics.py`)
-    code          by tests in a sandbox
-    score         the reply is the score itself, for files that recorded no answers
+    code          tests in a sandbox
+    score         the reply is the score itself, for files without recorded answers
 
-The gym's graders (`task.py`) want the bare value and are judged there. A vote compares answers with the same functions
-that grade them, so that "1/2" and "0.5" are one answer to both. Programs are the exception, since no test is run for a
-vote: two are the same answer where their syntax trees are, comments, layout and the prose around them aside.
+`task.py` judges the graders of bare values. A vote compares answers with the same functions that grade them, so "1/2"
+and "0.5" are one answer for both. Programs are the exception, because a vote runs no tests: two programs are the same
+answer if their syntax trees are equal, without comments, layout and prose.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from dirigent.tasks.task import BareGrader, Grade, Grader, Task, comparable, gra
 
 TOLERANCE = 1e-6
 SHORT_TOLERANCE = 1e-3
-"""Of a number in a short free answer, relative: as the Conductor paper's own grader of RLPR allows."""
+"""Relative tolerance of a number in a short free answer. The Conductor paper's grader of RLPR uses the same."""
 
 QUANTITY = re.compile(r"[$€£]?\s*([-+]?(?:\d[\d,]*(?:\.\d+)?|,*\.\d+)(?:e[-+]?\d+)?)(\s*%|[^\d%]*)", re.IGNORECASE)
-"""A number, perhaps with a currency before it and a unit behind it. No two neighbours take the same characters: else a
-reply of thousands of digits takes seconds."""
+"""A number, optionally with a currency before it and a unit after it. No two neighbouring groups match the same
+characters, because otherwise a reply of thousands of digits would take seconds."""
 
 SCALES = frozenset({"hundred", "thousand", "million", "billion", "trillion", "dozen"})
-"""Words behind a number that are no unit: without them it is another number."""
+"""Words after a number that are not units: without such a word the number has another value."""
 
 
 async def judge(task: Task, text: str, *, sandbox: Sandbox | None = None) -> Grade:
-    """Judge a reply to any task. `GradeError` where there is nothing to judge with; code needs a sandbox to run in."""
+    """Judges a reply to any task. Raises GradeError if the task has no answer, or code has no sandbox."""
     if task.grader in get_args(BareGrader):
         return grade(task, text)
     if not task.answer.strip() and task.grader != "score":
@@ -66,7 +66,7 @@ async def judge(task: Task, text: str, *, sandbox: Sandbox | None = None) -> Gra
             return _score_grade(text)
         case "code":
             if sandbox is None:
-                raise GradeError(f"task {task.id!r} is graded by running code, and no sandbox is there to run it in")
+                raise GradeError(f"task {task.id!r} is graded by running code, but there is no sandbox to run it in")
             return await grade_code_task(task, text, sandbox=sandbox)
         case "short":
             answer = final_answer(text)
@@ -77,7 +77,7 @@ async def judge(task: Task, text: str, *, sandbox: Sandbox | None = None) -> Gra
 
 
 async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
-    """Whether two replies give the same final answer. A reply without one agrees with nobody."""
+    """Returns whether two replies give the same final answer. A reply without one agrees with no other."""
     match grader:
         case "final_number":
             return _near(final_number(first), final_number(second))
@@ -94,7 +94,7 @@ async def same_answer(first: str, second: str, *, grader: Grader) -> bool:
         case "code":
             return bool(program := _program(first)) and program == _program(second)
         case "score":
-            raise GradeError(f"replies graded by {grader!r} cannot be compared with one another")
+            raise GradeError(f"replies graded by {grader!r} cannot be compared with each other")
         case "short":
             left_answer, right_answer = final_answer(first), final_answer(second)
             return bool(left_answer) and _same_short(left_answer, right_answer)
@@ -109,12 +109,12 @@ def _near(number: float | None, gold: float | None) -> bool:
     if number is None or gold is None:
         return False
     if number.is_integer() and gold.is_integer():
-        return number == gold  # a millionth of some millions would forgive the next whole number
+        return number == gold  # a tolerance of 1e-6 on some millions would accept the next whole number
     return abs(number - gold) <= TOLERANCE * max(1.0, abs(gold))
 
 
 def _same_short(answer: str, gold: str) -> bool:
-    """Equal as text, or equal as numbers; two units that both are given must be the same, and so must scales."""
+    """Returns whether the texts or the numbers are equal. If both have a unit or a scale, those must match."""
     answer, gold = answer.replace("−", "-"), gold.replace("−", "-")
     if not answer.strip() or _folded(answer) == _folded(gold):
         return bool(answer.strip())
@@ -129,7 +129,7 @@ def _same_short(answer: str, gold: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    """Case, spacing, and the commas between listed words aside."""
+    """Returns the text without case, spacing, and the commas between listed words."""
     return tidy(re.sub(r"[,\s]+", " ", text))
 
 
@@ -141,7 +141,7 @@ def _literal_grade(gold: str, text: str) -> Grade:
 
 
 def _values(text: str) -> list[Any]:
-    """What the answer may stand for: the literal it spells, or the text it is, written without quotes."""
+    """Returns the possible meanings of an answer: the literal it spells, or its text as an unquoted string."""
     return [value for answer in literals(text) for value in (_literal(answer), answer)]
 
 
@@ -149,14 +149,14 @@ def _literal(text: str) -> Any:
     text = text.strip().strip("`").strip()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a model's text is no concern of ours
+            warnings.simplefilter("ignore")  # an odd escape in a model's text is harmless here
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return text
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equal in value and, at every depth, in type: 1 is not True and not 1.0."""
+    """Returns whether values and, at every depth, types are equal: 1 is not True and not 1.0."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list | tuple):
@@ -166,9 +166,9 @@ def _equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@lru_cache(maxsize=128)  # a vote compares every reply with several others
+@lru_cache(maxsize=128)  # a vote compares each reply with several others
 def _program(reply: str) -> str:
-    """The syntax tree of the code in a reply, as text; code that does not parse stands for itself."""
+    """Returns the syntax tree of the code in a reply as text, or the code itself if it does not parse."""
     code = textwrap.dedent(extract(reply)).strip("\n")
     try:
         with warnings.catch_warnings():

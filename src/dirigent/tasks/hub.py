@@ -1,12 +1,12 @@
-"""Data sets of the Hugging Face hub, over plain HTTPS: fetched once, resumable, kept as JSON lines.
+"""Fetch data sets of the Hugging Face hub over HTTPS; downloads resume and are cached as JSON lines.
 
-Two ways in: files of the set as they lie in its repository, or its rows, a hundred at a time, from the service of the
-hub's viewer. Files go first, as one request brings the whole and the hub names their sha256; rows are for who has no
-pyarrow to read Parquet with, and for files that were moved. What was fetched before a cut is kept and not asked for
-again, and nothing is taken for a set before all of it is there. Knows nothing of what the rows mean.
+There are two sources: files in the set's repository, or rows from the service of the hub's viewer, a hundred at a time.
+Files come first, because one request fetches a whole file and the hub names its sha256. Rows serve users without
+pyarrow, which reads Parquet, and sets whose files were moved. An interrupted fetch continues where it ended, and a set
+becomes visible only when it is complete. The module does not know what the rows mean.
 
-`HF_ENDPOINT` names a mirror. `HF_TOKEN` goes along where it is set, for sets that ask for consent: to the hub or its
-mirror, never to where they send us on for a file. A mirror has no viewer, unless `DIRIGENT_DATASETS_SERVER` names one.
+`HF_ENDPOINT` names a mirror. `HF_TOKEN` is sent, if set, for sets that ask for consent: to the hub or its mirror, never
+to the host that a redirect names. A mirror has no viewer unless `DIRIGENT_DATASETS_SERVER` names one.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     import aiohttp
 
 PAGE_ROWS = 100
-"""The most that the service gives at a time."""
+"""The most rows that the service returns at a time."""
 TRIES = 5
 MOST_WAIT_S = 300.0
-"""The hub counts calls over windows of this length."""
+"""The hub counts calls in windows of this length."""
 STALL_S = 60.0
 CHUNK_BYTES = 1 << 16
 
 Progress = Callable[[str, int, int], None]
-"""What is fetched, how much of it is here, how much there is (0: not known)."""
+"""Receives the name, the amount here and the whole amount (0: unknown)."""
 
 
 class Addresses(msgspec.Struct, frozen=True):
-    """Where the hub is."""
+    """The addresses of the hub."""
 
     files: str = "https://huggingface.co"
     rows: str = "https://datasets-server.huggingface.co"
-    """Empty: nobody serves rows."""
+    """The address of the rows service. Empty: there is none."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> Addresses:
-        """The hub's own, or a mirror's. Who names a mirror is not sent to the hub's viewer behind their back."""
+        """Returns the hub's addresses, or a mirror's. A mirror's users are never sent to the hub's viewer."""
         usual = cls()
         files = environ.get("HF_ENDPOINT", "").rstrip("/") or usual.files
         rows = environ.get("DIRIGENT_DATASETS_SERVER", "").rstrip("/")
@@ -63,13 +63,13 @@ class HubSet(msgspec.Struct, frozen=True):
     dataset: str
     split: str = "test"
     configs: tuple[str, ...] = ("default",)
-    """The rows of all of these; each row says under `config` where it is from."""
+    """The rows of all these configurations; the field `config` of each row names its own."""
     files: tuple[str, ...] = ()
-    """The same in the repository: JSON lines, CSV or Parquet."""
+    """The files in the repository: JSON lines, CSV or Parquet."""
     sha256: dict[str, str] = {}
-    """Of a file, where we know it."""
+    """The sha256 of a file, if we know it."""
     gated: bool = False
-    """Its authors ask for consent first."""
+    """The authors ask for consent before a download."""
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ async def fetch(
     progress: Progress = lambda what, done, total: None,
     wait_s: float = 1.0,
 ) -> Path:
-    """The rows as one file of JSON lines, from the cache or the hub. `wait_s`: the first pause before trying again."""
+    """Returns the rows as one file of JSON lines, cached or fetched. `wait_s` is the first pause before a retry."""
     folder = cache if cache is not None else home() / "datasets"
     path = folder / f"{wanted.name}.jsonl"
     if path.exists():
@@ -100,7 +100,7 @@ async def fetch(
     timeout = aiohttp.ClientTimeout(total=None, connect=20, sock_read=STALL_S)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # aiohttp leaves the token out where a redirect leads to another host.
+        # aiohttp drops the token if a redirect leads to another host.
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True, headers=headers) as session:
             visit = _Visit(session, wanted, folder, addresses or Addresses.of(), progress, wait_s)
             parts = await _parts(visit, wanted)
@@ -110,18 +110,18 @@ async def fetch(
         for part in parts:
             part.path.unlink()
     except OSError as error:
-        raise ConfigError(f"{wanted.dataset} cannot be kept in {folder}: {error}; set DIRIGENT_HOME") from None
+        raise ConfigError(f"{wanted.dataset} cannot be stored in {folder}: {error}; set DIRIGENT_HOME") from None
     return path
 
 
 def config_of(file: str) -> str:
-    """The configuration that a file holds: its folder, or else its name."""
+    """Returns the configuration of a file: the name of its folder, else of the file."""
     path = PurePosixPath(file)
     return path.parent.name or path.stem
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What came of a set: a file as published, or rows as JSON lines."""
+    """A downloaded part of a set: a file as published, or rows as JSON lines."""
 
     path: Path
     ending: str = ".jsonl"
@@ -148,14 +148,14 @@ def _join(parts: Sequence[_Part], path: Path) -> None:
         with path.open("wb") as file:
             for part in parts:
                 _add(part, file)
-    except ConfigError:  # a table that cannot be read would not get better by going on with it
+    except ConfigError:  # resuming would not repair a table that cannot be read
         for file_path in (path, *(part.path for part in parts)):
             _drop(file_path)
         raise
 
 
 def _add(part: _Part, file: BinaryIO) -> None:
-    """JSON lines as they are, other tables as JSON lines."""
+    """Appends a table as JSON lines."""
     if part.ending != ".jsonl":
         rows = raw_rows(part.path, ending=part.ending)
         file.writelines(msgspec.json.encode({**row, "config": part.config}) + b"\n" for row in rows)
@@ -167,7 +167,7 @@ def _add(part: _Part, file: BinaryIO) -> None:
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """An answer of the rows service."""
+    """One response of the rows service."""
 
     rows: list[dict[str, Any]]
     num_rows_total: int
@@ -175,10 +175,10 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 class _Again(Exception):
-    """The hub was busy or the connection broke: worth another try."""
+    """The hub was busy or the connection broke, so a retry may succeed."""
 
-    def __init__(self, said: str, after_s: float = 0.0) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, after_s: float = 0.0) -> None:
+        super().__init__(reason)
         self.after_s = after_s
 
 
@@ -210,16 +210,16 @@ class _Visit:
         return bool(self._addresses.rows)
 
     async def rows(self, config: str) -> _Part:
-        """All rows of a configuration, behind those that an earlier visit left."""
+        """Returns all rows of a configuration. Rows of an earlier visit are not fetched again."""
         part = self._folder / f"{self._wanted.name}.{config}.part"
-        have, total = _whole_lines(part), -1  # asked at least once: only an answer says how many there are
+        have, total = _whole_lines(part), -1  # one request at least, because only a response names the total
         while have < total or total < 0:
             page = await self._patiently(lambda offset=have: self._page(config, offset))  # type: ignore[misc]
             total = page.num_rows_total
             if page.partial or (not page.rows and have < total):
                 raise ConfigError(
-                    f"{self._wanted.dataset} serves only a part of its rows; get the whole from "
-                    f"{self._wanted.page} and name it with --data"
+                    f"{self._wanted.dataset} serves only a part of its rows; get all of them from "
+                    f"{self._wanted.page} and name the file with --data"
                 )
             with part.open("ab") as file:
                 file.writelines(
@@ -230,7 +230,7 @@ class _Visit:
         return _Part(part)
 
     async def file(self, name: str) -> _Part:
-        """A file of the repository, whole and checked."""
+        """Returns a complete and checked file of the repository."""
         part = self._folder / f"{self._wanted.name}.{name.replace('/', '--')}.part"
         known = await self._patiently(lambda: self._append(name, part))
         digest = await asyncio.to_thread(_sha256, part)
@@ -239,13 +239,13 @@ class _Visit:
             part.unlink()
             raise ConfigError(
                 f"{name} of {self._wanted.dataset} has sha256 {digest}, not {expected}; "
-                "the download was deleted, try again"
+                "the download was deleted; try again"
             )
         if not _looks_right(part, PurePosixPath(name).suffix):
             part.unlink()
             raise ConfigError(
-                f"{name} of {self._wanted.dataset} came as something else; has a proxy or a login page answered for "
-                f"{self._addresses.files}? The download was deleted"
+                f"{name} of {self._wanted.dataset} has the wrong format; a proxy or a login page may have answered for "
+                f"{self._addresses.files}. The download was deleted"
             )
         return _Part(part, PurePosixPath(name).suffix, config_of(name))
 
@@ -257,21 +257,21 @@ class _Visit:
             try:
                 return msgspec.json.decode(await response.read(), type=_Page)
             except msgspec.MsgspecError as error:
-                raise ConfigError(f"{url} did not answer with rows of {self._wanted.dataset}: {error}") from None
+                raise ConfigError(f"{url} did not return rows of {self._wanted.dataset}: {error}") from None
 
     async def _append(self, name: str, part: Path) -> str:
-        """Ask for the bytes that are missing; returns the sha256 that the hub names, if it does."""
+        """Downloads the missing bytes; returns the sha256 that the hub names, or ""."""
         have = _size(part)
         url = f"{self._addresses.files}/datasets/{self._wanted.dataset}/resolve/main/{name}"
         headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
         async with self._session.get(url, headers=headers) as response:
-            if response.status == 416:  # nothing is missing, if what is here is as long as the file
+            if response.status == 416:  # no byte is missing, if the local file is as long as the hub's
                 if response.headers.get("Content-Range", "").rpartition("/")[2] != str(have):
                     _drop(part)
-                    raise _Again("what came before is no part of the file, which is fetched anew")
+                    raise _Again("the earlier download is not part of this file, so the file is fetched anew")
                 return _named_sha256(response)
             if response.status == 404:
-                raise _Missing(f"{self._said(404)}: it has no {name}; {where_to_get(self._wanted)}")
+                raise _Missing(f"{self._unavailable(404)}: it has no {name}; {where_to_get(self._wanted)}")
             self._require_ok(response)
             starts = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             total = int(response.headers.get("Content-Length", 0)) + (have if starts else 0)
@@ -288,13 +288,13 @@ class _Visit:
             raise _Again(f"HTTP {response.status}", _wait_s(response))
         refused = response.status in (401, 403)
         advice = _let_in(self._wanted) if refused else where_to_get(self._wanted)
-        raise ConfigError(f"{self._said(response.status)}; {advice}")
+        raise ConfigError(f"{self._unavailable(response.status)}; {advice}")
 
-    def _said(self, status: int) -> str:
-        return f"{self._wanted.dataset} is not to be had (HTTP {status})"
+    def _unavailable(self, status: int) -> str:
+        return f"{self._wanted.dataset} is not available (HTTP {status})"
 
     async def _patiently(self, ask: Callable[[], Any]) -> Any:
-        """Try again while the hub is busy, waiting twice as long each time."""
+        """Retries while the hub is busy and doubles the pause each time."""
         import aiohttp
 
         for attempt in range(TRIES):
@@ -302,10 +302,10 @@ class _Visit:
                 return await ask()
             except (_Again, aiohttp.ClientError, TimeoutError) as error:
                 if attempt + 1 == TRIES:
-                    said = str(error) or type(error).__name__
+                    reason = str(error) or type(error).__name__
                     raise ConfigError(
-                        f"{self._wanted.dataset} could not be fetched: {said}; what came is kept, so try again, or "
-                        f"{where_to_get(self._wanted)}"
+                        f"{self._wanted.dataset} could not be fetched: {reason}; the part that came is stored, so try "
+                        f"again, or {where_to_get(self._wanted)}"
                     ) from None
                 after_s = error.after_s if isinstance(error, _Again) else 0.0
                 await asyncio.sleep(min(MOST_WAIT_S, max(after_s, self._wait_s * 2**attempt)))
@@ -321,26 +321,26 @@ class _Visit:
 
 
 def where_to_get(wanted: HubSet) -> str:
-    """What a person does about a set that does not come."""
+    """Returns what a user can do about a set that cannot be fetched."""
     if wanted.gated:
         return f"accept its terms at {wanted.page} and set HF_TOKEN, or name a file of it with --data"
     return f"get it from {wanted.page} and name its folder or file with --data"
 
 
 def _let_in(wanted: HubSet) -> str:
-    """The hub refuses strangers what is gated, and what it has not: it does not tell which."""
+    """Returns advice for a refused request: the hub gives one status for gated and for missing sets."""
     if os.environ.get("HF_TOKEN", "").strip():
         return (
-            f"HF_TOKEN was sent and does not open it: accept the terms at {wanted.page} with the account of that "
+            f"HF_TOKEN was sent but does not open it: accept the terms at {wanted.page} with the account of that "
             "token, or name a file of it with --data"
         )
     if wanted.gated:
         return where_to_get(wanted)
-    return f"it may have moved or ask for consent by now: see {wanted.page}, set HF_TOKEN, or name a file with --data"
+    return f"it may have moved, or it now asks for consent: see {wanted.page}, set HF_TOKEN, or name a file with --data"
 
 
 def _wait_s(response: aiohttp.ClientResponse) -> float:
-    """How long the hub asks us to wait: `Retry-After: 5`, or `RateLimit: "api";r=0;t=55`."""
+    """Returns the seconds that the hub asks us to wait: `Retry-After: 5`, or `RateLimit: "api";r=0;t=55`."""
     asked = response.headers.get("Retry-After", "")
     window = re.search(r";\s*t=(\d+)", response.headers.get("RateLimit", ""))
     return float(asked) if asked.isdigit() else float(window[1]) if window else 0.0
@@ -351,7 +351,7 @@ def _drop(path: Path) -> None:
 
 
 def _looks_right(path: Path, ending: str) -> bool:
-    """Whether a file begins, and a table of Parquet also ends, as its kind does."""
+    """Returns whether a file begins as its kind does; a Parquet file must also end so."""
     with path.open("rb") as file:
         begin = file.read(4)
         file.seek(-min(4, _size(path)), os.SEEK_END)
@@ -372,7 +372,7 @@ def _size(path: Path) -> int:
 
 
 def _whole_lines(part: Path) -> int:
-    """Rows of an earlier visit; one that was cut in the middle of its line is dropped."""
+    """Returns the number of rows from an earlier visit; drops a last line that was cut off."""
     if not part.exists():
         return 0
     content = part.read_bytes()
@@ -383,7 +383,7 @@ def _whole_lines(part: Path) -> int:
 
 
 def _named_sha256(response: aiohttp.ClientResponse) -> str:
-    """Large files carry their sha256 as the hub's tag for them, on the redirect to where they lie."""
+    """Returns the sha256 of a large file: the hub's tag for it, on the redirect to its host."""
     for seen in (*response.history, response):
         tag = seen.headers.get("X-Linked-Etag", "").strip('"')
         if re.fullmatch(r"[0-9a-f]{64}", tag):

@@ -1,7 +1,7 @@
-"""The child process of `mathematics.py`: one JSON line in, one out. It is killed when it takes too long.
+"""The child process of `mathematics.py`: it reads JSON lines and answers each. A slow child is killed.
 
-A line is a pair of answers, `[gold, answer]`; the reply says whether they are the same: `true` or `false`. Memory is
-limited, since a tower of powers fills it quicker than a clock notices. Knows nothing of tasks.
+A line is a pair of answers, `[gold, answer]`; the reply says whether they are equal: `true` or `false`. Its memory is
+limited, because a tower of powers fills the memory faster than a clock can stop it. The module knows nothing of tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMORY_BYTES = 4 << 30
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    logging.disable(logging.CRITICAL)  # math-verify warns that its own clock is off; ours is the parent's
+    logging.disable(logging.CRITICAL)  # math-verify warns that its own clock is off; the parent has the clock
     import math_verify  # noqa: F401  # two seconds: before the first comparison's time runs
 
     print("ready", flush=True)
@@ -26,7 +26,7 @@ def main() -> None:
         gold, answer = json.loads(line)
         try:
             same = _same(gold, answer)
-        except Exception:  # whatever a parser stumbles over is not the same
+        except Exception:  # answers that a parser cannot read count as different
             same = False
         print(json.dumps(same), flush=True)
 
@@ -42,7 +42,7 @@ def _same(gold: str, answer: str) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _forms(text: str) -> tuple[Any, Any]:
-    """As LaTeX and as plain text: an answer field does not say which it holds."""
+    """Returns the answer parsed as LaTeX and as plain text, because an answer field does not name its format."""
     from math_verify import parse
 
     bare = text.strip().strip("$").strip()

@@ -1,8 +1,8 @@
-"""Whether two mathematical answers are the same: by their text where that settles it, else by math-verify.
+"""Compare two mathematical answers: as text if that decides it, else with math-verify.
 
-Computer algebra on what a model wrote may run for ever or fill the memory, so it runs in a child process that is killed
-when a comparison takes too long; the next comparison gets a fresh one. Children are few, started when first needed and
-kept, since math-verify takes seconds to load. A comparison that was killed counts as not the same.
+Computer algebra on a model's text may run for ever or fill the memory. So it runs in a child process, which is killed
+if a comparison takes too long; the next comparison gets a new child. There are few children; they start on first use
+and stay, because math-verify takes seconds to load. A killed comparison counts as "not the same".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decimal import Decimal
 from dirigent.errors import GradeError
 
 TIMEOUT_S = 4.0
-"""For one comparison, as in the recorded data's own scoring."""
+"""For one comparison, as in the scoring of the recorded data."""
 
 START_S = 60.0
 """For a child to load math-verify on a busy machine."""
@@ -34,7 +34,7 @@ UNITS = re.compile(r"\\text(?:bf|rm|it)?\{\s*([^{}]*)\}|\\mathrm\{([^{}]*)\}|\\m
 
 
 async def same_mathematics(gold: str, answer: str, *, timeout_s: float = TIMEOUT_S) -> bool:
-    """Whether the answer equals the gold one. Raises `GradeError` where math-verify is not installed."""
+    """Returns whether the answer equals the gold one. Raises GradeError if math-verify is not installed."""
     left, right = plain(gold), plain(answer)
     if not right:
         return False
@@ -46,7 +46,7 @@ async def same_mathematics(gold: str, answer: str, *, timeout_s: float = TIMEOUT
 
 
 def plain(text: str) -> str:
-    """The answer without what does not change it: dollar signs, spacing, sizes, a closing full stop, `x =`."""
+    """Returns the answer without dollar signs, spacing, sizes, a full stop at its end and `x =`."""
     text = text.strip().strip("$").strip().removesuffix(".")
     text = re.sub(r"\\(left|right|displaystyle|big|Big)(?![A-Za-z])|\\[,!;: ]|~|\\\$", "", text)
     text = re.sub(r"\\[dt]frac", r"\\frac", text)
@@ -56,7 +56,7 @@ def plain(text: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    """Exact: floats would call 50000000000000000 and 50000000000000001 the same."""
+    """Parses exactly: as floats, 50000000000000000 and 50000000000000001 would be equal."""
     return Decimal(text) if re.fullmatch(r"[-+]?(\d+(\.\d*)?|\.\d+)", text) else None
 
 
@@ -73,8 +73,8 @@ def _compared(gold: str, answer: str, timeout_s: float) -> bool:
 
 
 def _waiting() -> _Child | None:
-    """One that was started before. One that has died meanwhile, for want of memory on a full machine, says nothing of
-    the pair that comes next."""
+    """Returns an idle child, if one is alive. A child that died while idle, for lack of memory, says nothing about
+    the next pair."""
     while True:
         try:
             child = _idle.pop()
@@ -86,7 +86,7 @@ def _waiting() -> _Child | None:
 
 
 class _Child:
-    """One process that compares, one pair at a time."""
+    """A child process that compares one pair at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -104,7 +104,7 @@ class _Child:
             )
 
     def compare(self, gold: str, answer: str, timeout_s: float) -> bool | None:
-        """None: it took too long, or the process is gone."""
+        """Returns None if the comparison took too long or the process died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps([gold, answer]).encode() + b"\n")

@@ -1,8 +1,8 @@
-"""Rows of public benchmarks as their authors publish them, turned into ours: one small function a set.
+"""Convert rows of public benchmarks from their authors' form to ours: one small function for each set.
 
-Pure: a row comes in as a mapping with the published field names, a `Row` goes out, or None for a row that the set's own
-rules leave out. Nothing is fetched here (`hub.py`) and nothing is judged (`graders.py`, `code.py`). Tests of code go
-into `meta.problem`, which only the grader reads.
+The functions are pure. Each takes a mapping with the published field names and returns a `Row`, or None for a row that
+the set's own rules exclude. `hub.py` fetches, `graders.py` and `code.py` judge. Tests of code go into `meta.problem`,
+which only the grader reads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Literal
 import msgspec
 
 from dirigent.errors import GradeError
-from dirigent.plan.prompt import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
 from dirigent.tasks.code import Case, CodeProblem, problem_of
+from dirigent.tasks.question_forms import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
 
 RowGrader = Literal["number", "choice", "exact", "short", "literal", "math", "code"]
 
@@ -31,7 +31,7 @@ Raw = Mapping[str, Any]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A line of a file; what else it holds (`outputs`, `scores`) is left alone."""
+    """A line of a file in our form; other fields of the line (`outputs`, `scores`) are ignored."""
 
     id: str
     question: str
@@ -54,23 +54,23 @@ def math500(raw: Raw, index: int) -> Row:
 
 
 def aime(raw: Raw, index: int) -> Row:
-    """An answer is a whole number from 0 to 999; published with zeros before it, and once with a degree sign behind."""
+    """The answer is a whole number from 0 to 999. The set has leading zeros and, once, a degree sign after it."""
     question = raw["problem"] if "problem" in raw else raw["question"]
     answer = re.fullmatch(r"\$?(\d{1,3})(\.0*|°|\^\{?\\circ\}?)?\$?", str(raw["answer"]).strip())
     if answer is None:
-        raise ValueError(f"its answer {raw['answer']!r} is no whole number from 0 to 999")
+        raise ValueError(f"its answer {raw['answer']!r} is not a whole number from 0 to 999")
     return Row(f"aime-{raw.get('id', index)}", question, str(int(answer[1])), "number")
 
 
 def mmlu(raw: Raw, index: int) -> Row:
-    """The answer is published as the option's number, counted from 0."""
+    """The set gives the answer as the option's number, counted from 0."""
     letter = _letter(raw["answer"], raw["choices"])
     meta = {"subject": raw.get("subject", "")}
     return Row(f"mmlu-{index}", lettered(raw["question"], raw["choices"]), letter, "choice", "mmlu", meta)
 
 
 def mmlu_pro(raw: Raw, index: int) -> Row:
-    """Up to ten options, the answer as its letter; early files fill the missing ones up with "N/A"."""
+    """The set has up to ten options and gives the answer's letter; early files fill missing options with "N/A"."""
     options = list(raw["options"])
     while options and options[-1] == "N/A":
         options.pop()
@@ -80,15 +80,15 @@ def mmlu_pro(raw: Raw, index: int) -> Row:
 
 
 def _letter(answer: int | str, options: Sequence[str]) -> str:
-    """An answer given as a number from 0 or as a letter, as the letter of an option that is there."""
+    """Returns the letter of an existing option, from a letter or a number that counts from 0."""
     number = ord(answer) - 65 if isinstance(answer, str) and re.fullmatch("[A-Z]", answer) else int(answer)
     if not 0 <= number < len(options):
-        raise ValueError(f"its answer {answer!r} is none of its {len(options)} options")
+        raise ValueError(f"its answer {answer!r} is not one of its {len(options)} options")
     return chr(65 + number)
 
 
 def gpqa(raw: Raw, index: int) -> Row:
-    """The right option is published first: shuffled by the record's id, so that everybody sees one order."""
+    """The set lists the right option first. The record's id seeds the shuffle, so every worker sees one order."""
     right = raw["Correct Answer"].strip()
     options = [right, *(raw[f"Incorrect Answer {i}"].strip() for i in (1, 2, 3))]
     id = str(raw.get("Record ID", index))
@@ -98,7 +98,7 @@ def gpqa(raw: Raw, index: int) -> Row:
 
 
 MOST_RLPR_CHARS = 30
-"""The Conductor paper keeps only ground truths this short; longer ones cannot be compared by rule."""
+"""The Conductor paper keeps only ground truths up to this length, because rules cannot compare longer ones."""
 
 
 def rlpr(raw: Raw, index: int) -> Row | None:
@@ -129,7 +129,7 @@ def mbpp(raw: Raw, index: int) -> Row:
 
 
 def bigcodebench(raw: Raw, index: int) -> Row:
-    """The instruct form: the question says which code to start with."""
+    """The row in its instruct form: the question gives the code to start with."""
     name = raw["entry_point"]
     problem = CodeProblem(
         tests=f"{raw['test']}\n\n{_RUN_UNITTEST}",
@@ -151,9 +151,9 @@ assert _found.testsRun and not _bad, "; ".join(_bad) or "no tests were found"
 
 
 def livecodebench(raw: Raw, index: int) -> Row:
-    """A program that reads stdin, or a class to fill; public and private cases alike decide.
+    """A program that reads stdin, or a class to fill. Public and private cases both count.
 
-    Compared as the set's own runner does it: lines without the space around them, numbers by value.
+    Output is compared as in the set's own runner: lines without the space around them, numbers by value.
     """
     cases = [*_cases(raw["public_test_cases"]), *_cases(raw["private_test_cases"])]
     starter = raw.get("starter_code", "").strip()
@@ -182,11 +182,11 @@ _TAKEN_FOR_GRANTED = (
     + f"import {', '.join(_MODULES)}\nsys.setrecursionlimit(50000)\n"
 )
 """What the set's runner imports for every program; starter code uses `List` without importing it. The builtins come
-back behind the rest: `pow` with a modulus is not the one of `math`."""
+last, because `math.pow` would hide the builtin `pow`, which takes a modulus."""
 
 
 def _calls(cases: Sequence[Raw], name: str) -> CodeProblem:
-    """The published input is one JSON value a line, an argument each. A bare function does in place of the class."""
+    """The published input has one JSON value a line, one for each argument. A bare function may replace the class."""
     called = [
         ([json.loads(line) for line in case["input"].splitlines() if line.strip()], json.loads(case["output"]))
         for case in cases
@@ -207,11 +207,11 @@ def _calls(cases: Sequence[Raw], name: str) -> CodeProblem:
 
 
 MOST_CASES_BYTES = 1 << 30
-"""Of one problem, unpacked; a few kilobytes can be packed so as to fill all memory."""
+"""The most bytes of one unpacked problem: a few packed kilobytes could fill all memory."""
 
 
 def _cases(published: Any) -> list[dict[str, str]]:
-    """Test cases as JSON, or as the set packs its private ones: base64 of zlib of a pickled JSON text."""
+    """Returns test cases from JSON, or from the set's packing: base64 of zlib of a pickled JSON text."""
     if not isinstance(published, str):
         return list(published)
     try:
@@ -226,21 +226,21 @@ def _unpacked(published: str) -> Any:
         opened = zlib.decompressobj()
         packed = opened.decompress(base64.b64decode(published, validate=True), MOST_CASES_BYTES)
         if not opened.eof:
-            raise GradeError(f"test cases of the file are cut off or come to over {MOST_CASES_BYTES} bytes")
+            raise GradeError(f"test cases of the file are cut off or larger than {MOST_CASES_BYTES} bytes")
         return _PlainText(io.BytesIO(packed)).load()
     except (zlib.error, pickle.PickleError, ValueError, EOFError, LookupError, TypeError, AttributeError) as error:
         raise GradeError(f"test cases of the file cannot be unpacked: {error}") from None
 
 
 class _PlainText(pickle.Unpickler):
-    """Reads a pickled text and nothing else: a pickle that names any class or function is refused, not run."""
+    """Reads a pickled text only; refuses a pickle that names any class or function, without running it."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise GradeError(f"a test case of the file asks to load {module}.{name}; the file is not what it should be")
+        raise GradeError(f"a test case of the file asks to load {module}.{name}; the file is not a list of test cases")
 
 
 def _libraries(source: str, listed: str) -> tuple[str, ...]:
-    """What a problem imports beyond the standard library: as its code says, and as the set lists it."""
+    """Returns the modules outside the standard library that a problem's code imports or the set lists."""
     try:
         named = {str(name) for name in ast.literal_eval(listed)} if listed else set()
         for node in ast.walk(ast.parse(source)):
@@ -269,11 +269,11 @@ PUBLISHED: dict[str, Callable[[Raw, int], Row | None]] = {
     "bigcodebench_hard": bigcodebench,
     "livecodebench": livecodebench,
 }
-"""By the benchmark's name."""
+"""The converter of each benchmark, by the benchmark's name."""
 
 
 def asked_question(row: Row) -> str:
-    """What a model is shown of a row of code: the function to complete, or the task with one of its tests."""
+    """Returns the question of a code row for a model: the function to complete, or the task with one test."""
     if "entry_point" in row.meta and "test" in row.meta:
         return f"{COMPLETE_FUNCTION}\n\n```python\n{row.question.rstrip()}\n```"
     if row.meta.get("test_list"):
@@ -282,7 +282,7 @@ def asked_question(row: Row) -> str:
 
 
 def code_problem(row: Row) -> CodeProblem | None:
-    """How a row of code is judged; None where its file has no tests for it."""
+    """Returns how to judge a row of code, or None if its file has no tests for it."""
     try:
         return problem_of({"id": row.id, "question": row.question, "answer": row.answer, "meta": row.meta})
     except (GradeError, SyntaxError):

@@ -1,8 +1,8 @@
-"""Rows of a file, whatever table it is: JSON lines (gzipped or not), JSON, CSV or Parquet.
+"""Read the rows of a table file: JSON lines (gzipped or not), JSON, CSV or Parquet.
 
-Rows come as they stand, one mapping each, in the order of the file. Knows nothing of what they mean. JSON lines are
-read one at a time, as some sets are larger than memory. Parquet needs pyarrow, which nothing else here does, so it is
-asked for only where such a file is read.
+Each row is one mapping, in the order of the file. The module does not know what rows mean. JSON lines are read one at a
+time, because some sets are larger than memory. Parquet needs pyarrow; nothing else here does, so the module asks for it
+only when it reads such a file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import msgspec
 from dirigent.errors import ConfigError
 
 ENDINGS = (".jsonl.gz", ".jsonl", ".parquet", ".csv", ".json")
-"""What can be read; where a folder has several of a name, the first."""
+"""Readable endings. If a folder has several files of one name, the first ending in this list wins."""
 
 MOST_CSV_CELL_CHARS = 1 << 24
-"""Explanations in published tables are longer than the csv module takes by itself."""
+"""Explanations in published tables are longer than the csv module's own limit."""
 
 Raw = Mapping[str, Any]
 
 
 def raw_rows(file: Path, *, ending: str = "") -> Iterable[Raw]:
-    """The rows of a file; `ending` tells what it is where its name does not."""
+    """Returns the rows of a file; `ending` gives its format if its name does not."""
     match ending or file.suffix:
         case ".parquet":
             return _parquet(file)
@@ -49,7 +49,7 @@ def parquet_is_readable() -> bool:
 
 
 def decoded(file: Path, type_: type[Any]) -> Iterator[tuple[int, Any]]:
-    """The lines of a file as structs, with their numbers; an error names the line."""
+    """Yields the lines of a file as structs, with their numbers; an error names the line."""
     decoder = msgspec.json.Decoder(type_)
     for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
@@ -69,7 +69,7 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 
 def _json_rows(file: Path) -> list[Raw]:
-    """A list of rows, or an object that holds one, as BIG-Bench Hard's files do under `examples`."""
+    """Returns a list of rows, or the list inside an object: BIG-Bench Hard's files have it under `examples`."""
     try:
         found = json.loads(_content(file))
     except ValueError as error:

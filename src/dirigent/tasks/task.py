@@ -1,11 +1,11 @@
-"""Task: a question, its right answer and how to judge a reply against it.
+"""Task: a question, its right answer and the way to grade a reply.
 
-Workers are told to answer with the bare value, so grading forgives only what does not change a value: outer
-space, one full stop at the end, quotes around the whole, letter case, the spacing of a list. It never looks for
-the answer inside a sentence: a worker that mentions the right number among others has not answered.
+The question asks workers for the bare value, so grading ignores only what does not change a value: outer space, one
+full stop at the end, quotes around the whole, letter case, the spacing of a list. It never searches a sentence for the
+answer: a reply that mentions the right number among others is wrong.
 
-Knows nothing of where tasks come from. A generator that knows the cheapest right plan of its task attaches it as a
-`Sketch`; other sources leave it out.
+The module does not know where tasks come from. A generator that knows the cheapest right plan of its task attaches it
+as a `Sketch`; other sources attach none.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import msgspec
 from dirigent.errors import GradeError
 
 BareGrader = Literal["word", "number", "list"]
-"""For replies that are the bare value: the gym's, where a sentence around the answer is a fault."""
+"""For replies that are the bare value, as in the gym. A sentence around the answer is an error there."""
 
 FreeGrader = Literal["final_number", "choice", "exact", "short", "literal", "math", "code", "score"]
-"""For replies in free text, whose final answer has to be found first (`graders.judge`)."""
+"""For replies in free text. `graders.judge` extracts the final answer first."""
 
 Grader = BareGrader | FreeGrader
 
 
 class SketchStep(msgspec.Struct, frozen=True):
-    """One step of the cheapest right plan, before anybody is chosen to do it."""
+    """One step of the cheapest right plan, before a worker is assigned to it."""
 
     skill: str
-    """What its worker must be good at."""
+    """The skill that its worker needs."""
     operation: str
-    """Full name, `skill.operation`. A checking step keeps the name of the operation it checks."""
+    """The full name, `skill.operation`. A checking step has the name of the operation that it checks."""
     subtask: str
     access: tuple[int, ...] = ()
     key: tuple[str, ...] = ()
-    """The values and parameters it really works on."""
+    """The values and parameters that the step uses."""
     gold: str = ""
-    """Its right reply."""
+    """The right reply of the step."""
 
 
 class Sketch(msgspec.Struct, frozen=True):
-    """The cheapest plan that answers a task, by skill rather than by worker."""
+    """The cheapest plan that answers a task, with skills in place of workers."""
 
     steps: tuple[SketchStep, ...]
 
@@ -52,7 +52,7 @@ class Sketch(msgspec.Struct, frozen=True):
 
     @property
     def depth(self) -> int:
-        """Steps on its longest chain."""
+        """Returns the number of steps on its longest chain."""
         depths: list[int] = []
         for step in self.steps:
             depths.append(1 + max((depths[j] for j in step.access), default=0))
@@ -65,7 +65,7 @@ class Task(msgspec.Struct, frozen=True):
     answer: str
     grader: Grader = "word"
     kind: str = ""
-    """What it takes, as text: operations in order and the shape they are in."""
+    """What the task needs, as text: its operations in order and their shape."""
     depth: int = 1
     """Steps that must wait for one another."""
     sketch: Sketch | None = None
@@ -76,25 +76,25 @@ class Task(msgspec.Struct, frozen=True):
 class Grade(msgspec.Struct, frozen=True):
     correct: bool
     got: str
-    """The reply as it was compared."""
+    """The reply in the form that was compared."""
     score: float | None = None
-    """How right, between 0 and 1, where an answer may be right in part."""
+    """A score between 0 and 1, for answers that can be partly right."""
 
 
 def grade(task: Task, text: str) -> Grade:
-    """Judge a reply. Exact: no part of a sentence counts as an answer."""
+    """Grades a reply that must be the bare value: an answer inside a sentence is wrong."""
     if not task.answer.strip():
         raise GradeError(f"task {task.id!r} has no answer to grade against")
     if task.grader not in get_args(BareGrader):
         raise GradeError(
-            f"task {task.id!r} is graded by {task.grader!r}, which takes time: await graders.judge(task, text)"
+            f"task {task.id!r} is graded by {task.grader!r}, which is asynchronous: await graders.judge(task, text)"
         )
     got = tidy(text)
     return Grade(comparable(got, grader=task.grader) == comparable(tidy(task.answer), grader=task.grader), got)
 
 
 def tidy(text: str) -> str:
-    """A reply without what a model puts around a bare value."""
+    """Returns the reply without the decoration that models add to a bare value."""
     text = re.sub(r"\s+", " ", text).strip()
     text = text.removesuffix(".").rstrip()
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'`":
@@ -103,9 +103,9 @@ def tidy(text: str) -> str:
 
 
 def comparable(text: str, *, grader: Grader) -> tuple[str, ...]:
-    """What is compared of a tidied bare value: a list by its parts, a number without zeros behind the point.
+    """Returns a tidied value in the form that is compared: a list as its parts, "28.0" as "28".
 
-    A number of more digits than any answer has is compared as it stands: Python refuses to read very long ones.
+    A number of more digits than any answer has is compared as text, because Python refuses to read very long ones.
     """
     if grader == "list":
         return tuple(part.strip() for part in text.strip("[]").split(","))

@@ -1,88 +1,35 @@
-"""Loops: workers outlive event loops, and what they hold of one must not.
+"""Values that belong to one event loop, for workers that are used in several.
 
-Every `asyncio.run` is a loop of its own, and so is every thread's. A connection or a child process belongs to the loop
-it was opened in: no other can use it, and once that loop is closed nobody can close it in order. So it is closed while
-the loop still runs (`AtLoopEnd`). What only counts need not belong to a loop at all (`Places`).
+Every `asyncio.run` makes an event loop, and so does every thread that runs one. A connection or a lock works only in
+the loop it was made in. A worker that needs one therefore has one for each loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from types import AsyncGeneratorType
-from typing import cast
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class AtLoopEnd:
-    """Has something closed before the running loop is: `asyncio.run`, `asyncio.Runner` and servers see to it.
+class PerLoop(Generic[T]):
+    """One value for each event loop. `make` makes it when the loop first asks for it."""
 
-    They close the async generators that are still open, and one of these waits here. Whoever closes the loop with a
-    bare `loop.close()` closes first what was opened, as with all else in asyncio.
-    """
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[asyncio.AbstractEventLoop, T] = {}
 
-    def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
-        self._waits = cast("AsyncGeneratorType[None, None]", _closing(close))
-        with contextlib.suppress(StopIteration):  # begun, it is one that the loop closes
-            self._waits.__anext__().send(None)
+    def get(self) -> T:
+        """Return the running loop's value."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._values:
+            for other in list(self._values):
+                if other.is_closed():
+                    self._values.pop(other, None)  # another thread may remove it at the same time
+            self._values[loop] = self._make()
+        return self._values[loop]
 
-    async def close(self) -> None:
-        """Now rather than then. It is done once."""
-        if not self._waits.ag_running:  # else the loop ends just now, and does it
-            await self._waits.aclose()
-
-
-async def _closing(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await close()
-
-
-class Places:
-    """So many at a time, first come first served, whichever loop or thread they come from. `async with` takes one."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._guard = threading.RLock()  # a task that is thrown away gives its place back in the middle of anything
-
-    async def __aenter__(self) -> None:
-        await self.take()
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.give_back()
-
-    async def take(self) -> None:
-        with self._guard:
-            if self._free:
-                self._free -= 1
-                return
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            with self._guard:
-                waited = turn in self._waiting
-                if waited:
-                    self._waiting.remove(turn)
-            if not waited:  # the place was ours already
-                self.give_back()
-            raise
-
-    def give_back(self) -> None:
-        with self._guard:
-            while self._waiting:
-                turn = self._waiting.popleft()
-                with contextlib.suppress(RuntimeError):  # its loop is closed: whoever waited there is gone
-                    turn.get_loop().call_soon_threadsafe(_wake, turn)
-                    return
-            self._free += 1
-
-
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+    def pop(self) -> T | None:
+        """Remove and return the running loop's value; None if the loop has none."""
+        return self._values.pop(asyncio.get_running_loop(), None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import re
 import time
 from collections.abc import Mapping
@@ -25,8 +26,7 @@ import msgspec
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
 from dirigent.workers.dns_pinning import Kind, SteadyResolver
-from dirigent.workers.event_loops import AtLoopEnd
-from dirigent.workers.exchange import Exchange, Target, post
+from dirigent.workers.event_loops import PerLoop
 from dirigent.workers.hops import hop_headers
 from dirigent.workers.http_errors import not_reached, refused
 from dirigent.workers.metering import input_tokens
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 MAX_REPLY_BYTES = 8 * 1024 * 1024
 """Decompressed. A model's longest answer is a tenth of it."""
 MAX_ERROR_BYTES = 64 * 1024
+LARGE_BODY_BYTES = 1024 * 1024
+"""aiohttp writes a larger request body in pieces, so that the event loop is not blocked."""
 LINGER_S = 0.2
 """How long a finished stream is given to close by itself, so that its connection can be used again."""
 ERROR_BODY_S = 5.0
@@ -75,50 +77,23 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 class HttpClient:
-    """The connections of a process, opened on first use. Share one; `async with` it or `close()` it.
+    """The connections of a process: one session for each event loop, opened on first use.
 
-    Every event loop has its own, which end with it; so a client may be used in one `asyncio.run` after another.
+    Share one client, and close it in every loop that used it: with `async with` or `close()`.
     """
 
     def __init__(self) -> None:
-        self._open: dict[asyncio.AbstractEventLoop, _Connections] = {}
-        self._kinds: dict[str, Kind] = {}
-        """What each name means, in every loop."""
+        kinds: dict[str, Kind] = {}  # shared by all loops: a name keeps its kind of address in each
+        self._sessions = PerLoop(lambda: _open_session(kinds))
 
     def session(self) -> aiohttp.ClientSession:
-        """The session of the running event loop."""
-        return self._connections().session
-
-    def _connections(self) -> _Connections:
-        loop = asyncio.get_running_loop()
-        found = self._open.get(loop)
-        if found is None or found.session.closed:
-            self._forget_closed()
-            found = self._open[loop] = _Connections(self._kinds)
-        return found
-
-    async def post(
-        self, url: str, *, headers: Mapping[str, str], body: bytes, connecting: aiohttp.ClientTimeout
-    ) -> Exchange:
-        """Send a call; its reply has begun when this returns."""
-        here = self._connections()
-        connector = here.session.connector
-        assert connector is not None  # the session is open
-        target = here.targets.get(url)
-        if target is None:
-            target = here.targets[url] = Target(url)
-        return await post(connector, target, headers=headers, body=body, connecting=connecting)
+        """Return the session of the running event loop."""
+        return self._sessions.get()
 
     async def close(self) -> None:
-        """Close what the running loop has open. What others have ends with them."""
-        self._forget_closed()
-        if (found := self._open.pop(asyncio.get_running_loop(), None)) is not None:
-            await found.end.close()
-
-    def _forget_closed(self) -> None:
-        for loop in list(self._open):
-            if loop.is_closed():
-                self._open.pop(loop, None)
+        """Close the running loop's session. A later call opens a new one."""
+        if (session := self._sessions.pop()) is not None:
+            await session.close()
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -127,28 +102,16 @@ class HttpClient:
         await self.close()
 
 
-class _Connections:
-    """Those of one event loop, the running one."""
-
-    def __init__(self, kinds: dict[str, Kind]) -> None:
-        import aiohttp
-
-        self.session = aiohttp.ClientSession(
-            connector=_connector(kinds),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
-        self.targets: dict[str, Target] = {}
-        """Their URLs are the operator's, so there are few."""
-        self.end = AtLoopEnd(self.session.close)
-
-
-def _connector(kinds: dict[str, Kind]) -> aiohttp.TCPConnector:
+def _open_session(kinds: dict[str, Kind]) -> aiohttp.ClientSession:
     import aiohttp
 
     resolver = cast("aiohttp.abc.AbstractResolver", SteadyResolver(aiohttp.DefaultResolver(), kinds))
-    return aiohttp.TCPConnector(limit=0, resolver=resolver)  # concurrency is the rate limiter's to bound
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, resolver=resolver),  # the rate limiter bounds concurrency
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        timeout=aiohttp.ClientTimeout(total=None),  # `_Patience` has the time-outs
+    )
 
 
 class HttpWorker:
@@ -170,8 +133,6 @@ class HttpWorker:
         self._wire = wire
         self._client = client
         self._key = key
-        self._connecting: aiohttp.ClientTimeout | None = None
-        """Made by the first call, whose library it is of."""
 
     def __repr__(self) -> str:
         return f"HttpWorker({self.info.name!r}, {type(self._wire).__name__}, {self.base_url!r})"
@@ -190,7 +151,7 @@ class HttpWorker:
 
     async def _call(self, call: HttpCall, request: Request, observe: Observe) -> Reply:
         patience = _Patience(self.timeout, deadline=request.deadline)
-        response: Exchange | None = None
+        response: aiohttp.ClientResponse | None = None
         try:
             async with patience.scope:
                 response = await self._post(call)
@@ -210,24 +171,23 @@ class HttpWorker:
             if response is not None:
                 response.close()  # does nothing once the whole body has come
 
-    async def _post(self, call: HttpCall) -> Exchange:
-        """Send the call; its reply has begun when this returns."""
+    async def _post(self, call: HttpCall) -> aiohttp.ClientResponse:
+        """Send the call. Returns when the reply's header has come."""
         import aiohttp
-        from aiohttp.http import HttpProcessingError
 
+        connect_s = self.timeout.connect_s
         key_headers: Mapping[str, str] = self._wire.key_headers(self._key.reveal()) if self._key else {}
-        if self._connecting is None:
-            connect_s = self.timeout.connect_s
-            self._connecting = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
         try:
-            return await self._client.post(
+            # aiohttp repeats only idempotent methods on a connection that was closed, so this POST is sent once.
+            return await self._client.session().post(
                 call.url,
+                data=call.body if len(call.body) < LARGE_BODY_BYTES else io.BytesIO(call.body),
                 headers={"Content-Type": "application/json", **hop_headers(), **call.headers, **key_headers},
-                body=call.body,
-                connecting=self._connecting,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
             )
-        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            raise not_reached(error, call.url, connect_s=self.timeout.connect_s) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise not_reached(error, call.url, connect_s=connect_s) from None
 
     async def _read_stream(self, body: _Body, observe: Observe, *, most_chars: float) -> Reply:
         parser, decoder = EventParser(), self._wire.decoder()
@@ -308,13 +268,13 @@ class _Patience:
 class _Body:
     """The body of one reply: its type checked, its size bounded, each piece in time."""
 
-    def __init__(self, response: Exchange, patience: _Patience) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, patience: _Patience) -> None:
         self._response = response
         self._patience = patience
         self._size = 0
 
     async def require(self, content_type: str) -> None:
-        found = self._response.content_type or "none"
+        found = self._response.headers.get("Content-Type", "none").partition(";")[0].strip().lower()
         if found != content_type:
             text = error_text(await self.beginning(MAX_ERROR_BYTES))
             raise unreadable(f"expected content type {content_type}, got {quote(found)}: {text}")

@@ -11,21 +11,23 @@ import contextlib
 import email.utils
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dirigent.errors import RETRYABLE, Fault, WorkerError
 from dirigent.workers.dns_pinning import Rebound
-from dirigent.workers.exchange import Exchange
 from dirigent.workers.wire import quote, unreadable
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:
     """Why no reply began."""
     import aiohttp
-    from aiohttp.http import HttpProcessingError
 
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return WorkerError(f"no connection within {connect_s:g} s (connect_s) to {url}", fault="timeout")
-    if isinstance(error, HttpProcessingError):
+    if isinstance(error, aiohttp.ClientResponseError):
         return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
     if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, aiohttp.ClientError | OSError):
         return WorkerError(f"{url!r} cannot be called ({error}): check base_url", fault="request")
@@ -41,7 +43,7 @@ def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:
     return WorkerError(f"{url} hung up before it replied: {quote(repr(error))}", fault="connect")
 
 
-def refused(response: Exchange, *, explained: str) -> WorkerError:
+def refused(response: aiohttp.ClientResponse, *, explained: str) -> WorkerError:
     """What a status other than 200 means; `explained` is what its body says."""
     status, hint = response.status, ""
     if 300 <= status < 400:
@@ -61,7 +63,7 @@ def refused(response: Exchange, *, explained: str) -> WorkerError:
     )
 
 
-def _is_final(response: Exchange) -> bool:
+def _is_final(response: aiohttp.ClientResponse) -> bool:
     """Whether the provider says that trying again is of no use, in the header that OpenAI's clients heed as well."""
     return response.headers.get("x-should-retry", "").strip().lower() == "false"
 

@@ -30,7 +30,6 @@ import msgspec
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Event, Observe, Reply, Request, ignore
 from dirigent.paths import home
-from dirigent.workers.event_loops import AtLoopEnd
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
 from dirigent.workers.kv_slots import Slots
 from dirigent.workers.local_child import Child, spawn
@@ -173,7 +172,6 @@ class LocalModel:
         self.client = HttpClient()
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where the child was started, and is watched and ended."""
-        self._end: AtLoopEnd | None = None
         self._guard = threading.Lock()
         self.closings = 0
         """How often it was closed: who asked before is not served after."""
@@ -205,7 +203,6 @@ class LocalModel:
             if self._loop is not None:
                 self._let_go()
             self._loop, self.slots = loop, Slots(len(self.slots))
-            self._end = AtLoopEnd(self._stop)
 
     def _let_go(self) -> None:
         """Of a loop that is closed. Most have ended the child before."""
@@ -218,7 +215,7 @@ class LocalModel:
         start, self._start = self._start, None
         if start is not None and not _ended(start) and start.done():
             start.result().kill()
-        self._loop = self._end = None
+        self._loop = None
 
     async def running(self, closings: int | None = None) -> Child:
         """The child; started if there is none or the last one died. Those who ask at once share one start.
@@ -239,24 +236,19 @@ class LocalModel:
         return start.result()
 
     async def close(self) -> None:
-        """Stop the child and wait until it is gone. An ask after this starts it again."""
+        """Stop the child and wait until it is gone. A later ask starts a new one."""
         if self._loop is not asyncio.get_running_loop():
             if self._loop is not None:
                 self._let_go()
             return
         self.closings += 1
-        end, self._loop, self._end = self._end, None, None
-        if end is not None:
-            await end.close()
-        await self.client.close()  # after the child, whose end wakes those who still read from it
-
-    async def _stop(self) -> None:
-        start, self._start = self._start, None
+        start, self._start, self._loop = self._start, None, None
         if start is not None:
-            start.cancel()  # does nothing to one that is done
+            start.cancel()  # has no effect on a start that is done
             await asyncio.wait({start})
             if not start.cancelled() and start.exception() is None:
                 await start.result().stop()
+        await self.client.close()  # last: the end of the child wakes the requests that still read from it
 
     async def _launch(self) -> Child:
         settings = ServerSettings(

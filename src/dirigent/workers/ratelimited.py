@@ -17,7 +17,7 @@ from typing import Any
 
 from dirigent.errors import ConfigError, LimitError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.event_loops import Places
+from dirigent.workers.event_loops import PerLoop
 from dirigent.workers.worker import Worker, WorkerInfo
 
 MINUTE_S = 60.0
@@ -41,8 +41,8 @@ class RateLimited:
         self.worker = worker
         self._per_minute = requests_per_minute
         self._concurrency = concurrency
-        self._slots = Places(concurrency) if concurrency is not None else None
-        self._turn = Places(1)
+        self._slots = PerLoop(lambda: asyncio.Semaphore(concurrency)) if concurrency is not None else None
+        self._turn = PerLoop(asyncio.Lock)
         self._guard = threading.Lock()
         """Of what is below: calls may come from several threads."""
         self._starts: deque[float] = deque()
@@ -72,15 +72,16 @@ class RateLimited:
         if self._slots is None:
             yield
             return
+        slots = self._slots.get()
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
-                await self._slots.take()
+                await slots.acquire()
         except TimeoutError:
             raise self._too_late(f"{self._concurrency} calls at a time", "concurrency") from None
         try:
             yield
         finally:
-            self._slots.give_back()
+            slots.release()
 
     async def _start(self, deadline: float | None) -> float | None:
         """Wait for the turn of this call; its one place is the queue, and whoever has it is next."""
@@ -90,7 +91,7 @@ class RateLimited:
             raise self._too_late(f"{self._per_minute} requests a minute", "requests_per_minute")
         self._waiting += 1
         try:
-            async with self._turn:
+            async with self._turn.get():
                 while (wait_s := self._wait_s()) > 0:
                     await self._sleep(wait_s)
                 self._starts.append(self._clock())

@@ -50,7 +50,7 @@ def test_short_and_long_plans_are_shown(lessons: list[Lesson]) -> None:
 def test_every_plan_is_valid_over_the_cards_shown(lessons: list[Lesson]) -> None:
     for lesson in lessons:
         names = {card.name for card in lesson.cards}
-        for i, step in enumerate(lesson.plan.steps):
+        for i, step in lesson.plan.numbered():
             assert step.worker in names
             assert step.subtask.strip()
             assert all(0 <= j < i for j in step.access)
@@ -106,11 +106,11 @@ def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]
 
 
 def test_second_rounds_teach_how_to_accept_and_how_to_plan_anew_but_not_when(lessons: list[Lesson]) -> None:
-    seconds = [lesson for lesson in lessons if lesson.earlier is not None]
+    seconds = [lesson for lesson in lessons if lesson.earlier]
     assert 0.05 < len(seconds) / len(lessons) < 0.11
-    assert all(lesson.plan.steps for lesson in lessons if lesson.earlier is None)
+    assert all(lesson.plan.steps for lesson in lessons if not lesson.earlier)
     for kind in (str.isdigit, "unknown".__eq__):
-        accepted = [not lesson.plan.steps for lesson in seconds if lesson.earlier and kind(lesson.earlier[1])]
+        accepted = [not lesson.plan.steps for lesson in seconds if kind(lesson.earlier[-1].reply)]
         assert sum(accepted) / len(accepted) == pytest.approx(0.5, abs=0.2)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.facts import facts
 
-from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.plan.plan import EarlierStep, Plan, Step, format_plan
 from dirigent_gym.questions import RL_ROSTER, find_specialist, generate, solvable
 from dirigent_gym.train.dataset import (
     LEAST_GROUPS,
@@ -254,7 +254,7 @@ def test_held_out_cards_are_worded_as_training_never_does() -> None:
 
 def test_a_second_round_shows_the_draft_and_its_answer() -> None:
     (row,) = RowSource(1).draw(1)
-    second = second_round(row, "Do it. | facts 0 | -", "Oslo")
+    second = second_round(row, "Do it. | facts 0 | -", (EarlierStep("facts", "Do it.", reply="Oslo"),))
     assert second.messages[:2] == row.messages
     assert second.messages[2].text == "Do it. | facts 0 | -"
     assert "Oslo" in second.messages[3].text

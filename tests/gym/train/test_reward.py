@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from tests.facts import facts, says
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.plan.plan import EarlierStep, Plan, Step, format_plan
 from dirigent.sandbox import Sandbox, Verdict
 from dirigent.tasks.code import CodeProblem, answer_of
 from dirigent.tasks.task import Task
@@ -304,7 +305,7 @@ async def test_a_guess_asked_for_again_in_a_second_round_is_another_guess() -> N
     rows = [row for row in rows_of("check", 300) if NOISY & set(row.names)][:40]
     texts = [text(Plan((Step(*NOISY, subtask=right_plan(row).steps[0].subtask),)), row) for row in rows]
     first = await score(rows, texts, ExactWorkers())
-    again = [second_round(row, draft, one.answer) for row, draft, one in zip(rows, texts, first, strict=True)]
+    again = [second_round(row, draft, one.steps) for row, draft, one in zip(rows, texts, first, strict=True)]
     second = await score(again, texts, ExactWorkers())
     assert len(rows) == 40
     assert [one.answer for one in first] != [one.answer for one in second]
@@ -395,13 +396,32 @@ async def test_no_more_plans_run_at_the_same_time_than_allowed() -> None:
     assert most == 2
 
 
+def counted_on(draft: str) -> str:
+    """The same lines after one step of a first round."""
+    lines = [line.rpartition("|") for line in draft.splitlines()]
+    return "\n".join(f"{head}|{re.sub('[0-9]+', lambda j: str(int(j[0]) + 1), read)}" for head, _, read in lines)
+
+
+async def test_a_second_round_may_read_what_the_first_one_found() -> None:
+    (row,) = rows_of("chain")
+    plan = right_plan(row)
+    (first,) = await score([row], [text(plan, row)], ExactWorkers())
+    assert [step.subtask for step in first.steps] == [step.subtask for step in plan.steps]
+    second = second_round(row, text(plan, row), first.steps)
+    last = plan.steps[-1]
+    only_last = text(Plan((last,), len(plan.steps)), row)
+    (one,) = await score([second], [only_last], ExactWorkers())
+    assert (one.valid, one.correct, one.answer) == (True, True, first.answer)
+    assert one.cost < first.cost, "what was answered is not paid again"
+
+
 async def test_a_second_round_may_accept_the_answer_it_is_shown() -> None:
     (row,) = rows_of("chain")
     draft = text(right_plan(row), row)
-    shown_right = second_round(row, draft, row.task.answer)
-    shown_wrong = second_round(row, draft, "nonsense")
+    shown_right = second_round(row, draft, (EarlierStep("a", "x", reply=row.task.answer),))
+    shown_wrong = second_round(row, draft, (EarlierStep("a", "x", reply="nonsense"),))
     found = await score(
-        [shown_right, shown_wrong, shown_wrong, row], ["accept", "accept", draft, "accept"], ExactWorkers()
+        [shown_right, shown_wrong, shown_wrong, row], ["accept", "accept", counted_on(draft), "accept"], ExactWorkers()
     )
     assert [(one.valid, one.correct) for one in found] == [(True, True), (True, False), (True, True), (False, False)]
     assert found[0].cost == 0.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dirigent.plan.plan import Plan, Step
+from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.tasks.task import grade
 from dirigent_gym.train.dataset import Row, RowSettings
 from dirigent_gym.train.recipe import SecondRoundSettings
@@ -30,7 +30,8 @@ def tried_out(rows: Sequence[Row]) -> tuple[list[str], list[Scored]]:
         elif i == 5:
             scored.append(Scored(True, False, None, plan=plan, error="down"))
         else:
-            scored.append(Scored(True, bool(i % 3), 1.0, plan=plan, answer=answer))
+            steps = (EarlierStep(row.names[0], "Solve it.", reply=answer),)
+            scored.append(Scored(True, bool(i % 3), 1.0, plan=plan, answer=answer, steps=steps))
     return texts, scored
 
 
@@ -57,7 +58,8 @@ def test_rows_are_balanced_between_right_and_wrong_answers_and_show_plan_and_ans
 def test_a_shortage_of_either_kind_makes_fewer_rows_not_lopsided_ones() -> None:
     def always_right(rows: Sequence[Row]) -> tuple[list[str], list[Scored]]:
         plan = Plan((Step(rows[0].names[0], "x"),))
-        return ["x | a 0 | -"] * len(rows), [Scored(True, True, 1.0, plan=plan, answer=r.task.answer) for r in rows]
+        steps = [(EarlierStep(row.names[0], "x", reply=row.task.answer),) for row in rows]
+        return ["x | a 0 | -"] * len(rows), [Scored(True, True, 1.0, plan=plan, steps=done) for done in steps]
 
     assert SecondRounds(SETTINGS, RowSettings(), seed=1).draw(6, step=0, try_out=always_right) == []
 

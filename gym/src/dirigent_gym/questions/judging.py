@@ -15,7 +15,7 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent.messages import Message
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import step_messages
+from dirigent.run.step_prompt import step_messages
 from dirigent.tasks.task import Task, grade
 from dirigent_gym.questions.examples import Example, ask, candidates_example
 from dirigent_gym.questions.skills import CHECK_SKILL, GYM_OPERATIONS, PUZZLE_SKILL

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dirigent.plan.plan import Plan, Step
+from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
 from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, tell
@@ -77,8 +77,8 @@ class Lesson(msgspec.Struct, frozen=True):
     question: str
     plan: Plan
     """Empty: accept the earlier answer."""
-    earlier: tuple[Plan, str] | None = None
-    """In a second round: the first one's plan and its answer."""
+    earlier: tuple[EarlierStep, ...] = ()
+    """In a second round: the steps of the first with their replies, of which the last is the answer."""
 
 
 def warm_start(n: int, *, seed: int) -> list[Lesson]:
@@ -152,9 +152,12 @@ def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
 
 def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: str, plan: Plan) -> Lesson:
     """How to accept and how to plan anew are language; when to do which is left open, whatever the answer is."""
-    answer = rng.choice((str(rng.randint(1, 99)), rng.choice(question.split()).strip(".,:;?!"), "unknown"))
-    anew = _random_plan(rng, [step.subtask for step in plan.steps], cards)
-    return Lesson(cards, question, anew if rng.random() < 0.5 else Plan(()), earlier=(plan, answer))
+    earlier = []
+    for step in plan.steps:
+        reply = rng.choice((str(rng.randint(1, 99)), rng.choice(question.split()).strip(".,:;?!"), "unknown"))
+        earlier.append(EarlierStep(step.worker, step.subtask, step.access, reply))
+    anew = _random_plan(rng, [step.subtask for step in plan.steps], cards, first=len(earlier))
+    return Lesson(cards, question, anew if rng.random() < 0.5 else Plan(()), earlier=tuple(earlier))
 
 
 def _riddle(rng: random.Random) -> tuple[str, list[str]]:
@@ -191,9 +194,9 @@ def _named(cards: tuple[WorkerInfo, ...], rng: random.Random) -> tuple[WorkerInf
     return renamed(cards, rng) if rng.random() < 0.5 else cards
 
 
-def _random_plan(rng: random.Random, subtasks: Sequence[str], cards: Sequence[WorkerInfo]) -> Plan:
+def _random_plan(rng: random.Random, subtasks: Sequence[str], cards: Sequence[WorkerInfo], *, first: int = 0) -> Plan:
     steps = []
-    for i, subtask in enumerate(subtasks):
+    for i, subtask in enumerate(subtasks, first):
         access = tuple(j for j in range(i) if rng.random() < 0.5)
         steps.append(Step(rng.choice(cards).name, subtask, access))
-    return Plan(tuple(steps))
+    return Plan(tuple(steps), first)

@@ -264,7 +264,7 @@ def _marks_by_row(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Ma
         if one.plan is not None:
             key = (row.id, one.plan)
             if key not in known:
-                compared = compare(row.task, one.plan)
+                compared = compare(row.task, one.plan.by_itself())
                 known[key] = (compared.decomposition, compared.routing, compared.access)
             found = known[key]
         groups[row.id].append((*found, one.correct))

@@ -20,7 +20,7 @@ import msgspec
 
 from dirigent.limits import Limits
 from dirigent.messages import Message, conversation
-from dirigent.plan.plan import Plan
+from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.plan.prompt import next_round_messages, trained_planner_messages
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
@@ -51,6 +51,8 @@ class Row(msgspec.Struct, frozen=True):
     """Shape and skills: what the running estimates are kept by."""
     earlier_answer: str | None = None
     """In a second round: the answer that may be accepted with an empty plan."""
+    earlier: tuple[EarlierStep, ...] = ()
+    """In a second round: the steps of the first, under the workers' own names, which the new plan may read."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -67,7 +69,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
-    return Plan(tuple(msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps))
+    steps = tuple(msgspec.structs.replace(step, worker=name_of[step.worker]) for step in plan.steps)
+    return msgspec.structs.replace(plan, steps=steps)
 
 
 LAST_STAGE = 2
@@ -299,16 +302,18 @@ def make_row(
     )
 
 
-def second_round(row: Row, draft: str, answer: str) -> Row:
-    """The same question after a first plan and its answer: accept it, or plan again."""
-    turns = next_round_messages(draft, answer, dialect="lines", secret=SECRET)
-    told_apart = hashlib.blake2b(f"{draft}\n{answer}".encode(), digest_size=5).hexdigest()
+def second_round(row: Row, draft: str, steps: Sequence[EarlierStep]) -> Row:
+    """The same question after a first plan was carried out: accept its answer, the last reply, or plan again."""
+    turns = next_round_messages(draft, steps, dialect="lines", secret=SECRET)
+    said = "\n".join([draft, *(step.reply for step in steps)])
+    told_apart = hashlib.blake2b(said.encode(), digest_size=5).hexdigest()
     return msgspec.structs.replace(
         row,
         id=f"{row.id}/{told_apart}",
         messages=(*row.messages, *turns),
         kind=f"second {row.kind}",
-        earlier_answer=answer,
+        earlier_answer=steps[-1].reply,
+        earlier=tuple(steps),
     )
 
 

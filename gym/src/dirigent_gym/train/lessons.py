@@ -20,7 +20,7 @@ import dirigent_gym.questions
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.messages import conversation
-from dirigent.plan.plan import Dialect, format_plan
+from dirigent.plan.plan import Dialect, Plan, format_plan
 from dirigent.plan.prompt import next_round_messages, trained_planner_messages
 from dirigent_gym.questions.warmstart import Lesson, gym_decompositions, right_plans, warm_start
 from dirigent_gym.train.checkpoint import write_durably
@@ -103,10 +103,9 @@ def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
 def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
     names = [card.name for card in lesson.cards]
     messages = trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits)
-    if lesson.earlier is not None:
-        plan, answer = lesson.earlier
-        draft = format_plan(plan, names, dialect=dialect)
-        messages = (*messages, *next_round_messages(draft, answer, dialect=dialect, secret=SECRET))
+    if lesson.earlier:
+        draft = format_plan(Plan(lesson.earlier), names, dialect=dialect)
+        messages = (*messages, *next_round_messages(draft, lesson.earlier, dialect=dialect, secret=SECRET))
     return Pair(messages, format_plan(lesson.plan, names, dialect=dialect))
 
 

@@ -139,7 +139,7 @@ def _plan_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:
             continue
         key = (row.id, one.plan)
         if key not in known:
-            known[key] = compare(row.task, one.plan)
+            known[key] = compare(row.task, one.plan.by_itself())
         compared.append(known[key])
     whole = [c for c in compared if c is not None and c.decomposition]
     fans = [c for c, (row, one) in zip(compared, kept, strict=True) if c and one.correct and _shape(row) == "fan"]

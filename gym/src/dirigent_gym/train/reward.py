@@ -24,20 +24,21 @@ from typing import Literal
 
 import msgspec
 
+from dirigent.concurrency import gather_or_cancel
 from dirigent.conduct import Conductor
-from dirigent.errors import GradeError, PlanError
+from dirigent.errors import CostError, GradeError, PlanError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Observe, Reply, Request, estimate_tokens, ignore
-from dirigent.plan.plan import Dialect, Plan, critical_path, parse_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, critical_path, parse_plan
 from dirigent.planners.given import Written
+from dirigent.run.execution import execute
 from dirigent.run.trace import Trace
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge
-from dirigent.together import all_done
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.questions.specialists import ROSTER
-from dirigent_gym.train.dataset import Row
+from dirigent_gym.train.dataset import SECRET, Row
 
 NOISY = frozenset(specialist.name for specialist in ROSTER if specialist.noise)
 """Workers that may answer the same thing differently each time."""
@@ -106,6 +107,8 @@ class Scored(msgspec.Struct, frozen=True):
     error: str = ""
     tokens: int = 0
     """Tokens of the plan as the policy wrote it."""
+    steps: tuple[EarlierStep, ...] = ()
+    """The plan's steps with their replies, which a second round may read."""
     unpaid: bool = False
     """Dropped because the run's cost cap refused a call of it."""
 
@@ -146,7 +149,7 @@ async def score(
             same = asyncio.create_task(_carried_out(row, text, pools[row.id], scoring, attempt=attempt))
             running[row.id, text] = same
         tasks.append(same)
-    await all_done(set(tasks))
+    await gather_or_cancel(set(tasks))
     return [msgspec.structs.replace(task.result(), tokens=n) for task, n in zip(tasks, counts, strict=True)]
 
 
@@ -283,12 +286,7 @@ async def _carried_out(row: Row, text: str, pool: Pool, scoring: _Scoring, *, at
     settings = scoring.settings
     limits = Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s)
     if row.earlier_answer is not None:
-        try:
-            plan = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=True)
-        except PlanError as error:
-            return _invalid(str(error), settings)
-        if not plan.steps:
-            return await _judged(row, plan, row.earlier_answer, scoring=scoring)
+        return await _second_round(row, text, pool, limits, scoring, attempt=attempt)
     conductor = Conductor(
         Written(text, name="policy", dialect=settings.dialect), pool, limits=limits, repairs=0, reassign=False
     )
@@ -296,6 +294,35 @@ async def _carried_out(row: Row, text: str, pool: Pool, scoring: _Scoring, *, at
     async with scoring.bound:
         trace = await conductor.run(row.task.question, options=options)
     return await _scored(row, trace, scoring)
+
+
+async def _second_round(row: Row, text: str, pool: Pool, limits: Limits, scoring: _Scoring, *, attempt: int) -> Scored:
+    """The worth of a plan for a row whose first round was carried out when the row was drawn."""
+    settings = scoring.settings
+    try:
+        shown = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=True, earlier=len(row.earlier))
+    except PlanError as error:
+        return _invalid(str(error), settings)
+    plan = row.as_meant(shown)
+    if not plan.steps:
+        return await _judged(row, plan, row.earlier_answer or "", scoring=scoring)
+    async with scoring.bound:
+        execution = await execute(
+            shown,
+            pool,
+            row.task.question,
+            earlier=row.earlier,
+            limits=limits,
+            options=Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt)),
+            secret=SECRET,
+            ledger=scoring.ledger,
+        )
+    if execution.error is not None or execution.reply is None:
+        unpaid = isinstance(execution.error, CostError)
+        return Scored(True, False, None, plan=plan, error=str(execution.error), unpaid=unpaid)
+    cost_usd = sum(step.cost_usd for step in execution.steps)
+    scored = await _judged(row, plan, execution.reply.text, cost_usd=cost_usd, scoring=scoring)
+    return msgspec.structs.replace(scored, steps=tuple(step.as_earlier for step in execution.steps))
 
 
 async def _scored(row: Row, trace: Trace, scoring: _Scoring) -> Scored:
@@ -307,7 +334,8 @@ async def _scored(row: Row, trace: Trace, scoring: _Scoring) -> Scored:
     if trace.status != "done" or plan is None:
         unpaid = trace.error_kind == "CostError"
         return Scored(True, False, None, plan=plan, error=trace.error, unpaid=unpaid)
-    return await _judged(row, plan, trace.answer, cost_usd=trace.cost_usd, scoring=scoring)
+    scored = await _judged(row, plan, trace.answer, cost_usd=trace.cost_usd, scoring=scoring)
+    return msgspec.structs.replace(scored, steps=tuple(step.as_earlier for step in trace.steps))
 
 
 def _invalid(error: str, settings: ScoreSettings) -> Scored:

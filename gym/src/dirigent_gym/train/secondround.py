@@ -69,7 +69,7 @@ class SecondRounds:
         rows = first_rounds(rng, self.settings.tries, settings=self.rows)
         texts, scored = try_out(rows)
         seconds = [
-            (one.correct, second_round(row, text, one.answer))
+            (one.correct, second_round(row, text, one.steps))
             for row, text, one in zip(rows, texts, scored, strict=True)
             if one.valid and not one.dropped
         ]

@@ -1,8 +1,7 @@
-"""The answer's side: define what the model wrote, then be called, over a pipe, for as long as the tests like.
+"""The answer's side: define the model's code, then serve calls over a pipe until the tests end.
 
-Everything here is in the candidate's hands: it may overwrite any of it. That gains it nothing. What it sees are the
-arguments of its calls; what it can send are plain values, which is what a solution sends; the expected outputs and the
-verdict are in another sandbox.
+The candidate controls everything here and may overwrite any of it, without gain. It sees only the arguments of its
+calls. It can send only plain values, as any solution does. The expected outputs and the verdict are in another sandbox.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main() -> None:
     source = decode(read_frame(calls), kept=kept.__getitem__)
     try:
         module = _define(source)
-    except BaseException as error:  # whatever it raises, SystemExit too, is an answer to be judged
+    except BaseException as error:  # any exception, SystemExit too, is an answer to judge
         write_frame(replies, _raised(error))
         os._exit(0)
     write_frame(replies, encode(("value", None), keep=keep))
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 def _define(source: str) -> types.ModuleType:
-    """As an imported module, so that `if __name__ == "__main__"` does not run and dataclasses find their home."""
+    """Defines an imported module, so `if __name__ == "__main__"` does not run and dataclasses find their module."""
     module = type(sys)("answer")
     sys.modules["answer"] = module
     exec(compile(source, "<answer>", "exec"), module.__dict__)

@@ -1,15 +1,15 @@
-"""Keep the pipes for ourselves: what a program prints goes nowhere, and it finds nothing on its stdin."""
+"""Reserve the pipes for our protocol: a program's prints are dropped, and its stdin is empty."""
 
 from __future__ import annotations
 
 import os
 
 READY = b"!"
-"""The first byte every inside program writes: we are in, and nobody else's code has run."""
+"""The first byte that every inside program writes. It shows that our code started and no other code has run."""
 
 
 def take_over() -> tuple[int, int]:
-    """The pipes this process was started with, moved out of the way of `print` and `input`."""
+    """Moves the pipes of this process to other descriptors, out of the way of `print` and `input`."""
     reading, writing = os.dup(0), os.dup(1)
     os.write(writing, READY)
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -1,13 +1,13 @@
-"""Landlock: the last wall, which the process puts up around itself before anybody's code runs in it.
+"""Landlock: the last wall, which the process puts up around itself before a model's code runs in it.
 
-Bubblewrap settles what a program can see, landlock what it may do with that: run and read the system tree, read our
-files and /proc, use five harmless devices, and write in one folder. Nothing else is opened, no TCP port bound or
-reached, no process outside looked into or, from ABI 6 on, signalled, whatever the mounts say. What a restricted process
-starts is restricted too, and no process gets out again.
+Bubblewrap settles what a program can see; landlock settles what it may do with that: run and read the system tree, read
+our files and /proc, use five harmless devices, and write in one folder. It may open nothing else, bind or reach no TCP
+port, look into no process outside and, from ABI 6 on, signal none, whatever the mounts allow. Children of a restricted
+process are restricted too, and no process can lift the restriction.
 
-The three system calls have no function in the standard library. They are made through `_ctypes`, the part of `ctypes`
+The standard library has no functions for the three system calls. They are made through `_ctypes`, the part of `ctypes`
 that is written in C: importing all of `ctypes` would cost 3 ms for each of the two interpreters that grade an answer.
-The host asks `usable_abi` once; inside, `restrict` either succeeds or the program is never started.
+The host asks `usable_abi` once; inside, `restrict` either succeeds or the program never starts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OLDEST_ABI = 4
-"""Linux 6.7: the first that knows TCP. Below it, the other walls stand alone."""
+"""Linux 6.7, the first that knows TCP. On an older kernel only the other walls protect."""
 NEWEST_ABI = 7
-"""The newest one spoken here; kernels keep to all older ones."""
+"""The newest ABI that this module uses; kernels support all older ones."""
 
-# The same numbers on every architecture.
+# These numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
@@ -37,11 +37,11 @@ _FILES = (1 << 15) - 1
 """All rights of ABI 3 and 4, from EXECUTE to TRUNCATE."""
 _IOCTL_DEV = 1 << 15
 _TCP = 0b11
-"""To bind and to connect."""
+"""The rights to bind and to connect."""
 _SCOPES = 0b11
-"""Abstract sockets and signals: only among restricted processes of the same program."""
+"""Abstract sockets and signals reach only restricted processes of the same program."""
 _SILENT = 0b101
-"""Denials, also of rulesets it adds itself, are not logged: a program could fill the host's audit log with them."""
+"""Denials are not logged, also those of rulesets that the program adds: it could fill the host's audit log."""
 
 _READ = _READ_FILE | _READ_DIR
 _RUN = _READ | _EXECUTE
@@ -60,22 +60,22 @@ _ALWAYS = {
 
 
 def restrict(abi: int, *, programs: Iterable[str], work: str = "/tmp") -> None:
-    """From here on this process runs and reads `programs`, writes in `work`, and does little else. `OSError` if not."""
+    """Restricts this process to reading and running `programs` and writing in `work`; raises OSError on failure."""
     ruleset = _checked("landlock_create_ruleset", _create(abi))
     try:
         for path, rights in {**_ALWAYS, **dict.fromkeys(programs, _RUN), work: _WORK}.items():
             _allow(ruleset, path, rights)
-        # Needs no_new_privs, which bubblewrap has set.
+        # landlock needs no_new_privs, which bubblewrap has set.
         _checked("landlock_restrict_self", _call(_RESTRICT_SELF, ruleset, _SILENT if abi >= 7 else 0))
     finally:
         os.close(ruleset)
 
 
 def usable_abi() -> int:
-    """The newest ABI that kernel and this module have in common; 0 where that is none, or older than 4."""
+    """Returns the newest ABI that kernel and module share; 0 if there is none or it is older than 4."""
     offered = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
     for abi in range(min(offered, NEWEST_ABI), OLDEST_ABI - 1, -1):
-        # Tried, not believed: kernels of RHEL 9 say 6 and have no scope for signals.
+        # We try each ABI, because kernels of RHEL 9 report 6 and have no scope for signals.
         ruleset = _create(abi)
         if ruleset >= 0:
             os.close(ruleset)
@@ -84,7 +84,7 @@ def usable_abi() -> int:
 
 
 def _create(abi: int) -> int:
-    """A ruleset that denies everything this ABI knows, or -1."""
+    """Returns a ruleset that denies everything this ABI knows, or -1."""
     parts = [_FILES | (_IOCTL_DEV if abi >= 5 else 0), _TCP]
     if abi >= 6:
         parts.append(_SCOPES)
@@ -93,7 +93,7 @@ def _create(abi: int) -> int:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """These rights on a file, or on all that lies beneath a folder. What is not there needs none."""
+    """Gives rights on a file, or on everything in a folder. A missing path needs none."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""Values as text between two sandboxes: Python literals, both ways, and nothing that has behaviour.
+"""Values as text between two sandboxes: Python literals in both directions, never objects with behaviour.
 
-A scalar is its own literal; a container is a tuple that starts with its kind, so `[1, (2,)]` is `('list', 1, ('tuple',
-2))`. What is no plain value stays where it is and travels as a numbered `Handle`. So a value that overrides
-equality arrives as a handle that equals only itself, or as the plain value it derives from.
+A scalar is its own literal. A container is a tuple that starts with its kind, so `[1, (2,)]` is `('list', 1, ('tuple',
+2))`. Any other value stays in its process and travels as a numbered `Handle`. So a value that overrides equality
+arrives as a handle that equals only itself, or as the plain value it derives from.
 
-Runs inside the sandbox, under whatever Python the system has: it uses the standard library only, and as little of that
-as it can, since two interpreters start for every answer that is graded (`ast`, `json` and `typing` cost 10 ms).
+The module runs inside the sandbox, under the system's Python. It imports little of the standard library and nothing
+else, because two interpreters start for every graded answer (`ast`, `json` and `typing` cost 10 ms).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 MAX_JOB_BYTES = 64 * 1024 * 1024
-"""Of what the grader itself sends: contest problems bring tests of many megabytes, and those are nobody's attack."""
+"""The most bytes that the grader itself sends: contest problems bring tests of many megabytes, which are no attack."""
 
 
 class Handle:
-    """A value the other side keeps."""
+    """A value that the other side holds."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class Malformed(BaseException):
-    """The other side does not keep to the protocol. Not an Exception: no test's `except` may swallow it."""
+    """The other side breaks the protocol. It is not an Exception, so no test's `except` can catch it."""
 
 
 def encode(value: Any, *, keep: Callable[[Any], int]) -> str:
-    """A value as text. `keep` takes what has no literal and gives its number."""
+    """Returns a value as text. `keep` stores a value without a literal and returns its number."""
     if value is None or value is True or value is False or value is Ellipsis:
         return repr(value)
     if isinstance(value, Handle):
@@ -56,7 +56,7 @@ def encode(value: Any, *, keep: Callable[[Any], int]) -> str:
 
 
 def decode(text: str, *, kept: Callable[[int], Any]) -> Any:
-    """The value of a text. `kept` gives what a number stands for on this side."""
+    """Returns the value of a text. `kept` returns the value of a number on this side."""
     try:
         return _build(compile(text, "<value>", "eval", _ast.PyCF_ONLY_AST).body, kept)  # type: ignore[attr-defined]
     except (ValueError, SyntaxError, TypeError, LookupError, MemoryError, RecursionError, OverflowError) as error:
@@ -102,7 +102,7 @@ def _tuple(name: str, parts: list[str]) -> str:
 
 
 def _build(node: Any, kept: Callable[[int], Any]) -> Any:
-    """Of all syntax only constants, negative numbers and tuples that start with a kind mean anything."""
+    """Builds a value. Only constants, negative numbers and tuples that start with a kind have a meaning."""
     if isinstance(node, _ast.Constant):
         return node.value
     if isinstance(node, _ast.UnaryOp) and isinstance(node.op, _ast.USub) and isinstance(node.operand, _ast.Constant):

@@ -1,4 +1,4 @@
-"""A whole program: its source comes first on stdin, the rest of stdin is its own, what it prints is its answer."""
+"""A whole program: stdin starts with its source, then holds its own input; its prints are its answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The tests' side: run test code against stand-ins that call the answer in its own sandbox.
 
-The verdict leaves over a pipe that only this process and the grader hold. "passed" needs all of: the test code ran to
-its end, the answer was called at least once, and it kept to the protocol throughout, so that a test's own `except`
-cannot turn a dead answer into a right one.
+The verdict leaves over a pipe that only this process and the grader hold. "passed" needs three things: the test code
+ran to its end, it called the answer at least once, and the answer followed the protocol throughout. So a test's own
+`except` cannot turn a dead answer into a right one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# The ones a test may expect. Not StopIteration: raised out of `map(answer, inputs)` it would end the loop early, and
-# `all(...)` over nothing is true. Not AssertionError: the tests' own verdict.
+# Exceptions that a test may expect. StopIteration is missing: raised out of `map(answer, inputs)` it would end the loop
+# early, and `all(...)` over nothing is true. AssertionError is missing: it is the tests' own verdict.
 RAISABLE = {
     kind.__name__: kind
     for kind in (
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _failure(job: dict[str, Any], line: Line) -> str | None:
-    """What went wrong, or nothing."""
+    """Returns what went wrong, or None."""
     try:
         line.define(job["source"])
         namespace: dict[str, Any] = {"__name__": "tests"}
@@ -72,7 +72,7 @@ def _failure(job: dict[str, Any], line: Line) -> str | None:
     except Malformed as error:
         return str(error)
     except BaseException as error:
-        return _said(error)
+        return _message(error)
     if line.broken:
         return line.broken
     return None if line.called else "the tests never called the answer"
@@ -106,15 +106,15 @@ class Line:
         request = encode(message, keep=_no_handles)
         try:
             write_frame(self._calls, request)
-            reply = decode(read_frame(self._replies), kept=lambda number: Kept(number, self))
-            return _opened(reply)
+            reply = decode(read_frame(self._replies), kept=lambda number: Held(number, self))
+            return _value(reply)
         except (Malformed, BrokenPipeError) as error:
             self.broken = str(error) if isinstance(error, Malformed) else "the program ended before it was called"
             raise Malformed(self.broken) from None
 
 
-class Kept(Handle):
-    """Something the answer keeps: it can be handed back or iterated, and equals only itself."""
+class Held(Handle):
+    """A value that the answer holds: the tests can pass it back or iterate it. It equals only itself."""
 
     def __init__(self, number: int, line: Line) -> None:
         super().__init__(number)
@@ -124,7 +124,7 @@ class Kept(Handle):
         return iter(self._line.items(self))
 
 
-def _opened(reply: Any) -> Any:
+def _value(reply: Any) -> Any:
     if type(reply) is tuple and len(reply) == 2 and reply[0] == "value":
         return reply[1]
     if type(reply) is tuple and len(reply) == 3 and reply[0] == "raised" and all(type(part) is str for part in reply):
@@ -136,13 +136,13 @@ def _no_handles(value: Any) -> int:
     raise TypeError(f"a test passes a {type(value).__name__}, which has no literal")
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     line = getattr(error.__traceback__ and _last(error.__traceback__), "tb_lineno", 0)
     return f"{type(error).__name__} in line {line} of the tests: {error}"
 
 
 def _last(traceback: Any) -> Any:
-    """The innermost line of the test code itself."""
+    """Returns the innermost line of the test code itself."""
     found = traceback
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == "<tests>":

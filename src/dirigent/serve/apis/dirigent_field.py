@@ -1,4 +1,4 @@
-"""The field `dirigent` of a request as headers, for clients that cannot add a field to the body.
+"""The field `dirigent` as headers, for clients that cannot add a field to the body.
 
     X-Dirigent-Max-Cost-USD: 0.05      max_cost_usd
     X-Dirigent-Deadline-S: 20          deadline_s
@@ -10,7 +10,7 @@
     X-Dirigent-Dry-Run: true           dry_run
     X-Dirigent-Trace: true             trace
 
-Where the body says the same field, the body wins. A value that cannot be read is a 400 that names the header.
+If the body has the same field, the body wins. A value that cannot be read is a 400 that names the header.
 """
 
 from __future__ import annotations
@@ -20,52 +20,38 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.datastructures import Headers
 
-from dirigent.serve.apis.chat.wire import ChatRequest, Extension, PoolChoice
 from dirigent.serve.http.errors import Problem
+from dirigent.serve.runs.asked import Extension, PoolChoice
 from dirigent.toml import nearest
 
 PREFIX = "x-dirigent-"
-RAW_PREFIX = PREFIX.encode()
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def with_headers(chat: ChatRequest, scope: Mapping[str, Any]) -> ChatRequest:
-    """The request, its field `dirigent` filled up from the headers of its ASGI scope."""
-    for name, _ in scope["headers"]:
-        if name.startswith(RAW_PREFIX):
-            break
-    else:  # as nearly always
-        return chat
-    extension = merged(chat.dirigent, Headers(raw=list(scope["headers"])))
-    return chat if extension is chat.dirigent else msgspec.structs.replace(chat, dirigent=extension)
-
-
-def merged(extension: Extension | None, headers: Mapping[str, str]) -> Extension | None:
-    """The body's extension and the headers' together; the very same object where no header says anything."""
-    said = {low: value for name, value in headers.items() if (low := name.lower()).startswith(PREFIX)}
-    if not said:
-        return extension
+def merged(body: Extension, headers: Mapping[str, str]) -> Extension:
+    """The extension of the body, with the headers' values for every field that the body leaves open."""
     found: dict[str, Any] = {}
     pool: dict[str, Any] = {}
-    for header, value in said.items():
+    for header, value in headers.items():
+        header = header.lower()
+        if not header.startswith(PREFIX):
+            continue
         name = header.removeprefix(PREFIX)
         if name not in FIELDS:
             hint = nearest(_shown(header), [_shown(PREFIX + known) for known in FIELDS])
             raise Problem(400, f"no header is called {_shown(header)[:80]!r}{hint}", param=_shown(header)[:80])
         field, read = FIELDS[name]
         (pool if name.startswith("pool-") else found)[field] = _value(header, value, field, read)
-    body = extension or Extension()
     if pool:
         found["pool"] = _under(body.pool or PoolChoice(), pool)
         body = msgspec.structs.replace(body, pool=None)
-    return _under(body, found)
+    return _under(body, found) if found else body
 
 
 def _value(header: str, text: str, field: str, read: Callable[[str], Any]) -> Any:
-    """Held to the same type, and so to the same bounds, as the field of the body."""
+    """The value, within the type and the bounds of the body's field."""
     kind = PoolChoice if header.startswith(PREFIX + "pool-") else Extension
     try:
         return getattr(msgspec.convert({field: read(text.strip())}, kind), field)
@@ -75,7 +61,7 @@ def _value(header: str, text: str, field: str, read: Callable[[str], Any]) -> An
 
 
 def _under(body: S, found: dict[str, Any]) -> S:
-    """The struct with these values where it has none of its own."""
+    """The struct with these values for fields that are None in it."""
     return msgspec.structs.replace(body, **{name: v for name, v in found.items() if getattr(body, name) is None})
 
 
@@ -99,7 +85,7 @@ def _yes_or_no(text: str) -> bool:
 
 
 def _shown(header: str) -> str:
-    """As the documentation writes it."""
+    """The header as the documentation writes it."""
     return "-".join(part.upper() if part in ("usd",) else part.capitalize() for part in header.split("-"))
 
 

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: what a caller thought of an answer. Bound to a run of the caller's own key, once."""
+"""`POST /v1/feedback`: a caller's judgement of an answer, once for each run of the caller's own key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.serve.apis.chat.wire import Strict
-from dirigent.serve.http.body import CLIENT_GONE, read_body
+from dirigent.serve.http.body import CLIENT_GONE, decoded, read_body
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import decoded
+from dirigent.serve.runs.asked import Strict
 from dirigent.serve.service import Service
 from dirigent.store.feedback import Verdict, add_feedback
 from dirigent.store.keys import Caller
@@ -25,9 +24,9 @@ class FeedbackRequest(Strict, frozen=True):
     """The body of `POST /v1/feedback`: a score or a thumb."""
 
     trace_id: Annotated[str, Meta(min_length=1, max_length=80)]
-    """Of the run, as the reply's header and its field `dirigent` tell it; a completion's id will do as well."""
+    """The id of the run, from the reply's header or its field `dirigent`; a completion's id is accepted as well."""
     score: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """0: useless, 1: as good as can be."""
+    """From 0 (useless) to 1 (perfect)."""
     thumb: Literal["up", "down"] | None = None
     comment: Annotated[str, Meta(max_length=4000)] = ""
 
@@ -46,7 +45,10 @@ async def feedback(request: Request) -> Response:
         said = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _DECODER)
     except ClientDisconnect:
         return CLIENT_GONE
-    verdict = Verdict(said.trace_id.removeprefix(COMPLETION), caller.key_id, _score(said), said.comment)
+    if (said.score is None) == (said.thumb is None):
+        raise Problem(400, "give a score from 0 to 1, or a thumb up or down: one of the two", param="score")
+    score = said.score if said.score is not None else THUMBS[str(said.thumb)]
+    verdict = Verdict(said.trace_id.removeprefix(COMPLETION), caller.key_id, score, said.comment)
     match await add_feedback(service.store, verdict):
         case "unknown":
             # Another key's run does not exist.
@@ -62,9 +64,3 @@ async def feedback(request: Request) -> Response:
 
 
 _DECODER = msgspec.json.Decoder(FeedbackRequest)
-
-
-def _score(said: FeedbackRequest) -> float:
-    if (said.score is None) == (said.thumb is None):
-        raise Problem(400, "give a score from 0 to 1, or a thumb up or down: one of the two", param="score")
-    return said.score if said.score is not None else THUMBS[str(said.thumb)]

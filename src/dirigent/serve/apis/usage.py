@@ -1,6 +1,6 @@
-"""`GET /v1/usage`: what calls cost, by day, model, worker and key, as JSON or CSV.
+"""`GET /v1/usage`: the cost of calls, by day, model, worker and key, as JSON or CSV.
 
-A key sees its own calls; an admin sees everybody's, and may ask for one key. Sums are those of the ledger, exactly.
+A key sees its own calls; an admin sees all calls, and may ask for one key. Sums are exactly those of the ledger.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dirigent.toml import nearest
 
 PARAMETERS = ("from", "to", "group_by", "key", "format")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How a cell begins that a spreadsheet would carry out."""
+"""First characters of a cell that a spreadsheet would run as a formula."""
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """What `GET /v1/usage` gives."""
+    """The reply of `GET /v1/usage`."""
 
     data: tuple[UsageRow, ...]
     total: UsageRow
@@ -54,7 +54,7 @@ async def usage(request: Request) -> Response:
 
 
 def csv_of(rows: list[UsageRow], groups: tuple[Group, ...]) -> str:
-    """One line a group. A text that a spreadsheet would take for a formula gets a quote in front."""
+    """One line for each group. A text that looks like a formula gets a quote in front."""
     columns = (*groups, "calls", "lost_calls", "output_tokens", "cost_usd", "cost_nusd", "held_nusd")
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\r\n")
@@ -86,7 +86,7 @@ def _groups(text: str) -> tuple[Group, ...]:
 
 
 def _key(wanted: str | None, caller: Caller) -> str | None:
-    """Whose calls; None: everybody's."""
+    """The key whose calls count; None for all keys."""
     if caller.role == "admin":
         return wanted
     if wanted not in (None, caller.key_id):
@@ -95,7 +95,7 @@ def _key(wanted: str | None, caller: Caller) -> str | None:
 
 
 def _moment(query: dict[str, str], name: str) -> datetime | None:
-    """A time, or a day: `from` its beginning, `to` its end, so that a single day can be asked for."""
+    """A time, or a day: its beginning for `from`, its end for `to`, so that both may name the same day."""
     text = query.get(name)
     if text is None:
         return None

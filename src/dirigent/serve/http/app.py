@@ -1,7 +1,10 @@
 """The table of routes, and the application made from it.
 
-The table is the one list of what there is: routing, `/openapi.json` and the test that walks every route all
-read it. Every error leaves in OpenAI's shape; a bug is a 500 that tells the caller nothing.
+Routing, `/openapi.json` and the test that walks every route all read this table. Every error reply has OpenAI's shape;
+a bug is a 500 that tells the caller nothing about it.
+
+A request passes `Exchanges` (bounds.py), `MessagesErrors` (Anthropic's error shape), `Gate` (auth.py), `Hops`
+(loop_guard.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from dirigent.errors import DirigentError, StoreError
 from dirigent.run.trace import Trace
@@ -24,7 +28,7 @@ from dirigent.serve.apis.anthropic.errors import MessagesErrors
 from dirigent.serve.apis.anthropic.route import count_tokens, create_message
 from dirigent.serve.apis.anthropic.wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.apis.chat.route import chat
-from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest, ModelCard, ModelList
+from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest
 from dirigent.serve.apis.feedback import FeedbackKept, FeedbackRequest, feedback
 from dirigent.serve.apis.responses.background import KIND, on_finished
 from dirigent.serve.apis.responses.route import (
@@ -36,12 +40,14 @@ from dirigent.serve.apis.responses.route import (
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
 from dirigent.serve.apis.usage import UsageReport, usage
-from dirigent.serve.http.auth import App, Gate, PlainTarget, Receive, Scope, Send
-from dirigent.serve.http.errors import Problem, mistake, problem_of
+from dirigent.serve.http.auth import Gate
+from dirigent.serve.http.bounds import Exchanges
+from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.loop_guard import Hops
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.http.openapi import Endpoint, openapi
+from dirigent.serve.policy.models import ModelCard, ModelList
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
 from dirigent.store.owners import run_keys
@@ -59,7 +65,7 @@ class Health(msgspec.Struct, frozen=True):
 class Readiness(msgspec.Struct, frozen=True):
     ready: bool
     workers: dict[str, str]
-    """Each worker's breaker: closed (in use), open (resting after failures), half-open (being tried)."""
+    """The state of each worker's breaker: closed (in use), open (resting after failures), half-open (on trial)."""
 
 
 class TraceList(msgspec.Struct, frozen=True):
@@ -67,51 +73,16 @@ class TraceList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-def build_app(service: Service) -> App:
+def build_app(service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     starlette = Starlette(
         routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
         exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
     )
-    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404, like any other
+    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
-    return PlainTarget(MessagesErrors(Gate(Hops(_Direct(starlette)), service)))
-
-
-class _Direct:
-    """Takes requests whose method and path stand in the table straight to their handler.
-
-    Starlette's layers would take several times as long as the handler's own part; errors end as they do there. Paths
-    with parts to be filled in, and all that is nowhere in the table, go through Starlette.
-    """
-
-    def __init__(self, starlette: Starlette) -> None:
-        self._starlette = starlette
-        # Starlette takes the first route that fits, so a pattern before a plain path could hide it: none does.
-        self._routes = {(e.method, e.path): Route(e.path, e.handler) for e in ENDPOINTS if "{" not in e.path}
-        self._handlers = {(e.method, e.path): e.handler for e in ENDPOINTS}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = (scope.get("method", ""), scope.get("path", ""))
-        route = self._routes.get(where)
-        if route is None:
-            await self._starlette(scope, receive, send)
-            return
-        scope["app"], scope["route"] = self._starlette, route
-        request = Request(scope, receive, send)
-        try:
-            response = await self._handlers[where](request)
-        except Problem as problem:
-            response = await _problem(request, problem)
-        except HTTPException as error:
-            response = await _http_problem(request, error)
-        except DirigentError as error:
-            response = await _expected(request, error)
-        except Exception as error:
-            await (await _bug(request, error))(scope, receive, send)
-            raise  # for uvicorn's log
-        await response(scope, receive, send)
+    return Exchanges(MessagesErrors(Gate(Hops(starlette), service)), service)
 
 
 async def healthz(request: Request) -> Response:
@@ -120,16 +91,16 @@ async def healthz(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Requests can be served: the store answers, and some worker is not resting."""
+    """Whether to send requests here: the store answers, a worker is not resting, and the server is not stopping."""
     service = _service(request)
     states = {name: breaker_state(worker) for name, worker in service.runtime.pool.items()}
     try:
         async with asyncio.timeout(5):
             await service.store.list(limit=1)
-        ready = any(state != "open" for state in states.values())
+        ready = not service.stopping and any(state != "open" for state in states.values())
     except (StoreError, TimeoutError):
         ready = False
-    # Who works here is for those who may come in.
+    # The names of the workers are for callers with a key.
     shown = states if request.scope["caller"] is not None else {}
     return _json(Readiness(ready, shown), status=200 if ready else 503)
 
@@ -141,7 +112,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """Every model the caller may ask."""
+    """Every model that the caller may use."""
     return _json(ModelList(_service(request).models.cards(_caller(request))))
 
 
@@ -172,7 +143,7 @@ async def traces(request: Request) -> Response:
 
 
 async def trace(request: Request) -> Response:
-    """One run, whole. Another key's run does not exist."""
+    """The trace of one run. Another key's run is a 404."""
     service, caller, id = _service(request), _caller(request), request.path_params["id"]
     missing = Problem(404, f"no trace has the id {id[:80]!r}", code="trace_not_found")
     if caller.role != "admin" and caller.key_id not in await run_keys(service.store, id):
@@ -273,7 +244,9 @@ def _in_utc(moment: datetime) -> datetime:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return Response(error.body(), error.status, media_type="application/json", headers=error.headers)
+    return Response(
+        error_body(error, request.scope), error.status, media_type="application/json", headers=error.headers
+    )
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -1,101 +1,68 @@
-"""The gate: who may come in. Default deny, before any route is looked up.
+"""The gate: checks a request's header and its key before any route is looked up. Default deny.
 
-With any key ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. With
-none, the server is for the person at this machine: the Host and the Origin of a request must be loopback, so
-that no web page can talk to it through a browser (by DNS rebinding or a form). Knows nothing of what routes do.
-An address that sends wrong key after wrong key is told 429 (`tries.py`).
+If a key was ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. If not, the
+server is for the person at this machine: the Host (or the host of the target) and the Origin of a request must be
+loopback, so that no web page can talk to it through a browser (by DNS rebinding or a form). The gate knows nothing of
+routes.
+
+An address that sends too many wrong keys gets a 429 (`Tries`). Keys cannot be guessed, but looking guesses up costs
+work, and a log full of them hides what matters.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import ipaddress
-import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import unquote, urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.serve.http.auth_attempts import Tries
-from dirigent.serve.http.errors import Problem, problem_of
+from dirigent.serve.http.bounds import check_header
+from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
 from dirigent.store.keys import LOCAL_ADMIN, Caller, any_keys, authenticate
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+__all__ = ["OPEN_PATHS", "App", "Gate", "Receive", "Scope", "Send", "is_loopback", "send_problem"]
 
+App = ASGIApp
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 MAX_KEY_CHARS = 512
-TARGET_HOST = "dirigent.target_host"
-SINGLE_HEADERS = (b"authorization", b"host", b"x-api-key")
-
-
-class PlainTarget:
-    """An ASGI application before the application. A target that is a whole URL becomes its path.
-
-    Its host goes into the scope, so that the gate can compare it with the header `Host`.
-    """
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if "://" in (path := scope.get("path", "")) and not path.startswith("/"):
-            scope[TARGET_HOST], slash, rest = path.partition("://")[2].partition("/")
-            scope["path"] = slash + rest or "/"
-            scope["raw_path"] = quote(scope["path"]).encode()
-        await self._app(scope, receive, send)
+REMEMBERED = 10_000
+"""Most addresses, and most right keys, that are remembered."""
 
 
 class Gate:
-    """An ASGI application before the application. Puts the `Caller` into the scope."""
+    """ASGI middleware that puts the `Caller` into the scope, or None on an open path of a server with keys."""
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
         self._tries = Tries(most=service.settings.failed_tries_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        send = self._labelled(scope, send)
-        try:
-            _require_one_of_each(scope)
-            scope["caller"] = await self._caller(scope)
-        except Problem as problem:
-            await send_problem(problem, send)
-            return
+        if scope["type"] == "http":
+            try:
+                check_header(scope, max_header_bytes=self._service.settings.max_header_bytes)
+                target = _split_target(scope)
+                scope["caller"] = await self._caller(scope, target)
+            except Problem as problem:
+                await send_problem(problem, send, scope)
+                return
         await self._app(scope, receive, send)
 
-    def _labelled(self, scope: Scope, send: Send) -> Send:
-        """Counts the reply and adds `x-request-id`, which OpenAI's clients show in their errors and logs.
-
-        `/v1/messages` has set an id of its own, and sends it as Anthropic's clients expect it.
-        """
-        needs_id = scope["path"].startswith("/v1/") and "request_id" not in scope
-
-        async def labelled(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                # The route's pattern, never the caller's text: labels must not grow.
-                route = getattr(scope.get("route"), "path", "none")
-                self._service.metrics.count_request(route, message["status"])
-                if needs_id:
-                    id = b"req_" + secrets.token_hex(12).encode()
-                    message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", id)]}
-            await send(message)
-
-        return labelled
-
-    async def _caller(self, scope: Scope) -> Caller | None:
+    async def _caller(self, scope: Scope, target: bytes) -> Caller | None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         is_open = scope["path"] in OPEN_PATHS
         try:
             keyed = self._service.settings.keys_required or await any_keys(self._service.store)
             if not keyed:
-                _require_loopback(headers)
+                _require_loopback(headers, target)
                 return LOCAL_ADMIN
             address = scope["client"][0] if scope.get("client") else ""
             return None if is_open else await self._authenticated(headers, address=address)
@@ -130,7 +97,7 @@ class Gate:
 
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Whether this name or address means this machine alone. Names are not looked up: only `localhost` counts."""
+    """Return whether a name or address means this machine alone. Names are not looked up: only `localhost` counts."""
     if host.lower() == "localhost":
         return True
     try:
@@ -139,28 +106,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def send_problem(problem: Problem, send: Send) -> None:
-    body = problem.body()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _split_target(scope: Scope) -> bytes:
+    """Reduce a target such as `http://host/path` to its path, and return `http://host`; b"" if it is a path already.
 
-
-def _require_one_of_each(scope: Scope) -> None:
-    """Refuses a request with two hosts or two keys: a proxy before this server may have read the other one."""
-    names = [name for name, _ in scope["headers"]]
-    for name in SINGLE_HEADERS:
-        if names.count(name) > 1:
-            shown = name.decode().title()
-            raise Problem(400, f"the request has {names.count(name)} {shown} headers; send one", param=shown)
-    target, host = scope.get(TARGET_HOST), dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-    if target is not None and target.lower() != host.lower():
-        raise Problem(400, f"the target names the host {target[:80]!r}, and Host is {host[:80]!r}", param="Host")
+    h11 passes the target on as it was sent. Every server must accept this form (RFC 9112, 3.2.2).
+    """
+    raw: bytes = scope["raw_path"]
+    if raw.startswith(b"/"):
+        return b""
+    if b"://" not in raw:
+        said = f"the target of a request is a path, not {raw.decode('latin-1')[:80]!r}"
+        raise Problem(400, said, code="target", headers={"Connection": "close"})
+    scheme, _, rest = raw.partition(b"://")
+    host, slash, path = rest.partition(b"/")
+    scope["raw_path"] = slash + path or b"/"
+    scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+    return scheme + b"://" + host
 
 
 def _key(headers: dict[bytes, bytes]) -> str:
-    """From `Authorization: Bearer`, or from `x-api-key` as Anthropic's clients send it."""
+    """Return the key from `Authorization: Bearer`, or from `x-api-key` as Anthropic's clients send it; else ""."""
     scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() != "bearer":
         text = headers.get(b"x-api-key", b"").decode("latin-1")
@@ -168,7 +133,10 @@ def _key(headers: dict[bytes, bytes]) -> str:
     return text if len(text) <= MAX_KEY_CHARS else ""
 
 
-def _require_loopback(headers: dict[bytes, bytes]) -> None:
+def _require_loopback(headers: dict[bytes, bytes], target: bytes) -> None:
+    if target and not _leads_to_loopback(target):
+        said = f"without keys this server answers to loopback names only, not {target.decode('latin-1')[:80]!r}"
+        raise Problem(400, said, code="host")
     host = headers.get(b"host", b"")
     if not _leads_to_loopback(b"//" + host):
         said = f"without keys this server answers to loopback names only, not {host.decode('latin-1')[:80]!r}"
@@ -185,3 +153,84 @@ def _leads_to_loopback(url: bytes) -> bool:
         return is_loopback(urlsplit(url.decode("latin-1")).hostname or "")
     except ValueError:
         return False
+
+
+class Tries:
+    """Counts wrong keys by address: `most` may come at once, and as many in every minute.
+
+    A key that was right before stays welcome from a blocked address, because many callers may share one (a proxy, an
+    office). The counts are in memory and bounded; with several servers each counts for itself. One event loop uses
+    them, so they need no lock.
+    """
+
+    def __init__(self, *, most: int = 100, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """For each address the number of tries, and the time of that number."""
+        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._trying: dict[tuple[str, bytes], int] = {}
+        """For each key that is being looked up, the number of requests that wait for it."""
+
+    def begin(self, address: str, key: str) -> float:
+        """Take a try and return 0, or return the seconds until the address has one.
+
+        A try counts as wrong until `end` corrects it, so that sending many at once is no way around the bound. The same
+        key many times at once is one try until it is known to be wrong: a program that was just given a key begins so.
+        """
+        mark = _fingerprint(key)
+        if mark in self._right:
+            return 0.0
+        address = _group(address)
+        if (address, mark) not in self._trying:
+            count = self._count(address)
+            if count + 1 > self._most:
+                return (count + 1 - self._most) * 60 / self._most
+            self._set(address, count + 1)
+        self._trying[address, mark] = self._trying.get((address, mark), 0) + 1
+        return 0.0
+
+    def end(self, address: str, key: str, *, right: bool | None) -> None:
+        """Record the result of a try. With None the look-up failed, and the try does not count."""
+        mark, address = _fingerprint(key), _group(address)
+        under_way = self._trying.pop((address, mark), 0)
+        if under_way > 1:
+            self._trying[address, mark] = under_way - 1
+        if right is None:
+            self._set(address, self._count(address) - (under_way == 1))
+        elif not right:
+            self._right.pop(mark, None)
+            self._set(address, self._count(address) + (under_way > 1))  # `begin` counted one for all of them
+        elif mark not in self._right:
+            self._right[mark] = None
+            _bound(self._right)
+            self._set(address, self._count(address) - 1)
+
+    def _count(self, address: str) -> float:
+        count, at = self._wrong.get(address, (0.0, 0.0))
+        return max(0.0, count - (self._clock() - at) * self._most / 60)
+
+    def _set(self, address: str, count: float) -> None:
+        self._wrong.pop(address, None)
+        if count > 0:
+            self._wrong[address] = (count, self._clock())
+            _bound(self._wrong)
+
+
+def _fingerprint(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+def _group(address: str) -> str:
+    """Return the address or, for IPv6, its network: one customer holds a whole /64."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address
+
+
+def _bound(remembered: OrderedDict[Any, Any]) -> None:
+    while len(remembered) > REMEMBERED:
+        remembered.popitem(last=False)

@@ -1,7 +1,7 @@
-"""What a caller is told when something goes wrong: OpenAI's error shape, and one status a kind of error.
+"""Error replies: OpenAI's shape, and one status for each kind of error.
 
-Statuses are chosen by what a client should do next: its libraries try 408, 409, 429 and 5xx again, so an
-exhausted budget is 402 rather than 429, and a request that can never work is 4xx whoever refused it.
+Statuses are chosen by what a client should do next. Client libraries try 408, 409, 429 and 5xx again, so an exhausted
+budget is 402 rather than 429, and a request that can never work is 4xx, also if a worker refused it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import msgspec
+from starlette.types import Scope, Send
 
 from dirigent.errors import (
     ConfigError,
@@ -32,18 +33,18 @@ class ErrorDetail(msgspec.Struct, frozen=True):
     message: str
     type: str
     param: str | None = None
-    """The field of the request that is at fault."""
+    """The faulty field of the request."""
     code: str | None = None
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every reply that is no success."""
+    """The body of an error reply."""
 
     error: ErrorDetail
 
 
 class Problem(Exception):
-    """A reply that is no success. Raised anywhere in `serve/`, written out in one place."""
+    """An error reply, raised anywhere in `serve/`."""
 
     def __init__(
         self,
@@ -63,20 +64,8 @@ class Problem(Exception):
         if retry_after_s is not None:
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
 
-    def in_words(self, words: Mapping[str, str], place: Callable[[int, str], str]) -> Problem:
-        """The same of a route that speaks of chat's fields in other words; `place` names what a message was there."""
-        param = self.param
-        head, bracket, rest = param.partition("[")
-        if head == "messages" and bracket:
-            number, _, tail = rest.partition("]")
-            param = place(int(number), tail)
-        for chat_word, word in words.items():
-            param = param.replace(chat_word, word)
-        message = str(self).replace(self.param, param) if self.param else str(self)
-        return Problem(self.status, message, code=self.code, param=param, headers=self.headers)
-
     def body(self) -> bytes:
-        """Redacted here, the last door before the caller."""
+        """Return the body of the reply. Secrets are redacted here, last before the caller."""
         kind = TYPES.get(self.status, "server_error")
         detail = ErrorDetail(redact(str(self)), kind, self.param or None, self.code or None)
         return msgspec.json.encode(ErrorBody(detail))
@@ -95,8 +84,9 @@ TYPES = {
     415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
 }
-"""OpenAI's word for a status; everything else is a `server_error`."""
+"""OpenAI's error type for a status; every other status is a `server_error`."""
 
 STATUS_OF: Mapping[str, tuple[int, str]] = {
     ConfigError.__name__: (400, "not_possible"),
@@ -110,21 +100,31 @@ STATUS_OF: Mapping[str, tuple[int, str]] = {
 
 
 REFUSED = (400, "worker_refused")
-"""A worker that would refuse the same request again: trying once more helps nobody."""
+"""For a worker that would refuse the same request again: a client should not try once more."""
+
+
+ERROR_FORM = "dirigent.error_form"
+"""Where the ASGI scope has an API's own form of errors: a function from a `Problem` to its body."""
+
+
+def error_body(problem: Problem, scope: Scope) -> bytes:
+    """Return the body of an error reply in the form of the API that was asked."""
+    form: Callable[[Problem], bytes] = scope.get(ERROR_FORM, Problem.body)
+    return form(problem)
 
 
 def mistake() -> Problem:
-    """A bug, as the caller sees it."""
+    """Return the reply to a request that met a bug."""
     return Problem(500, "the server made a mistake; its log says more", code="bug")
 
 
 def problem_of(error: DirigentError) -> Problem:
-    """An expected failure, as the caller sees it."""
+    """Return the reply for an expected failure."""
     return _problem(type(error).__name__, error.for_caller, {}, fault=getattr(error, "fault", ""))
 
 
 def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
-    """A run that failed, as the caller sees it. What a provider wrote stands in the trace, for its owner alone."""
+    """Return the reply for a failed run. The provider's own words are in the trace only, which its owner can read."""
     said = trace.error_for_caller
     if trace.error_kind == WorkerError.__name__:
         said += f" (trace {trace.id})"
@@ -133,7 +133,16 @@ def problem_of_run(trace: Trace, *, headers: Mapping[str, str]) -> Problem:
 
 def _problem(kind: str, message: str, headers: Mapping[str, str], *, fault: str) -> Problem:
     status, code = REFUSED if fault == "request" else STATUS_OF.get(kind, (500, "failed"))
-    if kind == StoreError.__name__:  # names the database, which is the operator's business
+    if kind == StoreError.__name__:  # the message names the database: only the operator may see it
         log.error("%s", message)
         message = "the store does not answer as it should; try again later (the server's log says more)"
     return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)
+
+
+async def send_problem(problem: Problem, send: Send, scope: Scope) -> None:
+    """Send a problem from outside Starlette's routes, whose exception handlers send all others."""
+    body = error_body(problem, scope)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,7 +1,8 @@
-"""Python's search for unreachable cycles, less often where it costs more than it finds.
+"""Run Python's garbage collector less often where it costs more than it finds.
 
-What is left behind is mostly freed by counting references. The search goes through everything that is alive, so what
-start-up made is kept out of it.
+Reference counting frees nearly all objects. The collector looks for unreachable cycles among all live objects, so the
+objects made at start-up are kept out of its way. For the server this is worth 6% of the CPU of a request (a
+`worker_ratio` of 2.73 instead of 2.91 at concurrency 16, `benchmarks/overhead.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def seldom_collecting(*, after: int) -> Iterator[None]:
-    """Inside, Python looks for cycles once so many objects are new (by default 700), never among those made before."""
+    """Inside the block, collect after so many new objects (Python's default is 700), never among those made before."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,20 +1,20 @@
-"""Idempotency-Key: a request that is sent twice is carried out once, and its reply is given again byte for byte.
+"""Idempotency-Key: a request that is sent twice is carried out once, and its reply is replayed byte for byte.
 
-A handler wrapped in `idempotent` behaves as before where the header is missing. With it:
+A handler wrapped in `idempotent` does nothing else if the header is missing. If it is there:
 
-    the same key and body                 the first reply again, with `Idempotent-Replayed: true`; streams as one piece
+    the same key and body                 the first reply again, with `Idempotent-Replayed: true`; a stream in one piece
     while the first is being carried out  409 with Retry-After
     the same key, another body            422
-    another caller's key                  nothing to do with it
-    the first one's process died          carried out again, once; what it had paid is charged (see `store/ledger.py`)
-    the same, and its run goes on         the response of that run as it stands; nothing is begun (`claim_of`)
+    the same key of another caller        another request
+    the first one's process died          carried out again, once; its calls are charged (see `store/ledger.py`)
+    the same, and its run goes on         the current response of that run; no second run begins (`claim_of`)
 
-A reply is kept before its last byte is sent, so whoever was answered gets the same again, after a restart too and
-from any process over the same store. Kept are replies that stand: not a failure of ours (5xx), not a refusal before
-anything was done, not what a caller gave up by leaving. One that is longer than `MAX_KEPT_BYTES` or holds what looks
-like a secret is marked as given and not kept: asking again gets a 409 that says so. A run of the background outlives
-its process and its caller: it is found again, not begun again. All is forgotten after a day, or when its run is
-deleted.
+A reply is stored before its last byte is sent, so a caller that got it gets the same again, after a restart too and
+from any process over the same store. Final replies are stored: no failure of the server (5xx), no refusal before any
+work was done, no reply whose caller left. A reply that is longer than `MAX_KEPT_BYTES`, or holds text that looks like a
+secret, is marked as sent but not stored: asking again gets a 409 that says so. A background run outlives its process
+and its caller: a second request finds it and does not begin it again. Replies are forgotten after a day, or when their
+run is deleted.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.config.file import BUILT_IN_PROFILES
 from dirigent.errors import StoreError
-from dirigent.serve.http.auth import App, Receive, Scope, Send, send_problem
-from dirigent.serve.http.body import CLIENT_GONE, header, read_body
-from dirigent.serve.http.errors import Problem, problem_of
+from dirigent.serve.http.body import CLIENT_GONE, read_body
+from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
 from dirigent.store.idempotency import Claimed, Differs, GivenUp, Kept, Running, claim, finish, leave, release
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import reconcile
 from dirigent.workers.secret import redact
 
-HEADER = b"idempotency-key"
+HEADER = "idempotency-key"
 MAX_NAME_CHARS = 255
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 TRACE_HEADER = "X-Dirigent-Trace-Id"
 COST_HEADER = "X-Dirigent-Cost-USD"
 MARGIN_S = 60.0
-"""A claim is abandoned when it is older than the longest run by this much."""
+"""A claim is abandoned when it is older than the longest possible run by this much."""
 
 Handler = Callable[[Request], Awaitable[Any]]
 
 
 def idempotent(handler: Handler) -> Handler:
-    """The handler, carried out once for each Idempotency-Key of a caller."""
+    """Return the handler, carried out once for each Idempotency-Key of a caller."""
 
     @functools.wraps(handler)
     async def wrapped(request: Request) -> Any:
-        name = header(request, HEADER)
+        name = request.headers.get(HEADER)
         if name is None:
             return await handler(request)
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isascii() or not name.isprintable():
@@ -65,14 +65,17 @@ def idempotent(handler: Handler) -> Handler:
 
 
 def claim_of(request: Request) -> Claimed | None:
-    """The claim that a request is carried out under. Where it has `begun`, the handler answers from that; one that
-    begins what outlives the request has the store note it (`Begun`)."""
+    """Return the claim of a request with an Idempotency-Key.
+
+    If the claim has `begun`, the handler answers from that run. A handler that begins a run which outlives the request
+    notes it in the store (`Begun`).
+    """
     claimed: Claimed | None = request.scope.get("claimed")
     return claimed
 
 
 class _Once:
-    """One request with a key, from its body to its kept reply."""
+    """One request with an Idempotency-Key, from its body to its stored reply."""
 
     def __init__(self, handler: Handler, request: Request, name: str) -> None:
         self._handler = handler
@@ -105,7 +108,7 @@ class _Once:
         try:
             response = await self._handler(request)
         except Problem as problem:
-            if _stands(problem.status, problem.headers):
+            if _is_final(problem.status, problem.headers):
                 return _Recording(self._service, claimed, _said(problem))
             await leave(self._service.store, claimed)
             raise
@@ -116,7 +119,7 @@ class _Once:
 
 
 class _Recording:
-    """A response that is kept as it is sent: the last piece goes out when the whole is committed."""
+    """A response that is stored as it is sent: the last piece goes out when the whole reply is committed."""
 
     def __init__(self, service: Service, claimed: Claimed, response: Any) -> None:
         self._service = service
@@ -124,11 +127,10 @@ class _Recording:
         self._response = response
         self._start: MutableMapping[str, Any] | None = None
         self._begun = False
-        self._kept = False
-        self._stands = True
+        self._closed = False
+        """The claim has its end: the reply is stored, or others may carry the request out."""
         self._pieces: list[bytes] = []
         self._size = 0
-        self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: MutableMapping[str, Any]) -> None:
@@ -138,22 +140,19 @@ class _Recording:
             await self._response(scope, receive, sending)
         except StoreError as error:
             if self._begun:
-                raise  # the connection breaks off: a reply that cannot be given again must not look whole
-            await send_problem(problem_of(error), send)
+                raise  # the connection breaks off: a reply that cannot be replayed must not look complete
+            await send_problem(problem_of(error), send, scope)
         finally:
-            if not self._stands:
-                await release(self._service.store, self._claimed)
-            elif not self._kept:  # the caller left, or it broke off
+            if not self._closed:  # the caller left, or the reply broke off
                 await leave(self._service.store, self._claimed)
 
     async def _take(self, message: MutableMapping[str, Any], send: Send) -> None:
-        """The status is held back for the first piece, so that a store that fails can still have one of its own."""
+        """Send the status with the first piece, so that a store that fails before it can still have its own status."""
         if message["type"] == "http.response.start":
             self._start = message
             return
         piece = message.get("body", b"")
         self._size += len(piece)
-        self._last = piece or self._last
         if self._size <= MAX_KEPT_BYTES:
             self._pieces.append(piece)
         if not message.get("more_body", False):
@@ -167,14 +166,15 @@ class _Recording:
         assert self._start is not None, "a body without a status"
         status = int(self._start["status"])
         headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in self._start.get("headers", ()))
-        self._stands = _stands(status, dict(headers)) and not _broke_off(self._last)
-        if self._stands:
+        if _is_final(status, dict(headers)) and not getattr(self._response, "broke_off", False):
             run_id = _said_in(dict(headers), TRACE_HEADER)
             await finish(self._service.store, self._claimed, Kept(status, headers, self._body(), run_id))
-            self._kept = True
+        else:
+            await release(self._service.store, self._claimed)
+        self._closed = True
 
     def _body(self) -> bytes | None:
-        """What was sent, unless it is too long or would bring a secret to the disk."""
+        """Return the sent body; None if it is too long or would bring a secret to the disk."""
         if self._size > MAX_KEPT_BYTES:
             return None
         body = b"".join(self._pieces)
@@ -183,7 +183,7 @@ class _Recording:
 
 
 class _Replay:
-    """A reply that was kept, sent again."""
+    """A stored reply that is sent again."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -196,7 +196,7 @@ class _Replay:
 
 
 def _kept(outcome: Kept | Running | GivenUp | Differs) -> Kept:
-    """The reply to give again, or why there is none."""
+    """Return the reply to replay, or raise a `Problem` that says why there is none."""
     match outcome:
         case Running():
             said = "a request with this Idempotency-Key is being carried out; its reply will be here when it has ended"
@@ -213,9 +213,11 @@ def _kept(outcome: Kept | Running | GivenUp | Differs) -> Kept:
     return outcome
 
 
-def _stands(status: int, headers: Mapping[str, str]) -> bool:
-    """Whether a reply is the end of the matter: a success, or a run that was carried out and failed by the request. A
-    budget that did not allow the first call may allow it another day."""
+def _is_final(status: int, headers: Mapping[str, str]) -> bool:
+    """Return whether a reply is final: a success, or a run that was carried out and failed because of the request.
+
+    A budget that did not allow the first call may allow it another day.
+    """
     if status == 402 and float(_said_in(headers, COST_HEADER) or 0) == 0:
         return False
     return 200 <= status < 300 or (bool(_said_in(headers, TRACE_HEADER)) and status < 499)
@@ -225,14 +227,8 @@ def _said_in(headers: Mapping[str, str], wanted: str) -> str:
     return next((value for name, value in headers.items() if name.lower() == wanted.lower()), "")
 
 
-def _broke_off(last: bytes) -> bool:
-    """Whether a stream ended with a fault: by then its status had been sent."""
-    frame = last.strip().rpartition(b"\n\n")[2]
-    return frame.startswith((b'data: {"error"', b"event: error", b"event: response.failed"))
-
-
 def _digest(request: Request, body: bytes) -> str:
-    """Of all that decides what is done: route, body, and the headers that change it."""
+    """Hash everything that decides what a request does: route, body, and the headers that change it."""
     said = sorted((n, v) for n, v in request.headers.items() if n.startswith("x-dirigent-") or n == "content-type")
     parts = [request.method, request.url.path, *(part for pair in said for part in pair)]
     digest = hashlib.sha256("\0".join(parts).encode())
@@ -241,13 +237,13 @@ def _digest(request: Request, body: bytes) -> str:
 
 
 def _longest_s(service: Service) -> float:
-    """No run of this configuration lasts longer."""
+    """Return the longest time that a run of this configuration can take."""
     profiles = service.runtime.config.profile or BUILT_IN_PROFILES
     return max(profile.deadline_s for profile in profiles.values())
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """The body once more for the handler; then whatever the connection says."""
+    """Return a `receive` that gives the body once more, and then the messages of the connection."""
     read = False
 
     async def again() -> MutableMapping[str, Any]:
@@ -260,8 +256,8 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _said(problem: Problem) -> App:
+def _said(problem: Problem) -> ASGIApp:
     async def response(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_problem(problem, send)
+        await send_problem(problem, send, scope)
 
     return response

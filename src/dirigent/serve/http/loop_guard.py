@@ -1,38 +1,36 @@
-"""The end of loops: a request that has passed through too many servers is refused, and its failures are final.
+"""End loops: refuse a request that has passed through too many servers of this kind, and make its failures final.
 
-What a call brings along is in `workers/hops.py`. A request that another server of this kind sent has that server's
-retries behind it, and this one's own: a failure is therefore given back with `x-should-retry: false`, so that tries do
-not multiply from server to server. Stands behind the gate, so that who may not come in learns nothing.
+`workers/hops.py` puts the number of servers into a header of every call. Both servers retry a request that one sends to
+the other; a failure therefore says `x-should-retry: false`, so that tries do not multiply from server to server. The
+guard comes after the gate, so that callers without a key learn nothing from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dirigent.serve.http.auth import App, Receive, Scope, Send, send_problem
-from dirigent.serve.http.errors import Problem
+from dirigent.serve.http.errors import Problem, send_problem
 from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops
 
 _NAME = HEADER.lower().encode()
 
 
 class Hops:
-    """An ASGI application before the application."""
+    """ASGI middleware that counts hops."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         said = next((value for name, value in scope.get("headers", ()) if name == _NAME), None)
-        if said is None:  # from a client, as nearly all are
+        if said is None:  # from a client, like nearly all requests
             await self._app(scope, receive, send)
             return
         send = _final(send)
         try:
             count = _count(said)
         except Problem as problem:
-            await send_problem(problem, send)
+            await send_problem(problem, send, scope)
             return
         with after_hops(count):
             await self._app(scope, receive, send)
@@ -54,7 +52,7 @@ def _count(said: bytes) -> int:
 
 
 def _final(send: Send) -> Send:
-    async def sending(message: MutableMapping[str, Any]) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] >= 500:
             message["headers"] = [*message.get("headers", ()), (b"x-should-retry", b"false")]
         await send(message)

@@ -1,8 +1,8 @@
-"""Metrics: what Prometheus reads at `/metrics`. Counters only; nothing decides by them.
+"""The counters that Prometheus reads at `/metrics`. No decision depends on them.
 
-Labels come from fixed sets (routes, statuses, models and workers of the configuration), so that no caller can
-make the page grow. Counting is done in plain numbers, from one event loop, and put into Prometheus's words when the
-page is read: every request counts ten things, and the library's own counters, made for threads, take twice as long.
+Labels come from fixed sets (routes, statuses, models and workers of the configuration), so that no caller can make the
+page grow. The counters are plain numbers, changed from one event loop, and become Prometheus's families when the page
+is read: every request counts ten things, and the library's own counters, made for threads, take twice as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from dirigent.messages import Attempt
 from dirigent.run.trace import Trace, attempts_since
-from dirigent.serve.apis.chat.translate import upstream_s
+from dirigent.serve.runs.report import upstream_s
 from dirigent.store.admission import Admission
 from dirigent.workers.breaker import Breaker
 from dirigent.workers.pool import Pool
@@ -52,14 +52,14 @@ class Metrics:
         self._requests.of[route, str(status)] += 1
 
     def count_run(self, trace: Trace, *, model: str, seconds: float, before: Trace | None = None) -> None:
-        """Enter a run; of one that was resumed, what came since it paused (`before`)."""
+        """Count a run. Of a resumed run only the part since it paused (`before`) counts."""
         self._runs.of[model, trace.status] += 1
         self._seconds.observe((model,), seconds)
         self._overhead.observe((), max(0.0, seconds - upstream_s(trace, before=before)))
         self.count_calls(attempts_since(trace, before))
 
     def count_calls(self, attempts: Iterable[Attempt]) -> None:
-        """Enter calls: those of a run, or those that wrote a plan which nobody carries out."""
+        """Count the calls of a run, or the calls that wrote the plan of a dry run."""
         for attempt in attempts:
             worker, usage = attempt.worker, attempt.usage
             self._calls.of[worker, "failed" if attempt.error else "done"] += 1
@@ -88,14 +88,14 @@ class _Counter(Collector):
 
 
 class _Histogram(Collector):
-    """How often which size came, for each set of labels."""
+    """For each set of labels, how many sizes fell below each bound."""
 
     def __init__(self, name: str, about: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self._name, self._about, self._labels, self._bounds = name, about, labels, bounds
         self._counts: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
         self._sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
         if not labels:
-            self._counts[()]  # is on the page before anything was counted
+            self._counts[()]  # so that it is on the page before the first run
 
     def observe(self, labels: tuple[str, ...], size: float) -> None:
         self._counts[labels][bisect_left(self._bounds, size)] += 1
@@ -110,7 +110,7 @@ class _Histogram(Collector):
 
 
 class _Now(Collector):
-    """What is true at the moment of reading: runs under way, and workers that rest after failing."""
+    """Gauges that are read with the page: runs under way, and workers whose breaker is open."""
 
     def __init__(self, pool: Pool, admission: Admission) -> None:
         self._pool = pool
@@ -125,5 +125,5 @@ class _Now(Collector):
 
 
 def breaker_state(worker: Worker) -> str:
-    """closed, open or half-open; a worker without a breaker is always closed."""
+    """Return closed, open or half-open. A worker without a breaker is always closed."""
     return next((layer.state for layer in layers(worker) if isinstance(layer, Breaker)), "closed")

@@ -1,4 +1,4 @@
-"""The server described for programs: OpenAPI 3.1, from the table of routes and the structs of the wire."""
+"""Describe the server in OpenAPI 3.1, from the table of routes and the structs of the wire."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ STATUSES = {
     415: "the body is not application/json",
     422: "the Idempotency-Key was used for another request",
     429: "too many requests of this key; see Retry-After",
+    431: "the header is too long",
     500: "a bug",
     502: "no usable plan or answer came of it",
     503: "busy, or no worker or store answers; see Retry-After",
@@ -32,7 +33,7 @@ STATUSES = {
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One row of the table."""
+    """One row of the table of routes."""
 
     method: str
     path: str
@@ -40,11 +41,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     takes: type[msgspec.Struct] | None = None
     gives: type[msgspec.Struct] | None = None
     open: bool = False
-    """Needs no key."""
+    """The route needs no key."""
 
 
 def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The whole description."""
+    """Return the whole description."""
     types: list[type[msgspec.Struct]] = [t for e in endpoints for t in (e.takes, e.gives) if t is not None]
     refs, components = msgspec.json.schema_components([*types, ErrorBody], ref_template="#/components/schemas/{name}")
     shape: dict[type[msgspec.Struct], dict[str, Any]] = dict(zip([*types, ErrorBody], refs, strict=True))

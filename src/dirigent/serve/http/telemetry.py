@@ -1,8 +1,8 @@
-"""OpenTelemetry: every run as a span, with a span for each draft and each step below it.
+"""OpenTelemetry: every run is a span, with a span for each draft and each step below it.
 
-An observer like any other: it looks at the trace when the run has ended, and never gates. Spans carry names, counts,
-costs and times, and no word of what was asked or answered. Off unless OTEL_EXPORTER_OTLP_ENDPOINT is set or `[serve]`
-says `otel = true`; the usual OTEL_ variables say where spans go. Needs the extra: pip install 'dirigent[otel]'.
+An observer reads the trace when a run has ended, and changes nothing about the run. Spans hold names, counts, costs and
+times, and no text of questions or answers. Telemetry is off unless OTEL_EXPORTER_OTLP_ENDPOINT is set or `[serve]` says
+`otel = true`; the usual OTEL_ variables configure the export. It needs an extra: pip install 'dirigent[otel]'.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 @contextmanager
 def telemetry(settings: ServeSettings) -> Iterator[Observe | None]:
-    """The observer to watch runs with, or None where nobody wants spans. What is left is sent at the end."""
+    """Yield the observer of runs, or None if telemetry is off. The last spans are sent when the block ends."""
     if not settings.otel and not any(os.environ.get(name) for name in ENDPOINTS):
         yield None
         return
@@ -43,11 +43,11 @@ def telemetry(settings: ServeSettings) -> Iterator[Observe | None]:
 
 
 def spans(provider: TracerProvider) -> Observe:
-    """An observer that turns every run that ended into spans."""
+    """Return an observer that turns every run that has ended into spans."""
     tracer = provider.get_tracer("dirigent", __version__)
 
     def observe(event: Event) -> None:
-        # A run that waits for its caller's tools comes again, whole, when it is over.
+        # A run that waits for its caller's tools ends a second time, with its whole trace.
         if isinstance(event, RunEnded) and event.trace.status != "waiting":
             _run_span(tracer, event.trace)
 
@@ -116,7 +116,7 @@ def _of_run(trace: Trace) -> Attributes:
 
 
 def _end(span: Span, error: str, end_time: int) -> None:
-    """An error is told by its kind of span alone: its text may quote what was asked."""
+    """End the span. An error sets its status only, because the text of an error may quote the question."""
     from opentelemetry.trace import Status, StatusCode
 
     span.set_status(Status(StatusCode.ERROR if error else StatusCode.OK))

@@ -1,16 +1,16 @@
-"""Guardrails as code: what may come in, what may leave for another region, and what a reply must at least be.
+"""Guardrails: which requests are refused, which text may leave for another region, and which replies are accepted.
 
-`check_request` looks at a request before anybody is paid. `guarded` wraps every worker of a pool, so that what it says
-holds for each step of each plan, for planners too, and for whoever takes a step over:
+`check_request` checks a request before anybody is paid. `guarded` wraps every worker of a pool, so that the guardrails
+hold for each step of each plan, for planners, and for a worker that takes a step over:
 
-    Regional    text that leaves the home region goes without personal data; placeholders stand in its place
+    Regional    text that leaves the home region goes without personal data, with placeholders in its place
     Bounded     a reply that is too long fails its step
-    Answering   an empty reply, or a refusal, is asked about once more (checked.py)
+    Answering   a worker whose reply is empty or a refusal is asked once more (json_schema.py)
 
 Personal data is found by plain signs: e-mail addresses, telephone numbers, IBANs with a right checksum, card numbers
-with a right checksum. That catches what is written in the usual way and nothing else; names and addresses of people are
-not found, nor is what stands in images, tool definitions or schemas. An operator's own function can take its place. The
-trace keeps what was asked as it was before masking.
+with a right checksum. That finds data written in the usual way and nothing else: no names and addresses of people, and
+nothing in images, tool definitions or schemas. An operator's own function can replace it. The trace has the request as
+it was before masking.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ import msgspec
 from dirigent.config.server_settings import Guardrails
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Event, Message, Observe, Part, Reply, Request, Text, ignore
-from dirigent.plan.prompt import placeholder
+from dirigent.run.step_prompt import placeholder
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.json_schema import Answering
+from dirigent.serve.runs.asked import Asked
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
 
 Redact = Callable[[str], str]
-"""A text without what must not leave."""
+"""Returns the text without data that must not leave."""
 
 EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@(?:[\w-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
 IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])")
@@ -46,24 +47,25 @@ PHONE = re.compile(
 )
 
 
-def check_request(question: tuple[Message, ...], rails: Guardrails) -> None:
-    """Refuse what is too long, or what the operator does not want asked."""
+def check_request(asked: Asked, rails: Guardrails) -> None:
+    """Refuse a request that is too long, or that the operator has blocked."""
     if rails.max_request_chars is not None:
-        count = sum(len(message.text) for message in question)
+        count = sum(len(message.text) for message in asked.question)
         if count > rails.max_request_chars:
             said = f"the messages hold {count:,} characters; at most {rails.max_request_chars:,} are taken here"
-            raise Problem(413, said, code="too_large", param="messages")
+            raise Problem(413, said, code="too_large", param=asked.fields.messages)
     for pattern in rails.block:
-        for index, message in enumerate(question):
-            # The rule itself is not told: knowing it would help only to get around it.
+        for index, message in enumerate(asked.question):
             texts = (message.text, message.name) if message.name else (message.text,)
             if any(re.search(pattern, text, re.IGNORECASE) for text in texts):
-                said = f"messages[{index}] holds something that this server does not take"
-                raise Problem(400, said, code="content_policy", param=f"messages[{index}]")
+                # The error does not name the rule: that would help only to get around it.
+                param = asked.fields.message(index)
+                said = f"{param} holds something that this server does not take"
+                raise Problem(400, said, code="content_policy", param=param)
 
 
 def guarded(pool: Pool, rails: Guardrails) -> Pool:
-    """The same workers behind the guardrails; the very same pool where there are none."""
+    """The same workers behind the guardrails; the pool itself if there are none."""
     if rails == Guardrails():
         return pool
     redact = redactor(rails)
@@ -71,14 +73,14 @@ def guarded(pool: Pool, rails: Guardrails) -> Pool:
 
 
 def redactor(rails: Guardrails) -> Redact | None:
-    """What takes personal data out of a text; None where nothing does."""
+    """The function that removes personal data from a text; None if it is switched off."""
     if rails.redact == "off":
         return None
     return without_personal_data if rails.redact == "personal" else _hook(rails.redact_hook)
 
 
 def without_personal_data(text: str) -> str:
-    """The text with placeholders for what looks like personal data: the same for the same, so that it reads on."""
+    """The text with placeholders for personal data. Equal data gets equal placeholders, so the text still reads."""
     for kind, pattern, is_one in KINDS:
         text = pattern.sub(partial(_masked, kind, is_one), text)
     return text
@@ -92,7 +94,7 @@ def is_card(text: str) -> bool:
 
 
 def is_iban(text: str) -> bool:
-    """ISO 7064's checksum: the number read with its country behind it leaves 1 when divided by 97."""
+    """ISO 7064's checksum: with the country moved to its end, the number leaves 1 when divided by 97."""
     plain = text.replace(" ", "")
     if not 15 <= len(plain) <= 34 or not plain.isascii():
         return False
@@ -100,7 +102,7 @@ def is_iban(text: str) -> bool:
 
 
 class Regional:
-    """A worker of another region: it is shown no personal data."""
+    """A worker of another region, which sees no personal data."""
 
     def __init__(self, worker: Worker, redact: Redact) -> None:
         self.worker = worker
@@ -124,12 +126,12 @@ class Regional:
         calls = tuple(
             msgspec.structs.replace(call, arguments=self._checked(call.arguments)) for call in message.tool_calls
         )
-        # No wire takes a placeholder for a name, so one that may not leave is left out.
+        # No wire accepts a placeholder as a name, so a name that may not leave is left out.
         name = message.name if self._checked(message.name) == message.name else ""
         return msgspec.structs.replace(message, content=content, tool_calls=calls, name=name)
 
     def _checked(self, text: str) -> str:
-        """A function of the operator's that fails lets nothing through."""
+        """If the operator's function fails, nothing is sent."""
         try:
             found = self._redact(text)
         except Exception as error:
@@ -144,7 +146,7 @@ class Regional:
 
 
 class Bounded:
-    """A worker whose reply may be only so long. What is over the bound is not passed on while it is written either."""
+    """A worker whose reply is bounded in length. Words beyond the bound are not streamed either."""
 
     def __init__(self, worker: Worker, *, max_chars: int) -> None:
         self.worker = worker
@@ -200,7 +202,7 @@ def _hook(where: str) -> Redact:
 
 
 def _masked(kind: str, is_one: Callable[[str], bool], found: re.Match[str]) -> str:
-    """The same mark for the same number in every step, and no way back from it: it is keyed with a secret."""
+    """The same mark for the same number in every step, keyed with a secret so that it does not give the number away."""
     if not is_one(found[0]):
         return found[0]
     plain = found[0].lower() if kind == "email" else re.sub(r"[\s./()-]", "", found[0])

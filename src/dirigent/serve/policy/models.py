@@ -1,40 +1,91 @@
-"""Models: the conductor behind a model's name, for this caller and this request.
+"""Models: which names there are, and the conductor behind a name for this caller and this request.
 
-Which names there are, and what each stands for, is `catalogue.py`'s part. Whole conductors are made once. An operator's
-rule (`overrides.py`) is applied here, before the request's own wishes. A request and a key can only narrow: fewer
-workers, tighter limits. Nobody who plans or works on a request is outside what its key and region allow. Names a caller
-may not use look exactly like names there are not.
+    dirigent-mini, dirigent-ultra    the profiles `mini` and `ultra`
+    NAME                             a profile of the configuration
+    NAME-2026-11-15                  the same, while its policy is of that day; later there is no such model
+    worker/NAME                      one worker, asked straight: a plan of one step
+    planner/NAME                     the default profile with another planner, so that baselines are models too
+
+Without a profile `mini`, `dirigent-mini` is one step by the quickest planner here: the trained conductor if a worker
+has its adapter and the whole pool is on this machine, else the default profile's. The day of a policy is its profile's
+`version`, else that on the card of the trained conductor. To keep an older policy, give it a profile of its own, called
+`ultra-2026-06-01`.
+
+Whole conductors are made once. An operator's rule (`routing_rules.py`) is applied before the request's own wishes. A
+request and a key can only narrow: fewer workers, tighter limits. Every worker that plans or works on a request is
+within what its key and region allow. A name that a caller may not use looks exactly like a name that does not exist.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.config.file import choose_profile
+from dirigent.config.file import BUILT_IN_PROFILES, VERSION, choose_profile
 from dirigent.config.runtime import Runtime
 from dirigent.config.server_settings import Override
+from dirigent.config.worker_config import WIRES
 from dirigent.errors import ConfigError
-from dirigent.messages import Message, Observe, Reply, Request, ignore
+from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER
+from dirigent.planners import profile_planners
 from dirigent.planners.fixed import Fixed
-from dirigent.serve.apis.chat.wire import Extension, ModelCard, PoolChoice
+from dirigent.run.step_prompt import ANSWER
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state
-from dirigent.serve.policy.catalogue import PIN, Model, called, models_of
 from dirigent.serve.policy.json_schema import Checked, checker
 from dirigent.serve.policy.routing_rules import note_of
+from dirigent.serve.policy.serial_tool_calls import OneCall
+from dirigent.serve.runs.asked import NOTHING_MORE, Asked, Extension, PoolChoice
 from dirigent.store.keys import Caller
 from dirigent.toml import nearest
+from dirigent.workers.adapters import read_cards
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Ability, Worker, WorkerInfo
 
-NOTHING_MORE = Extension()
+MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
+"""`dirigent-mini` in a configuration without a profile of that name."""
+
+PIN = re.compile(rf"-{VERSION}\Z")
+OLDER = re.compile(rf"(?:mini|ultra)-{VERSION}")
+"""The name of a profile that keeps an older policy."""
+
+
+class Model(msgspec.Struct, frozen=True):
+    """How a model's conductor is made."""
+
+    id: str
+    about: str
+    profile: str = ""
+    changes: tuple[tuple[str, Any], ...] = ()
+    worker: str = ""
+    """Set for `worker/NAME`."""
+    pins: str = ""
+    """The current name that a dated name stands for."""
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    about: str
+    workers: tuple[str, ...]
+    breakers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Each worker's breaker: closed, open or half-open. For admins only."""
+    pins: str | msgspec.UnsetType = msgspec.UNSET
+    """On a dated name: the current name that means the same today."""
+    object: Literal["model"] = "model"
+    owned_by: Literal["dirigent"] = "dirigent"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: tuple[ModelCard, ...]
+    object: Literal["list"] = "list"
 
 
 class Models:
@@ -46,15 +97,15 @@ class Models:
         self._whole = {id: self._conductor(model, {}) for id, model in self._models.items()}
         self._planners = {id: self._trained_planner(model) for id, model in self._models.items()}
         self._plain: dict[str, Conductor] = {}
-        """What a model is to a request that asks for nothing more than it, from a caller who may use everything."""
+        """The conductors for requests without further wishes, from callers who may use everything."""
         self._created = int(time.time())
 
     def cards(self, caller: Caller) -> tuple[ModelCard, ...]:
-        """What this caller may ask."""
+        """The models that this caller may ask."""
         return tuple(card for id in self._models if (card := self.card(id, caller)) is not None)
 
     def card(self, id: str, caller: Caller) -> ModelCard | None:
-        """One model as a list shows it; None where this caller may not ask it."""
+        """One model as a list shows it; None if this caller may not ask it."""
         names = self._usable(id, caller)
         if not names:
             return None
@@ -63,7 +114,7 @@ class Models:
         return ModelCard(id, self._created, model.about, names, breakers, model.pins or msgspec.UNSET)
 
     def missing(self, id: str, caller: Caller) -> Problem:
-        """What is said of a model that is not there for this caller; of a pin, which name goes on."""
+        """The error for a model that does not exist for this caller. For a dated name it gives the current one."""
         known = [card.id for card in self.cards(caller)]
         said = f"no model is called {id[:80]!r}"
         floating = PIN.sub("", id)
@@ -73,17 +124,33 @@ class Models:
             said += nearest(id[:80], known)
         return Problem(404, said, code="model_not_found", param="model")
 
-    def conductor(
-        self, id: str, *, caller: Caller, extension: Extension, options: Request, rule: Override | None = None
-    ) -> Conductor:
+    def conductor(self, asked: Asked, *, caller: Caller, rule: Override | None = None) -> Conductor:
         """The conductor for one request, or a `Problem` that names the field at fault."""
-        plain = rule is None and extension == NOTHING_MORE and _is_unbounded(caller)
-        if plain and (found := self._plain.get(id)) is not None:
-            return _with(found, options, notes=())
-        narrowed = self._narrowed(id, caller, extension, rule)
-        if plain:
-            self._plain[id] = narrowed
-        return _with(narrowed, options, notes=(note_of(rule),) if rule is not None else ())
+        is_unbounded = not (caller.budgets_usd or caller.allow or caller.deny or caller.region)  # see `_allowed`
+        plain = rule is None and asked.dirigent == NOTHING_MORE and is_unbounded
+        found = self._plain.get(asked.model) if plain else None
+        if found is None:
+            found = self._narrowed(asked.model, caller, asked.dirigent, rule)
+            if plain:
+                self._plain[asked.model] = found
+        pool = found.pool
+        if asked.options.schema is not None or asked.options.json_mode:
+            check = checker(asked.options.schema, param=asked.fields.schema)
+            pool = Pool(Checked(worker, check) for worker in pool.values())
+        if asked.one_call:
+            pool = Pool(OneCall(worker) for worker in pool.values())
+        if pool is found.pool and rule is None:
+            return found
+        return Conductor(
+            found.planner,
+            pool,
+            limits=found.limits,
+            fallback=found.fallback,
+            repairs=found.repairs,
+            reassign=found.reassign,
+            profile=found.profile,
+            notes=(note_of(rule),) if rule is not None else (),
+        )
 
     def _narrowed(self, id: str, caller: Caller, extension: Extension, rule: Override | None) -> Conductor:
         if not self._usable(id, caller):
@@ -102,7 +169,7 @@ class Models:
             raise Problem(400, str(error), code="not_possible", param="dirigent") from None
 
     def _usable(self, id: str, caller: Caller) -> tuple[str, ...]:
-        """The model's workers that this caller may use; none where the model is not theirs, or there is none."""
+        """The model's workers that this caller may use; empty if the model is not the caller's, or does not exist."""
         if id not in self._models:
             return ()
         planner = self._planners[id]
@@ -111,7 +178,7 @@ class Models:
         return tuple(info.name for info in self._whole[id].pool.infos if _allowed(info, caller))
 
     def _redirected(self, id: str, rule: Override, caller: Caller) -> str:
-        """The model that the rule puts in the place of the one asked for. It must be the key's to use as well."""
+        """The model that the rule puts in place of the one asked for. The key must be allowed to use it as well."""
         if rule.profile or rule.planner:
             id = rule.profile or f"planner/{rule.planner}"
         elif rule.pin and id.startswith("worker/"):
@@ -121,7 +188,7 @@ class Models:
         return id
 
     def _trained_planner(self, model: Model) -> str:
-        """The worker behind a trained conductor, who reads the request without being given a step; else nobody."""
+        """The worker behind a trained conductor, which reads the request without having a step; else empty."""
         if model.worker:
             return ""
         settings = choose_profile(self._runtime.config, model.profile)[1]
@@ -141,7 +208,12 @@ class Models:
         limits = msgspec.structs.replace(profile.limits(), **{k: v for k, v in changes.items() if k != "workers"})
         plan = Plan((Step(model.worker, ANSWER),))
         limits = msgspec.structs.replace(limits, max_rounds=1)
-        return Conductor(Fixed(plan, name=model.id), Pool([_straight(worker)]), limits=limits, profile=model.id)
+        return Conductor(
+            Fixed(plan, name=model.id),
+            Pool([_Straight(worker) if worker.info.subtask_only else worker]),
+            limits=limits,
+            profile=model.id,
+        )
 
     def _check_planner(
         self,
@@ -152,7 +224,7 @@ class Models:
         changes: dict[str, Any],
         rule: Override | None,
     ) -> None:
-        """Who plans reads the request too. A worker that only plans need not be on a request's allow-list."""
+        """The planner reads the request too. A worker that only plans need not be on a request's allow-list."""
         if model.worker:
             return
         settings = choose_profile(self._runtime.config, model.profile)[1]
@@ -172,25 +244,21 @@ class Models:
             raise Problem(400, f"{model.id} is planned by {worker!r}, which is not allowed here", param="dirigent.pool")
 
 
-def needs_of(question: tuple[Message, ...], options: Request) -> dict[Ability, str]:
-    """What somebody in the pool must be able to do, with the field that asks for it."""
+def check_abilities(conductor: Conductor, asked: Asked) -> None:
+    """Refuse what no worker of the pool can honour, before anyone is paid."""
+    fields, options = asked.fields, asked.options
     needs: dict[Ability, str] = {}
-    if any(message.images for message in question):
-        needs["images"] = "messages"
+    if any(message.images for message in asked.question):
+        needs["images"] = fields.messages
     if options.tools:
         needs["tools"] = "tools"
     if options.schema is not None:
-        needs["schema"] = "response_format"
+        needs["schema"] = fields.response_format
     if options.json_mode:
-        needs["json_mode"] = "response_format"
+        needs["json_mode"] = fields.response_format
     if options.stop:
-        needs["stop"] = "stop"
-    return needs
-
-
-def check_abilities(conductor: Conductor, question: tuple[Message, ...], options: Request) -> None:
-    """Refuse what nobody in the pool can honour, before anyone is paid."""
-    for ability, param in needs_of(question, options).items():
+        needs["stop"] = fields.stop
+    for ability, param in needs.items():
         if not any(ability in info.abilities for info in conductor.pool.infos):
             names = ", ".join(conductor.pool.names)
             raise Problem(400, f"{param} needs a worker with {ability}; of {names} none has it", param=param)
@@ -198,19 +266,14 @@ def check_abilities(conductor: Conductor, question: tuple[Message, ...], options
 
 def _allowed(info: WorkerInfo, caller: Caller) -> bool:
     if caller.budgets_usd and info.price is None:
-        return False  # what costs nobody knows how much cannot be held to a budget
+        return False  # without a price, its calls cannot be kept within a budget
     if caller.allow and info.name not in caller.allow:
         return False
     return info.name not in caller.deny and (not caller.region or info.region == caller.region)
 
 
-def _is_unbounded(caller: Caller) -> bool:
-    """Whether `_allowed` says yes to every worker."""
-    return not (caller.budgets_usd or caller.allow or caller.deny or caller.region)
-
-
 def _ruled(pool: Pool, rule: Override | None, caller: Caller) -> Pool:
-    """The workers that the operator's rule leaves. A request cannot bring the others back."""
+    """The workers that the operator's rule allows. A request cannot add others."""
     if rule is None:
         return pool
     names = tuple(n for n in pool.names if n not in rule.deny and (not rule.pin or n == rule.pin))
@@ -250,35 +313,101 @@ def _narrowed_limits(whole: Conductor, extension: Extension) -> dict[str, Any]:
     return changes
 
 
-def _with(conductor: Conductor, options: Request, *, notes: tuple[str, ...]) -> Conductor:
-    """The conductor with notes for its trace, over workers whose JSON is checked where JSON was asked for."""
-    pool = conductor.pool
-    if options.schema is not None or options.json_mode:
-        check = checker(options.schema)
-        pool = Pool(Checked(worker, check) for worker in pool.values())
-    elif not notes:
-        return conductor
-    return Conductor(
-        conductor.planner,
-        pool,
-        limits=conductor.limits,
-        fallback=conductor.fallback,
-        repairs=conductor.repairs,
-        reassign=conductor.reassign,
-        profile=conductor.profile,
-        notes=notes,
-    )
-
-
-def _straight(worker: Worker) -> Worker:
-    """Asked by itself, a worker sees the conversation, also one that in plans wants its subtask alone."""
-    return _Straight(worker) if worker.info.subtask_only else worker
-
-
 class _Straight:
+    """A worker that is asked by itself: it sees the conversation, even if plans show it its subtask alone."""
+
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.info = msgspec.structs.replace(worker.info, subtask_only=False)
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         return await self.worker.ask(request, observe=observe)
+
+
+# ---- the names, and the meaning of each --------------------------------------------------------------------
+
+
+def models_of(runtime: Runtime) -> list[Model]:
+    """Every model that a runtime offers, in the order of its list."""
+    profiles = runtime.config.profile or BUILT_IN_PROFILES
+    default = choose_profile(runtime.config)[0]
+    found = [
+        _mini(runtime),
+        Model("dirigent-ultra", "plans, works and checks", "ultra" if "ultra" in profiles else default),
+        *(Model(f"dirigent-{name}", f"the profile {name}", name) for name in profiles if OLDER.fullmatch(name)),
+        *(Model(name, f"the profile {name}", name) for name in profiles),
+    ]
+    found += _pinned(found, runtime)
+    found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos]
+    for planner in profile_planners():
+        model = Model(f"planner/{planner}", f"planned by {planner}", default, (("planner", planner),))
+        try:
+            runtime.conductor(default, changes=dict(model.changes))
+        except ConfigError:
+            continue  # such as a trained conductor, if no worker has its adapter
+        found.append(model)
+    return found
+
+
+def called(model: Model) -> str:
+    """The model's name in traces and usage: its profile, with the day of a dated name. A model that changes its profile
+    has a name of its own."""
+    if model.changes:
+        return model.id
+    pin = PIN.search(model.id) if model.pins else None
+    return model.profile + (pin[0] if pin else "")
+
+
+def _mini(runtime: Runtime) -> Model:
+    """The profile `mini` if the configuration has one, else one step by the quickest planner here."""
+    about = "one step, quickly"
+    if "mini" in runtime.config.profile:
+        return Model("dirigent-mini", about, "mini")
+    default, settings = choose_profile(runtime.config)
+    if settings.planner != "conductor" and (trained := _conductor_worker(runtime)):
+        workers = tuple(name for name in settings.workers or runtime.pool.names if name != trained)
+        changes = MINI_CHANGES | {"planner": "conductor", "planner_worker": trained, "workers": workers}
+        model = Model("dirigent-mini", about, default, tuple(changes.items()))
+        with contextlib.suppress(ConfigError):
+            runtime.conductor(default, changes=dict(model.changes))
+            return model
+    if not runtime.config.profile:
+        return Model("dirigent-mini", about, "mini")  # the built-in one
+    return Model("dirigent-mini", about, default, tuple(MINI_CHANGES.items()))
+
+
+def _conductor_worker(runtime: Runtime) -> str:
+    """The worker with the trained conductor's adapter, if the whole pool is on this machine; else an empty string."""
+    if any(worker.kind in WIRES for worker in runtime.config.worker):
+        return ""
+    if not any(worker.adapter for worker in runtime.config.worker):
+        return ""
+    roles = {name: card.role for name, card in read_cards().items()}
+    return next((w.name for w in runtime.config.worker if roles.get(w.adapter) == "conductor"), "")
+
+
+def _pinned(models: list[Model], runtime: Runtime) -> list[Model]:
+    """The same models under a name with their policy's day, if it is known."""
+    taken = {model.id for model in models}
+    found = []
+    for model in models:
+        day = _policy_day(model, runtime)
+        pin = f"{model.id}-{day}"
+        if day and not PIN.search(model.id) and pin not in taken:
+            about = f"{model.about}; as of {day}"
+            found.append(msgspec.structs.replace(model, id=pin, about=about, pins=model.id))
+    return found
+
+
+def _policy_day(model: Model, runtime: Runtime) -> str:
+    """The day of the policy behind a model, from its profile or the card of its adapter; else an empty string."""
+    settings = choose_profile(runtime.config, model.profile)[1]
+    if settings.version:
+        return settings.version
+    changes = dict(model.changes)
+    if changes.get("planner", settings.planner) != "conductor":
+        return ""
+    planner = changes.get("planner_worker", settings.planner_worker)
+    adapter = next((worker.adapter for worker in runtime.config.worker if worker.name == planner), "")
+    card = read_cards().get(adapter) if adapter else None
+    return card.date if card is not None else ""

@@ -1,7 +1,7 @@
-"""The deletion job: at start and once a day, whatever has been kept long enough goes (`store/retention.py`).
+"""The deletion job: deletes expired runs at start and once a day (`store/retention.py`).
 
-A store that fails is tried again the next time: what is kept too long is no reason to stop serving. Several servers
-over one store may each do it; the second finds nothing left.
+If the store fails, the job tries again the next time: rows that stay too long are no reason to stop serving. Several
+servers over one store may each run it; the second finds nothing left.
 """
 
 from __future__ import annotations

@@ -1,30 +1,19 @@
-"""One tool call at a time, where a caller asks for that (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
+"""One tool call at a time, if the caller asks for that (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
 
-Providers differ in whether they can be told, so it is held to here, for all of them: of several calls in one
-reply the first goes on. The worker can make the others when it has seen that one's result.
+Not every provider has such a setting, so it is done here for all of them: of several calls in one reply the first is
+kept. The worker can make the others when it has seen the result.
 """
 
 from __future__ import annotations
 
-import copy
-
 import msgspec
 
-from dirigent.conduct import Conductor
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
 
 
-def one_call_each(conductor: Conductor) -> Conductor:
-    """The same conductor over workers that call one tool at a time."""
-    narrowed = copy.copy(conductor)
-    narrowed.pool = Pool(OneCall(worker) for worker in conductor.pool.values())
-    return narrowed
-
-
 class OneCall:
-    """A worker around a worker."""
+    """A worker of whose tool calls only the first counts."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

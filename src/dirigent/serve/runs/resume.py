@@ -1,11 +1,11 @@
-"""Runs that wait for their caller's tools: found again by the ids that their tool calls left under.
+"""Runs that wait for their caller's tools, found again by the ids of their tool calls.
 
-A caller sends its whole history again, with the tools' results at the end. Where those answer calls of a run that
-waits, of the same key and model, that run goes on at exactly the steps that asked: the state is in the store, so
-any server process can do it, also after a restart. One request wins; another that comes meanwhile is told so (409).
-Where the state is gone or the conversation is another one, the request is a new run over all of it, and says so.
+A caller sends its whole history again, with the tools' results at the end. If those answer calls of a waiting run of
+the same key and model, that run goes on at exactly the steps that asked. The state is in the store, so any server
+process can do it, also after a restart. One request wins; another that comes meanwhile gets a 409. If the state is gone
+or the conversation differs, the request is a new run over all of it, and its trace says so.
 
-Another key's run does not exist. A request without such ids at its end costs nothing here.
+Another key's run does not exist here. A request without such ids at its end costs nothing.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from dirigent.errors import StoreError
 from dirigent.messages import Message
 from dirigent.run.resume import RunState, pending_calls, run_of_reference, unfinished_workers, with_results
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.apis.chat.wire import ChatRequest
+from dirigent.serve.runs.asked import Asked
 from dirigent.store import Store, run_states
-from dirigent.store.timestamps import now
 from dirigent.store.run_states import RunRow
+from dirigent.store.timestamps import now
 
 KEPT_S = 7 * 24 * 3600.0
-"""How long a run waits for its tools' results."""
+"""Seconds that a run waits for the results of its tools."""
 
 NOT_RESUMED = "the run that asked for these tools is not kept any more, or its conversation changed: planned anew"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """All that is needed to go on with a run."""
+    """What is stored to go on with a run."""
 
     state: RunState
     model: str
     seen: str
     """A digest of the conversation that the run has seen: results must come after exactly this one."""
-    chat: ChatRequest | None = None
-    """Of a background run: what was asked, to make its conductor from again."""
+    asked: Asked | None = None
+    """The request of a background run, from which its conductor is made again."""
     purpose: dict[str, str] = {}
-    """Of a background run: why it is made (`background.py`)."""
+    """Why a background run is made (`takeover.py`)."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A run that waits for tool results, as it was found."""
+    """A stored run that waits for tool results."""
 
     row: RunRow
     kept: Kept
 
 
-def kept(state: RunState, *, model: str, question: tuple[Message, ...]) -> Kept:
-    """What is kept of a run when it pauses; `question` is the conversation as its caller last sent it."""
-    return Kept(state, model, _digest(question))
+def kept(state: RunState, asked: Asked) -> Kept:
+    """What is stored of a run that pauses. `asked` has the conversation as its caller last sent it."""
+    return Kept(state, asked.model, _digest(asked.question))
 
 
 def referenced_run(question: tuple[Message, ...]) -> str | None:
-    """The run whose tool calls the end of this conversation answers; None where it answers none of ours."""
+    """The run whose tool calls the end of this conversation answers; None if it answers no call of ours."""
     if question[-1].role != "tool":
         return None
     runs = {run_of_reference(call_id) for call_id in _results(question)}
@@ -65,36 +65,38 @@ def referenced_run(question: tuple[Message, ...]) -> str | None:
 
 
 async def waiting_run(
-    store: Store,
-    run_id: str,
-    question: tuple[Message, ...],
-    *,
-    key_id: str,
-    model: str,
-    workers: Collection[str],
+    store: Store, run_id: str, asked: Asked, *, key_id: str, workers: Collection[str]
 ) -> Waiting | None:
-    """The run that waits for these results; None where there is none to go on with."""
+    """Returns the run that waits for these results, or None. A row that cannot be read is a `Problem`."""
     row = await run_states.find(store, run_id)
     if row is None or row.key_id != key_id:
         return None
     try:
         found = row.read(Kept)
-    except StoreError:
-        return None  # kept by another version
-    if not _continues(found, question, model=model, workers=workers):
-        return None
+    except StoreError as error:
+        raise Problem(409, str(error), code="run_not_readable", param=asked.fields.messages) from error
+    question = asked.question
+    pending = [call.id for call in pending_calls(run_id, found.state.trace.rounds)]
     results = _results(question)
-    missing = [c.id for c in pending_calls(run_id, found.state.trace.rounds) if c.id not in results]
-    if missing:
+    is_the_same = (
+        found.model == asked.model
+        and found.seen == _digest(question[: _asked_at(question)])
+        and bool(pending)
+        and set(results) <= set(pending)
+        and unfinished_workers(found.state.trace) <= set(workers)
+    )
+    if not is_the_same:
+        return None
+    if missing := [id for id in pending if id not in results]:
         said = f"results are missing for the tool calls {', '.join(missing)}; send all of them"
-        raise Problem(400, said, code="missing_tool_results", param="messages")
+        raise Problem(400, said, code="missing_tool_results", param=asked.fields.messages)
     if row.state != "waiting" and not row.abandoned(now()):
         raise _busy()
     return Waiting(row, found)
 
 
 async def take_up(store: Store, waiting: Waiting) -> None:
-    """Make the run this request's alone. It is given back if the request is cancelled meanwhile."""
+    """Take the run for this request alone, and give it back if the request is cancelled meanwhile."""
     taking = asyncio.ensure_future(run_states.take(store, waiting.row))
     try:
         won = await asyncio.shield(taking)
@@ -108,27 +110,14 @@ async def take_up(store: Store, waiting: Waiting) -> None:
 
 
 def going_on(found: Kept, question: tuple[Message, ...]) -> RunState:
-    """The run's state with its tools' results put in."""
-    # As the caller wrote it, not as it was kept: what looked like a key was masked on its way to the disk.
+    """The run's state with the results of its tools."""
+    # As the caller wrote it: in the stored copy, everything that looks like a key is masked.
     trace = msgspec.structs.replace(found.state.trace, question=question[: len(found.state.trace.question)])
     return with_results(msgspec.structs.replace(found.state, trace=trace), _results(question))
 
 
-def _continues(found: Kept, question: tuple[Message, ...], *, model: str, workers: Collection[str]) -> bool:
-    """Whether this conversation is the one the run waits in, and the run can still be carried out."""
-    trace = found.state.trace
-    pending = {call.id for call in pending_calls(trace.id, trace.rounds)}
-    return (
-        found.model == model
-        and found.seen == _digest(question[: _asked_at(question)])
-        and set(_results(question)) <= pending
-        and bool(pending)
-        and unfinished_workers(trace) <= set(workers)
-    )
-
-
 def _asked_at(question: tuple[Message, ...]) -> int:
-    """Where the assistant's message stands whose calls the end of the conversation answers."""
+    """The index of the assistant's message whose calls the end of the conversation answers."""
     index = len(question) - 1
     while index > 0 and question[index].role == "tool":
         index -= 1
@@ -140,8 +129,8 @@ def _results(question: tuple[Message, ...]) -> dict[str, Message]:
 
 
 def _digest(question: tuple[Message, ...]) -> str:
-    """Of what was said, in the parts that clients send back unchanged. Instructions are left out: many clients
-    write the time of day into them."""
+    """A digest of the parts that clients send back unchanged. Without instructions: many clients write the time of day
+    into them."""
     said = [
         (message.role, message.content, [call.id for call in message.tool_calls], message.tool_call_id)
         for message in question

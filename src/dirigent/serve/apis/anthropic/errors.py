@@ -1,20 +1,15 @@
-"""Errors of `/v1/messages` in Anthropic's shape, wherever they come from.
-
-The gate, the router and the rest of the server know one shape of error. A layer before all of them puts what
-leaves under this route's paths into the other, so that none of them needs to know of two.
-"""
+"""Errors of `/v1/messages` in Anthropic's form, wherever in the server they are raised."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import MutableMapping
-from typing import Any
+from functools import partial
 
 import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dirigent.serve.apis.anthropic.wire import THREADS, ErrorCode, MessagesErrorBody, MessagesErrorDetail
-from dirigent.serve.http.auth import App, Receive, Scope, Send
-from dirigent.serve.http.errors import ErrorBody, Problem
+from dirigent.serve.http.errors import ERROR_FORM, Problem
 from dirigent.workers.secret import redact
 
 PATH = "/v1/messages"
@@ -35,13 +30,13 @@ TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Anthropic's word for a status; everything else is an `api_error`."""
+"""Anthropic's word for a status; every other status is an `api_error`."""
 
 
 class MessagesErrors:
-    """An ASGI application before the application. Every reply of these paths gets a `request-id`."""
+    """ASGI middleware that gives requests under `PATH` their form of errors, and their replies a `request-id`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,51 +44,19 @@ class MessagesErrors:
         if scope["type"] != "http" or not (path == PATH or path.startswith(PATH + "/")):
             await self._app(scope, receive, send)
             return
-        scope["request_id"] = f"req_{secrets.token_hex(12)}"
-        await self._app(scope, receive, _Translated(send, scope["request_id"]).send)
+        id = scope["request_id"] = f"req_{secrets.token_hex(12)}"
+        scope[ERROR_FORM] = partial(error_body, request_id=id)
 
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"request-id", id.encode())]}
+            await send(message)
 
-class _Translated:
-    """Passes a reply on. One that is no success is held until it is whole, and put into the other shape."""
-
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
-        self._id = request_id
-        self._held: MutableMapping[str, Any] | None = None
-        self._body = bytearray()
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), (b"request-id", self._id.encode())]}
-            if message["status"] >= 400:
-                self._held = message
-                return
-        elif self._held is not None:
-            self._body += message.get("body", b"")
-            if not message.get("more_body", False):
-                await self._send_held(self._held)
-            return
-        await self._send(message)
-
-    async def _send_held(self, start: MutableMapping[str, Any]) -> None:
-        body = _translated(bytes(self._body), start["status"], self._id)
-        headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
-        headers.append((b"content-length", str(len(body)).encode()))
-        await self._send({**start, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-
-
-def _translated(body: bytes, status: int, request_id: str) -> bytes:
-    try:
-        error = msgspec.json.decode(body, type=ErrorBody).error
-    except msgspec.MsgspecError:
-        return body  # nothing of ours: the empty body of a reply that nobody reads
-    problem = Problem(status, error.message, param=error.param or "", code=error.code or "")
-    return error_body(problem, request_id=request_id)
+        await self._app(scope, receive, sending)
 
 
 def error_body(problem: Problem, *, request_id: str) -> bytes:
-    """Clients of this format show the message alone, so it begins with the field at fault."""
+    """Clients of this API show the message alone, so it begins with the field at fault."""
     said = redact(str(problem))
     if problem.param and problem.param not in said:
         said = f"{problem.param}: {said}"

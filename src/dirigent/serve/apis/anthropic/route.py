@@ -1,63 +1,42 @@
-"""`/v1/messages`: the same runs for those who speak Anthropic's format.
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: a run as an Anthropic message, whole or as events.
 
-A request is put into chat's words and then travels as every other does (`conducting.py`). Nothing is kept but the
-trace.
+A message begins, its blocks follow one another, it ends. While earlier steps run there are `ping`s, which clients skip.
+Of these requests only the trace is stored.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.serve.apis.anthropic.events import MessagesEvents
-from dirigent.serve.apis.anthropic.translate import (
-    calls_one_by_one,
-    chat_of,
-    estimated_tokens,
-    message_of,
-    renamed,
-    told,
-)
+from dirigent.messages import Finish, ToolCall
+from dirigent.run.trace import Planned, StepReassigned, StepStarted, Trace, usage_since
 from dirigent.serve.apis.anthropic.wire import (
-    CustomToolParam,
-    MessagesRequest,
+    AnswerText,
+    AnswerToolUse,
+    MessageObject,
+    MessageUsage,
+    StopReason,
     TokenCount,
-    read_count_request,
-    read_messages_request,
+    read,
+    read_count,
 )
-from dirigent.serve.apis.dirigent_field import with_headers
-from dirigent.serve.http.body import CLIENT_GONE, JsonReply, admitted, read_body, unless_gone
+from dirigent.serve.apis.exchange import respond
+from dirigent.serve.http.body import CLIENT_GONE, read_body
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.policy.serial_tool_calls import one_call_each
-from dirigent.serve.runs.start import Ask, conducted, drafted, headers_of, prepare, resumed
-from dirigent.serve.runs.stream import EventStream
+from dirigent.serve.runs.handle import Run
+from dirigent.serve.runs.report import RunReport, finish_of
 from dirigent.serve.service import Service
-from dirigent.store.admission import Place
 from dirigent.store.keys import Caller
 
 
 async def create_message(request: Request) -> Any:
     """A message, whole or as a stream, in Anthropic's format."""
-    began = time.monotonic()
-    service: Service = request.app.state.service
-    caller: Caller = request.scope["caller"]
-    try:
-        body = await read_body(request, timeout_s=service.settings.body_timeout_s)
-    except ClientDisconnect:
-        return CLIENT_GONE
-    wanted, tools = read_messages_request(body)
-    place = admitted(service, caller)
-    try:
-        ask = await _prepared(service, request, wanted, tools, caller=caller, began=began)
-        return await _answered(service, request, wanted, ask=ask, place=place)
-    except BaseException:
-        place.leave()
-        raise
+    return await respond(request, read, MessagesWriter)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -68,58 +47,106 @@ async def count_tokens(request: Request) -> Response:
         body = await read_body(request, timeout_s=service.settings.body_timeout_s)
     except ClientDisconnect:
         return CLIENT_GONE
-    wanted, tools = read_count_request(body)
-    if service.models.card(wanted.model, caller) is None:
-        raise service.models.missing(wanted.model, caller)
-    return _json(TokenCount(estimated_tokens(told(wanted), tools)))
+    model, tokens = read_count(body)
+    if service.models.card(model, caller) is None:
+        raise service.models.missing(model, caller)
+    return Response(msgspec.json.encode(TokenCount(tokens)), media_type="application/json")
 
 
-async def _prepared(
-    service: Service,
-    request: Request,
-    wanted: MessagesRequest,
-    tools: tuple[CustomToolParam, ...],
-    *,
-    caller: Caller,
-    began: float,
-) -> Ask:
-    conversation = told(wanted)
-    chat = with_headers(chat_of(wanted, conversation, tools), request.scope)
+class MessagesWriter:
+    """`stream.Writer` for `/v1/messages`."""
+
+    opens_early = False
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._id = f"msg_{secrets.token_hex(12)}"
+        self._speaking = False
+
+    async def whole(self, trace: Trace, report: RunReport) -> bytes:
+        return msgspec.json.encode(self._message(trace, report))
+
+    def opening(self) -> bytes:
+        """The usage is 0 until the end of the run, where it becomes known."""
+        message = MessageObject(self._id, self._run.asked.model, (), MessageUsage(0, 0))
+        return _event("message_start", message=message)
+
+    def progress(self, event: Planned | StepStarted | StepReassigned) -> bytes:
+        return _event("ping")
+
+    def keep_alive(self) -> bytes:
+        return _event("ping")
+
+    def text(self, piece: str) -> bytes:
+        out = b"" if self._speaking else _event("content_block_start", index=0, content_block=AnswerText(""))
+        self._speaking = True
+        return out + _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
+
+    async def closing(self, trace: Trace) -> bytes:
+        message = self._message(trace, self._run.report(trace))
+        out = _event("content_block_stop", index=0) if self._speaking else b""
+        calls = [block for block in message.content if isinstance(block, AnswerToolUse)]
+        for index, block in enumerate(calls, start=int(self._speaking)):
+            # A call's input comes at once: workers give calls whole.
+            written = msgspec.json.encode(block.input).decode()
+            out += _event("content_block_start", index=index, content_block=msgspec.structs.replace(block, input={}))
+            delta = {"type": "input_json_delta", "partial_json": written}
+            out += _event("content_block_delta", index=index, delta=delta)
+            out += _event("content_block_stop", index=index)
+        ending = {"stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence}
+        out += _event("message_delta", delta=ending, usage=message.usage, dirigent=message.dirigent)
+        return out + _event("message_stop")
+
+    async def failed(self, problem: Problem, body: bytes) -> bytes:
+        return b"event: error\ndata: " + body + b"\n\n"
+
+    def _message(self, trace: Trace, report: RunReport) -> MessageObject:
+        text = (AnswerText(trace.answer),) if trace.answer else ()
+        calls = tuple(AnswerToolUse(call.id, call.name, input_of(call)) for call in trace.tool_calls)
+        return MessageObject(
+            self._id,
+            self._run.asked.model,
+            (*text, *calls),
+            usage_of(trace, before=self._run.before),
+            stop_reason=STOP_REASONS[finish_of(trace)],
+            dirigent=report,
+        )
+
+
+STOP_REASONS: dict[Finish, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "refused": "refusal",
+}
+"""Workers do not say which stop sequence ended a text, so `stop_sequence` is never used."""
+
+
+def input_of(call: ToolCall) -> dict[str, Any]:
+    """A call's arguments as the object that this API sends."""
     try:
-        ask = prepare(service, chat, caller=caller, began=began)
-        if not ask.extension.dry_run:
-            ask = await resumed(service, ask)
-    except Problem as problem:
-        raise renamed(problem, conversation.places) from None
-    if calls_one_by_one(wanted):
-        ask = msgspec.structs.replace(ask, conductor=one_call_each(ask.conductor))
-    return ask
+        found = msgspec.json.decode(call.arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        said = f"a worker called {call.name!r} with arguments that are no JSON object; ask again"
+        raise Problem(502, said, code="bad_arguments")
+    return found
 
 
-async def _answered(service: Service, request: Request, wanted: MessagesRequest, *, ask: Ask, place: Place) -> Any:
-    id = f"msg_{secrets.token_hex(12)}"
-    if wanted.stream:
-        if ask.extension.dry_run:
-            raise Problem(400, "a dry run has nothing to stream", param="dirigent.dry_run")
-        events = MessagesEvents(ask, id=id, request_id=request.scope["request_id"])
-        return EventStream(service, ask, place, events=events)
-    work = _drafted(service, ask) if ask.extension.dry_run else _whole(service, ask, id)
-    response = await unless_gone(service, work, request)
-    place.leave()
-    return CLIENT_GONE if response is None else response
+def usage_of(trace: Trace, *, before: Trace | None = None) -> MessageUsage:
+    """The usage since `before`, so that the replies of a resumed run add up."""
+    usage = usage_since(trace, before)
+    read, written = usage.cached_input_tokens, usage.cache_write_input_tokens
+    return MessageUsage(
+        input_tokens=usage.input_tokens - read - written,
+        output_tokens=usage.output_tokens,
+        cache_read_input_tokens=read,
+        cache_creation_input_tokens=written,
+        orchestration_input_tokens=usage.orchestration_input_tokens,
+        orchestration_output_tokens=usage.orchestration_output_tokens,
+    )
 
 
-async def _whole(service: Service, ask: Ask, id: str) -> Response:
-    trace = await conducted(service, ask)
-    report = ask.report(trace)
-    message = message_of(trace, id=id, model=ask.chat.model, report=report, before=ask.before)
-    return _json(message, headers=headers_of(report))
-
-
-async def _drafted(service: Service, ask: Ask) -> Response:
-    found = await drafted(service, ask)
-    return _json(found, headers={"X-Dirigent-Cost-USD": f"{found.cost_usd:.9f}"})
-
-
-def _json(value: Any, *, headers: dict[str, str] | None = None) -> Response:
-    return JsonReply(msgspec.json.encode(value), headers=headers)
+def _event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind} | fields) + b"\n\n"

@@ -1,9 +1,9 @@
-"""The shapes of the wire: what a chat completion request may hold, and what goes back.
+"""The shapes of `/v1/chat/completions`: what a request may hold, how it is read, and what a reply holds.
 
-Every field is checked against these structs while it is decoded; there is no second layer of validation. A
-field that is not here, or that cannot be honoured, is refused by its name. Fields that a client's library
-sends by habit are accepted at the value that asks for nothing (`n: 1`, `logprobs: false`), and so are labels
-that change no answer (`user`, `metadata`). Knows nothing of conductors; `translate.py` gives it meaning.
+Every field is checked against these structs while it is decoded; `read` checks only how fields go together. A field
+that is unknown, or that cannot be honoured, is refused by its name. Fields that client libraries send by habit are
+accepted at the value that asks for nothing (`n: 1`, `logprobs: false`). So are labels, which change no answer (`user`,
+`metadata`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,29 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dirigent.messages import Effort
-from dirigent.serve.http.json_body import check_depth, decoded
-
-
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a request: an unknown field is an error."""
-
+from dirigent.messages import Effort, Message, Part, Request, Schema, Text, Tool, ToolCall
+from dirigent.serve.http.body import check_depth, decoded
+from dirigent.serve.http.errors import Problem
+from dirigent.serve.runs.asked import (
+    NOTHING_MORE,
+    Asked,
+    Extension,
+    Fields,
+    ImageDetail,
+    Strict,
+    Tokens,
+    checked_messages,
+    chosen_tool,
+    image_part,
+    message_content,
+)
+from dirigent.serve.runs.report import RunReport
 
 # ---- the request ------------------------------------------------------------------------------------------
 
 
 class TextPart(Strict, frozen=True, tag="text"):
     text: str
-
-
-ImageDetail = Literal["auto", "low", "high"]
 
 
 class ImageUrl(Strict, frozen=True):
@@ -58,7 +65,7 @@ class ChatMessage(Strict, frozen=True):
     tool_call_id: str | None = None
     name: Annotated[str, Meta(max_length=64)] | None = None
     refusal: str | None = None
-    # What OpenAI's own library puts into a reply that a client sends back as history:
+    # OpenAI's own library adds these to a reply that a client sends back as history:
     annotations: tuple[()] | None = None
     audio: None = None
     function_call: None = None
@@ -109,36 +116,6 @@ class StreamOptions(Strict, frozen=True):
     include_obfuscation: Literal[False] | None = None
 
 
-class PoolChoice(Strict, frozen=True):
-    """Which workers this request may use; it can only narrow what the model and the key allow."""
-
-    allow: tuple[str, ...] | None = None
-    """Only these."""
-    deny: tuple[str, ...] | None = None
-    """None of these."""
-    pin: str | None = None
-    """This one alone."""
-
-
-class Extension(Strict, frozen=True):
-    """The field `dirigent`: what OpenAI's format has no words for. Limits can only be narrowed."""
-
-    max_cost_usd: Annotated[float, Meta(ge=0)] | None = None
-    deadline_s: Annotated[float, Meta(gt=0)] | None = None
-    max_steps: Annotated[int, Meta(ge=1, le=32)] | None = None
-    max_rounds: Annotated[int, Meta(ge=1, le=8)] | None = None
-    pool: PoolChoice | None = None
-    region: str | None = None
-    """Only workers served from there."""
-    dry_run: bool | None = None
-    """Plan and estimate, but ask no worker."""
-    trace: bool | None = None
-    """Add the plan and each step's cost to the reply."""
-
-
-Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
-
-
 class ChatRequest(Strict, frozen=True):
     """The body of `POST /v1/chat/completions`."""
 
@@ -157,12 +134,12 @@ class ChatRequest(Strict, frozen=True):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     response_format: TextFormat | ObjectFormat | SchemaFormat | None = None
     dirigent: Extension | None = None
-    # Labels: accepted, and nothing depends on them.
+    # Labels: accepted, without effect on the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    # Not supported: accepted only where they ask for nothing.
+    # Not supported: accepted only at the value that asks for nothing.
     n: Literal[1] | None = None
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None
@@ -172,8 +149,8 @@ class ChatRequest(Strict, frozen=True):
     service_tier: Literal["auto", "default"] | None = None
 
 
-def read_chat(body: bytes) -> ChatRequest:
-    """The one door from bytes to a request; every fault is a 400 that names its field."""
+def read(body: bytes) -> Asked:
+    """The one door from bytes to a chat request; every fault is a 400 that names its field."""
     request = decoded(body, _DECODER)
     free: list[tuple[str, Any]] = [
         (f"tools[{i}].function.parameters", tool.function.parameters) for i, tool in enumerate(request.tools or ())
@@ -181,10 +158,96 @@ def read_chat(body: bytes) -> ChatRequest:
     if isinstance(request.response_format, SchemaFormat):
         free.append(("response_format.json_schema.schema", request.response_format.json_schema.schema))
     check_depth(free)
-    return request
+    if request.stream_options is not None and not request.stream:
+        raise Problem(400, "stream_options need stream: true", param="stream_options")
+    messages = [_message(said, f"messages[{index}]") for index, said in enumerate(request.messages)]
+    return Asked(
+        model=request.model,
+        question=checked_messages(messages, FIELDS, call_id="tool_call_id"),
+        options=_options(request),
+        dirigent=request.dirigent or NOTHING_MORE,
+        metadata=request.metadata or {},
+        stream=bool(request.stream),
+        stream_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
+    )
 
 
+FIELDS = Fields()
 _DECODER = msgspec.json.Decoder(ChatRequest)
+
+
+def _options(request: ChatRequest) -> Request:
+    shape = request.response_format
+    stop = (request.stop,) if isinstance(request.stop, str) else request.stop or ()
+    if "" in stop:
+        raise Problem(400, "an empty word in stop would end every answer at once", param="stop")
+    most, older_name = request.max_completion_tokens, request.max_tokens
+    if older_name is not None and most not in (None, older_name):
+        raise Problem(400, "max_tokens and max_completion_tokens differ; give one of them", param="max_tokens")
+    tools = tuple(
+        Tool(f.name, f.parameters or NO_PARAMETERS, f.description or "", bool(f.strict))
+        for f in (tool.function for tool in request.tools or ())
+    )
+    schema = None
+    if isinstance(shape, SchemaFormat):
+        asked = shape.json_schema
+        schema = Schema(asked.schema, name=asked.name, strict=asked.strict is not False)
+    choice = request.tool_choice
+    return Request(
+        messages=(),
+        tools=tools,
+        tool_choice=chosen_tool(
+            choice.function.name if isinstance(choice, NamedTool) else choice,
+            [tool.name for tool in tools],
+            param="tools[{}].function.name",
+            named=isinstance(choice, NamedTool),
+        ),
+        schema=schema,
+        json_mode=isinstance(shape, ObjectFormat),
+        max_output_tokens=older_name if most is None else most,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        seed=request.seed,
+        stop=stop,
+        effort=request.reasoning_effort,
+    )
+
+
+def _message(said: ChatMessage, where: str) -> Message:
+    """A message in core types. Fields that belong to another role are refused: nothing is lost silently."""
+    if said.tool_calls and said.role != "assistant":
+        raise Problem(400, f"only an assistant calls tools, not {said.role}", param=f"{where}.tool_calls")
+    if said.tool_call_id is not None and said.role != "tool":
+        raise Problem(400, f"tool_call_id belongs to a tool message, not {said.role}", param=f"{where}.tool_call_id")
+    if said.content is None and not (said.role == "assistant" and (said.tool_calls or said.refusal)):
+        raise Problem(400, f"a {said.role} message needs content", param=f"{where}.content")
+    return Message(
+        "system" if said.role == "developer" else said.role,
+        _content(said, where),
+        tool_calls=tuple(ToolCall(c.id, c.function.name, c.function.arguments) for c in said.tool_calls or ()),
+        tool_call_id=said.tool_call_id or "",
+        name=said.name or "",
+    )
+
+
+def _content(said: ChatMessage, where: str) -> str | tuple[Part, ...]:
+    if said.content is None:
+        return said.refusal or ""
+    if isinstance(said.content, str):
+        return said.content
+    parts: list[Part] = []
+    for index, part in enumerate(said.content):
+        if isinstance(part, TextPart):
+            parts.append(Text(part.text))
+        elif said.role != "user":
+            raise Problem(400, f"a {said.role} message cannot hold an image", param=f"{where}.content[{index}]")
+        else:
+            param = f"{where}.content[{index}].image_url.url"
+            parts.append(image_part(part.image_url.url, detail=part.image_url.detail, param=param))
+    return message_content(parts, may_show_images=said.role == "user")
+
+
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 # ---- the reply --------------------------------------------------------------------------------------------
@@ -193,53 +256,23 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 class InputDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     orchestration_input_tokens: int
-    """Part of prompt_tokens: what the answering step did not read."""
+    """The part of prompt_tokens that the answering step did not read."""
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int
     orchestration_output_tokens: int
-    """Part of completion_tokens: what the answering step did not write."""
+    """The part of completion_tokens that the answering step did not write."""
 
 
 class WireUsage(msgspec.Struct, frozen=True):
-    """Every billed call of the run, planning included, so that a client that only adds up counts right."""
+    """All billed calls of the run, planning included, so that a client that adds up replies counts right."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: InputDetails
     completion_tokens_details: OutputDetails
-
-
-class WireStep(msgspec.Struct, frozen=True):
-    worker: str
-    subtask: str
-    access: tuple[int, ...]
-    status: str = "planned"
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-    seconds: float = 0.0
-    planned_worker: str = ""
-    error: str = ""
-
-
-class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The field `dirigent` of a reply."""
-
-    trace_id: str
-    cost_usd: float
-    overhead_ms: float
-    planner: str = ""
-    rounds: int = 0
-    fallback: bool = False
-    steps: tuple[WireStep, ...] = ()
-    """Of the round that gave the answer; only where `dirigent.trace` was asked for."""
-    notes: tuple[str, ...] = ()
-    """What else bore on the run, such as an operator's rule; likewise."""
-    resumed: bool | None = None
-    """Whether the tool results that were sent let their run go on; only where some were sent."""
 
 
 class AnswerCall(msgspec.Struct, frozen=True):
@@ -303,42 +336,4 @@ class ChatChunk(msgspec.Struct, frozen=True):
     usage: WireUsage | msgspec.UnsetType | None = msgspec.UNSET
     """Only with `stream_options.include_usage`: null until the last chunk."""
     dirigent: RunReport | msgspec.UnsetType = msgspec.UNSET
-    """On the chunk that has the finish reason."""
-
-
-class Estimated(msgspec.Struct, frozen=True):
-    low_usd: float
-    high_usd: float
-
-
-class DryRun(msgspec.Struct, frozen=True):
-    """What `dirigent.dry_run` gives: the plan and what it may cost; no worker was asked."""
-
-    model: str
-    planner: str
-    steps: tuple[WireStep, ...]
-    critical_path: int
-    fallback: bool
-    estimate: Estimated | None
-    """None where a worker has no price."""
-    cost_usd: float
-    """What the planning itself cost."""
-    object: Literal["dirigent.plan"] = "dirigent.plan"
-
-
-class ModelCard(msgspec.Struct, frozen=True):
-    id: str
-    created: int
-    about: str
-    workers: tuple[str, ...]
-    breakers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    """Each worker's breaker: closed, open or half-open. For admins only."""
-    pins: str | msgspec.UnsetType = msgspec.UNSET
-    """On a dated name: the floating name that it is the same as today."""
-    object: Literal["model"] = "model"
-    owned_by: Literal["dirigent"] = "dirigent"
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: tuple[ModelCard, ...]
-    object: Literal["list"] = "list"
+    """On the chunk with the finish reason."""

@@ -1,8 +1,8 @@
-"""Responses that nobody waits for: begun, looked at, cancelled, and told as events from what is kept of them.
+"""Background responses: begun, read, cancelled, and sent as events from what is stored of them.
 
-The run itself is `background.py`'s, and outlives the process. Here is what it is for: the response is kept before
-its run begins, and given its end when the run is over, whichever process that is in. A response whose run is no
-longer known (its process died between the two) gets its end when somebody asks for it.
+The run outlives its process (`runs/takeover.py`). The response is stored before its run begins, and gets its end when
+the run is over, in whichever process that is. If the process dies between the two, the response gets its end when
+somebody asks for it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from dirigent.errors import StoreError
 from dirigent.run.trace import Trace
-from dirigent.serve.apis.chat.translate import report_of
-from dirigent.serve.apis.responses.events import KEEP_ALIVE, Script
 from dirigent.serve.apis.responses.kept import finish, keep, missing, read
-from dirigent.serve.apis.responses.translate import completed, failed, reasoning_items, summary_of, usage_of
+from dirigent.serve.apis.responses.reply import (
+    KEEP_ALIVE,
+    Script,
+    completed,
+    failed,
+    reasoning_items,
+    summary_of,
+    usage_of,
+)
 from dirigent.serve.apis.responses.wire import Item, ResponseObject
-from dirigent.serve.http.auth import Receive, Scope, Send
-from dirigent.serve.http.body import disconnected
 from dirigent.serve.http.errors import Problem, problem_of_run
-from dirigent.serve.runs import background
+from dirigent.serve.runs import start, takeover
+from dirigent.serve.runs.handle import Run
+from dirigent.serve.runs.report import report_of
 from dirigent.serve.runs.resume import Kept
-from dirigent.serve.runs.start import Ask
-from dirigent.serve.runs.stream import HEADERS, send_in_time
+from dirigent.serve.runs.stream import HEADERS, send_in_time, write_unless_gone
 from dirigent.serve.service import Service
 from dirigent.store import run_states
 from dirigent.store.admission import Place
@@ -36,47 +42,43 @@ from dirigent.store.run_states import RunRow
 
 KIND = "response"
 LOOK_EVERY_S = 0.25
-"""How often a stream looks whether its response has ended: the run may be in another process."""
+"""Seconds between two looks at the store: the run may be in another process."""
 
 
 async def begin(
-    service: Service,
-    ask: Ask,
-    response: ResponseObject,
-    items: Sequence[Item],
-    *,
-    place: Place,
-    claimed: Claimed | None = None,
+    run: Run, response: ResponseObject, items: Sequence[Item], *, place: Place, claimed: Claimed | None = None
 ) -> KeptResponse:
-    """Keep the response as it stands and start its run, which leaves its place when it is over. Both are found again
-    by whoever sends the request that was `claimed` once more."""
-    kept = await keep(service.store, response, items, key_id=ask.caller.key_id, run_id=ask.run_id)
-    purpose = {"kind": KIND, "response_id": response.id, "key_id": ask.caller.key_id}
-    if ask.extension.trace:
+    """Store the response and start its run, which leaves `place` when it is over.
+
+    The same request, sent again under the `claimed` Idempotency-Key, finds both.
+    """
+    kept = await keep(run.service.store, response, items, key_id=run.caller.key_id, run_id=run.id)
+    purpose = {"kind": KIND, "response_id": response.id, "key_id": run.caller.key_id}
+    if run.asked.dirigent.trace:
         purpose["trace"] = "whole"
-    begun = None if claimed is None else Begun(claimed, ask.run_id, response.id)
+    begun = None if claimed is None else Begun(claimed, run.id, response.id)
     try:
-        await background.start(service, ask, purpose=purpose, place=place, begun=begun)
+        await start.begin(run, purpose=purpose, place=place, begun=begun)
     except Problem as problem:
-        await finish(service.store, kept, failed(response, problem))
+        await finish(run.service.store, kept, failed(response, problem))
         raise
     return kept
 
 
 async def on_finished(service: Service, purpose: Mapping[str, str], trace: Trace) -> None:
-    """`service.on_finished["response"]`: give the response its end. Told twice, the second changes nothing."""
+    """`service.on_finished["response"]`: give the response its end. A second call changes nothing."""
     kept = await find_response(service.store, purpose["response_id"], key_id=purpose["key_id"])
     if kept is not None:
         await finish(service.store, kept, ended(read(kept), trace, whole="trace" in purpose))
 
 
 async def up_to_date(service: Service, kept: KeptResponse) -> KeptResponse:
-    """The response as it stands, also where whoever should have given it its end died before that."""
+    """Returns the stored response. A response whose process died before it got its end gets it first."""
     return (await _looked_at(service, kept))[0]
 
 
 async def _looked_at(service: Service, kept: KeptResponse) -> tuple[KeptResponse, RunRow | None]:
-    """The response as it stands, and the state of its run while somebody carries that out."""
+    """The stored response, and the row of its run while a process carries that out."""
     if kept.status not in UNFINISHED:
         return kept, None
     row = await run_states.find(service.store, kept.run_id)
@@ -87,29 +89,30 @@ async def _looked_at(service: Service, kept: KeptResponse) -> tuple[KeptResponse
 
 
 async def _found_end(service: Service, kept: KeptResponse, row: RunRow | None) -> ResponseObject:
-    """What became of a response whose run nobody carries out. A run that waits may not have been taken up for it."""
+    """The end of a response whose run no process carries out. A waiting run may belong to another response."""
     try:
-        purpose = {} if row is None else row.read(Kept).purpose
+        old = None if row is None else row.salvage(Kept)  # a row of another format waits no more, but says for whom
+        purpose = {} if old is None else old.purpose
         if row is None or purpose.get("response_id") == kept.id:
             return ended(read(kept), await service.store.get(kept.run_id), whole="trace" in purpose)
     except StoreError:
         pass  # no trace of it, or one of another version
-    return failed(read(kept), Problem(503, "the server stopped before the run began; ask again", code="lost"))
+    return failed(read(kept), Problem(503, "the server stopped before the run ended; ask again", code="lost"))
 
 
 async def cancelled(service: Service, kept: KeptResponse) -> KeptResponse:
-    """The response after its run was cancelled, or as it was where it had ended."""
+    """The response after its run was cancelled; a response that had ended stays as it was."""
     if kept.status not in UNFINISHED:
         return kept
     row = await run_states.find(service.store, kept.run_id)
-    await background.cancel(service, kept.run_id, key_id=kept.key_id)
+    await takeover.cancel(service, kept.run_id, key_id=kept.key_id)
     stopped = msgspec.structs.replace(read(kept), status="cancelled", output=reasoning_items(kept.id, _lines_of(row)))
-    await finish(service.store, kept, stopped)  # changes nothing where the run gave it its end meanwhile
+    await finish(service.store, kept, stopped)  # changes nothing if the run gave it its end meanwhile
     return await _again(service, kept.id, kept.key_id)
 
 
 def ended(response: ResponseObject, trace: Trace, *, whole: bool = False) -> ResponseObject:
-    """The response with the end its run came to."""
+    """The response with the end of its run."""
     report = report_of(trace, seconds=trace.seconds, whole=whole)
     if trace.status in ("done", "waiting"):
         return completed(response, trace, report=report, summary=summary_of(trace))
@@ -121,41 +124,33 @@ def ended(response: ResponseObject, trace: Trace, *, whole: bool = False) -> Res
 
 
 def _lines_of(row: RunRow | None) -> list[str]:
-    """What a run that goes on has done so far, as its state was last written down."""
+    """The steps so far of a run that goes on, from its state as it was last written."""
     try:
         return [] if row is None else summary_of(row.read(Kept).state.trace)
     except StoreError:
-        return []  # kept by another version, which will tell it in the end
+        return []  # stored by another version, which will give the response its end
 
 
 class ResponseReplay:
-    """A response of the background as a stream of events: an ASGI application.
+    """A background response as a stream of events: an ASGI application.
 
-    While the run goes on, here or in another process, its steps are told as they are written down; its text when it
-    has ended. The numbers of the events follow from what is kept, so whoever comes again with the last number they
-    saw gets what is missing. A client that goes away leaves the run as it is.
+    While the run goes on, here or in another process, its steps are sent as they are written to the store; its text is
+    sent at the end. The numbers of events follow from what is stored, so a client that comes again with the last number
+    it saw gets the missing events. A client that leaves does not change the run.
     """
+
+    broke_off = False
+    """The stream ended with a failure, after its status had been sent."""
 
     def __init__(self, service: Service, kept: KeptResponse, *, after: int = -1) -> None:
         self._service = service
         self._kept = kept
         self._script = Script(read(kept), after=after)
         self._seen = ""
-        """When the run's state was written that was told last."""
+        """When the state was written that was sent last."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(disconnected(receive))
-        writing = asyncio.ensure_future(self._write(send))
-        try:
-            await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
-        except OSError:
-            pass  # the client went away while it was written to
-        finally:
-            for task in (gone, writing):
-                task.cancel()
-            await asyncio.gather(gone, writing, return_exceptions=True)
+        await write_unless_gone(self._write(send), receive)
 
     async def _write(self, send: Send) -> None:
         headers = [*HEADERS, (b"x-dirigent-trace-id", self._kept.run_id.encode())]
@@ -163,17 +158,23 @@ class ResponseReplay:
         await send_in_time(send, {"type": "http.response.start", "status": 200, "headers": headers}, patience_s)
         await self._body(send, self._script.begun())
         try:
-            last = self._script.rest(await self._its_end(send))
+            response = await self._its_end(send)
+            last = self._script.rest(response)
         except Problem as problem:
-            last = self._script.ended(failed(read(self._kept), problem))
+            response = failed(read(self._kept), problem)
+            last = self._script.ended(response)
+        self.broke_off = response.status in ("failed", "cancelled")
         await self._body(send, last, more=False)
 
     async def _its_end(self, send: Send) -> ResponseObject:
-        """Waits until the response has ended; tells its steps, and keeps the connection alive, meanwhile."""
+        """Wait until the response has ended; send its steps, and keep the connection alive, meanwhile."""
         spoke_at = time.monotonic()
         while self._kept.status in UNFINISHED:
             self._kept, row = await _looked_at(self._service, self._kept)
-            out = self._script.reason_on(self._news(row))
+            out = b""
+            if row is not None and row.updated_at != self._seen:  # reading a state takes longer than looking for it
+                self._seen = row.updated_at
+                out = self._script.reason_on(_lines_of(row))
             if not out and time.monotonic() - spoke_at > self._service.settings.keep_alive_s:
                 out = KEEP_ALIVE
             if out:
@@ -184,20 +185,13 @@ class ResponseReplay:
                 self._kept = await _again(self._service, self._kept.id, self._kept.key_id)
         return read(self._kept)
 
-    def _news(self, row: RunRow | None) -> list[str]:
-        """The run's lines, where its state was written since the last look: reading one takes longer than looking."""
-        if row is None or row.updated_at == self._seen:
-            return []
-        self._seen = row.updated_at
-        return _lines_of(row)
-
     async def _body(self, send: Send, body: bytes, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": more}
         await send_in_time(send, message, self._service.settings.send_timeout_s)
 
 
 async def _again(service: Service, id: str, key_id: str) -> KeptResponse:
-    """The response as the store has it now."""
+    """The response as it is in the store now."""
     kept = await find_response(service.store, id, key_id=key_id)
     if kept is None:
         raise missing(id)

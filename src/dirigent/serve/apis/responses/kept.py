@@ -1,6 +1,6 @@
-"""Responses as the store has them: kept when they end, found by their key alone, gone on from as a whole chain.
+"""Stored responses: written when they end, found by their own key alone, continued as a whole chain.
 
-Between `store/responses.py`, which knows rows of JSON, and the route, which knows structs.
+`store/responses.py` knows rows of JSON, the route knows structs; this module is between them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from dirigent.serve.apis.responses.wire import (
     ReasoningItem,
     ResponseObject,
 )
+from dirigent.serve.http.body import MAX_BODY_BYTES
 from dirigent.serve.http.errors import Problem, problem_of
-from dirigent.serve.http.json_body import MAX_BODY_BYTES
 from dirigent.store import Store
 from dirigent.store.keys import Caller
 from dirigent.store.responses import KeptResponse, find_chain, find_response, finish_response, keep_response
 
 MAX_CHAIN_BYTES = 4 * MAX_BODY_BYTES
-"""Of all that is kept of a conversation. Each request on it adds up to a body, and has the whole of it in memory."""
+"""The most that is read of a conversation. Each request adds up to one body to it, and has all of it in memory."""
 
 
 async def keep(
     store: Store, response: ResponseObject, items: Sequence[Item], *, key_id: str, run_id: str
 ) -> KeptResponse:
-    """Keep a new response. Returns when it is committed."""
+    """Store a new response. Returns when it is committed."""
     kept = KeptResponse(
         id=response.id,
         key_id=key_id,
@@ -52,13 +52,13 @@ async def keep(
 
 
 async def finish(store: Store, kept: KeptResponse, response: ResponseObject) -> bool:
-    """Put the end in the place of an unfinished response. False: it had ended already, or is gone."""
+    """Give an unfinished response its end. Returns False if it had ended already, or is gone."""
     encoded = msgspec.json.encode(response)
     return await finish_response(store, msgspec.structs.replace(kept, status=response.status, response=encoded))
 
 
 async def found(store: Store, id: str, caller: Caller) -> KeptResponse:
-    """The caller's response, or a 404. Another key's does not exist."""
+    """The caller's response, or a 404. Another key's response does not exist."""
     kept = await find_response(store, id, key_id=caller.key_id)
     if kept is None:
         raise missing(id)
@@ -66,7 +66,7 @@ async def found(store: Store, id: str, caller: Caller) -> KeptResponse:
 
 
 async def items_before(store: Store, id: str, caller: Caller) -> tuple[Item, ...]:
-    """Everything that was said up to and in the response with this id, answers included."""
+    """All items up to and in the response with this id, answers included."""
     chain = await find_chain(store, id, key_id=caller.key_id, most_bytes=MAX_CHAIN_BYTES)
     if chain.missing_id:
         raise missing(chain.missing_id, param="previous_response_id")
@@ -85,7 +85,7 @@ async def items_before(store: Store, id: str, caller: Caller) -> tuple[Item, ...
 
 
 async def items_used(store: Store, id: str, caller: Caller) -> tuple[Item, ...]:
-    """What the response with this id was made from: the chain before it, then its own items."""
+    """The items that the response with this id was made from: the chain before it, then its own."""
     kept = await found(store, id, caller)
     before = () if kept.previous_id is None else await items_before(store, kept.previous_id, caller)
     return (*before, *items_of(kept))
@@ -104,7 +104,7 @@ def missing(id: str, *, param: str = "") -> Problem:
 
 
 def numbered(items: Sequence[Item]) -> list[Item]:
-    """The items as they are kept: each with an id, its text as parts. Others' reasoning is not kept."""
+    """The items as they are stored: each with an id, its text as parts, without reasoning."""
     return [_numbered(item) for item in items if not isinstance(item, ReasoningItem)]
 
 

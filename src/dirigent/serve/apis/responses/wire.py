@@ -1,23 +1,37 @@
-"""The shapes of `/v1/responses`: what a request may hold, the items of a conversation, and what goes back.
+"""The shapes of `/v1/responses`: what a request may hold, how it is read, and what a reply holds.
 
-The same policy as `wire.py`: a field that is not here, or that cannot be honoured, is refused by its name;
-labels that change no answer are accepted. An item has one struct, whether it comes in or goes out, so that a
-reply's output can be sent back as the next request's input. Written after OpenAI's API reference:
-https://platform.openai.com/docs/api-reference/responses
+A field that is unknown, or that cannot be honoured, is refused by its name, as in the chat API; labels that change no
+answer are accepted. An item has the same struct in requests and replies, so that a reply's output can be sent back as
+the next request's input. Source: https://platform.openai.com/docs/api-reference/responses
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw
 
-from dirigent.messages import Effort
-from dirigent.serve.apis.chat.wire import Extension, ImageDetail, ObjectFormat, RunReport, Strict, TextFormat, Tokens
+from dirigent.messages import Effort, Message, Part, Request, Role, Schema, Text, Tool, ToolCall
+from dirigent.serve.apis.chat.wire import ObjectFormat, TextFormat
+from dirigent.serve.http.body import check_depth, decoded
 from dirigent.serve.http.errors import Problem
-from dirigent.serve.http.json_body import check_depth, decoded
+from dirigent.serve.runs.asked import (
+    NOTHING_MORE,
+    Asked,
+    Extension,
+    Fields,
+    ImageDetail,
+    Strict,
+    Tokens,
+    checked_messages,
+    chosen_tool,
+    image_part,
+    message_content,
+)
+from dirigent.serve.runs.report import RunReport
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -74,7 +88,8 @@ class CallOutputItem(Strict, frozen=True, tag="function_call_output"):
 
 
 class ReasoningItem(Strict, frozen=True, tag="reasoning"):
-    """Out: who was asked what on the way to the answer. In: skipped, since no worker may see another's."""
+    """In a reply: which worker was asked for what on the way to the answer. In a request it is skipped, since no worker
+    may see another's reasoning."""
 
     summary: tuple[SummaryText, ...]
     id: str | None = None
@@ -97,7 +112,7 @@ class FunctionTool(Strict, frozen=True, tag="function", omit_defaults=False):
 
 
 class CustomTool(Strict, frozen=True, tag="custom"):
-    """Refused. It stands here so that a tool's `type` is looked at first, whatever else it holds."""
+    """Refused. It has a struct so that a tool's `type` is checked before its other fields."""
 
     name: str
 
@@ -122,7 +137,7 @@ class TextSettings(Strict, frozen=True):
 class ReasoningSettings(Strict, frozen=True, omit_defaults=False):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
-    """Accepted; the summary is always there where a plan has several steps, and always the same."""
+    """Accepted without effect: a plan with several steps always has a summary, and always the same."""
 
 
 class ResponseStreamOptions(Strict, frozen=True):
@@ -138,7 +153,7 @@ Includable = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-"""Accepted: an input's images are always shown, and of the rest there is nothing to include."""
+"""Accepted without effect: an input's images are always shown, and there is nothing else to include."""
 
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
@@ -165,7 +180,7 @@ class ResponseRequest(Strict, frozen=True):
     include: tuple[Includable, ...] | None = None
     stream_options: ResponseStreamOptions | None = None
     dirigent: Extension | None = None
-    # Labels: accepted, and nothing depends on them.
+    # Labels: accepted, without effect on the answer.
     metadata: Labels | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -174,15 +189,25 @@ class ResponseRequest(Strict, frozen=True):
     """Codex's own."""
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
-    """Of built-in tools, of which there are none."""
-    # Not supported: accepted only where they ask for nothing.
+    """For built-in tools; there are none here."""
+    # Not supported: accepted only at the value that asks for nothing.
     truncation: Literal["disabled"] | None = None
     service_tier: Literal["auto", "default"] | None = None
     top_logprobs: Literal[0] | None = None
 
 
-def read_response_request(body: bytes) -> tuple[ResponseRequest, tuple[Item, ...]]:
-    """The one door from bytes to a request and its items; every fault is a 400 that names its field."""
+class Wanted(msgspec.Struct, frozen=True):
+    """A body that was read. What it asks is known once the conversation before it is read as well (`asked_of`)."""
+
+    request: ResponseRequest
+    items: tuple[Item, ...]
+
+
+FIELDS = Fields(messages="input", response_format="text.format", schema="text.format.schema")
+
+
+def read(body: bytes) -> Wanted:
+    """The one door from bytes to a request of this API; every fault is a 400 that names its field."""
     try:
         request = decoded(body, _DECODER)
     except Problem as problem:
@@ -196,13 +221,119 @@ def read_response_request(body: bytes) -> tuple[ResponseRequest, tuple[Item, ...
             raise Problem(400, f"{where} is 'custom': only function tools can be used here", param=where)
         free.append((f"tools[{index}].parameters", tool.parameters))
     if request.text is not None and isinstance(request.text.format, FlatSchemaFormat):
-        free.append(("text.format.schema", request.text.format.schema))
+        free.append((FIELDS.schema, request.text.format.schema))
     check_depth(free)
+    if request.stream_options is not None and not request.stream:
+        raise Problem(400, "stream_options need stream: true", param="stream_options")
+    if request.background and request.store is False:
+        said = "store does not go with background: true: a response that is not kept cannot be found again"
+        raise Problem(400, said, param="store")
+    if request.background and request.parallel_tool_calls is False:
+        said = "parallel_tool_calls does not go with background: true: it cannot be false"
+        raise Problem(400, said, param="parallel_tool_calls")
     if isinstance(request.input, str):
-        return request, (MessageItem("user", (InputText(request.input),)),)
+        return Wanted(request, (MessageItem("user", (InputText(request.input),)),))
     if not request.input and request.previous_response_id is None:
         raise Problem(400, "input holds no item: there is nothing to answer", param="input")
-    return request, tuple(_item(raw, f"input[{index}]") for index, raw in enumerate(request.input))
+    return Wanted(request, tuple(_item(raw, f"input[{index}]") for index, raw in enumerate(request.input)))
+
+
+def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
+    """The request after the conversation it goes on from. A previous response's instructions do not count."""
+    request = wanted.request
+    messages, places = _placed(wanted, history)
+    if not messages:
+        raise Problem(400, "input holds nothing to answer", param="input")
+    fields = msgspec.structs.replace(FIELDS, places=places)
+    return Asked(
+        model=request.model,
+        question=checked_messages(messages, fields, call_id="call_id"),
+        options=_options(request),
+        dirigent=request.dirigent or NOTHING_MORE,
+        metadata=request.metadata or {},
+        one_call=request.parallel_tool_calls is False,
+        background=bool(request.background),
+        stream=bool(request.stream),
+        fields=fields,
+    )
+
+
+def _options(request: ResponseRequest) -> Request:
+    tools = tuple(
+        Tool(tool.name, tool.parameters or NO_PARAMETERS, tool.description or "", bool(tool.strict))
+        for tool in request.tools or ()
+        if isinstance(tool, FunctionTool)
+    )
+    choice, shape = request.tool_choice, None if request.text is None else request.text.format
+    schema = None
+    if isinstance(shape, FlatSchemaFormat):
+        schema = Schema(shape.schema, name=shape.name, strict=shape.strict is not False)
+    return Request(
+        messages=(),
+        tools=tools,
+        tool_choice=chosen_tool(
+            choice.name if isinstance(choice, NamedFunctionTool) else choice,
+            [tool.name for tool in tools],
+            param="tools[{}].name",
+            named=isinstance(choice, NamedFunctionTool),
+        ),
+        schema=schema,
+        json_mode=isinstance(shape, ObjectFormat),
+        max_output_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        effort=None if request.reasoning is None else request.reasoning.effort,
+    )
+
+
+def _placed(wanted: Wanted, history: Sequence[Item]) -> tuple[list[Message], tuple[str, ...]]:
+    """The messages, and the field that each came from. A worker's text and the calls of the same reply are one."""
+    messages: list[Message] = []
+    places: list[str] = []
+    calls: list[list[ToolCall]] = []
+
+    def add(message: Message, place: str) -> None:
+        messages.append(message)
+        places.append(place)
+        calls.append([])
+
+    if wanted.request.instructions is not None:
+        add(Message("system", wanted.request.instructions), "instructions")
+    placed = [("previous_response_id", item) for item in history]
+    placed += [(f"input[{index}]", item) for index, item in enumerate(wanted.items)]
+    for place, item in placed:
+        if isinstance(item, MessageItem):
+            role: Role = "system" if item.role == "developer" else item.role
+            add(Message(role, _content(item.role, item.content, f"{place}.content")), place)
+        elif isinstance(item, CallOutputItem):
+            add(Message("tool", _content("tool", item.output, f"{place}.output"), tool_call_id=item.call_id), place)
+        elif isinstance(item, CallItem):
+            if not messages or messages[-1].role != "assistant":
+                add(Message("assistant"), place)
+            calls[-1].append(ToolCall(item.call_id, item.name, item.arguments))
+    for index, made in enumerate(calls):
+        if made:
+            messages[index] = msgspec.structs.replace(messages[index], tool_calls=tuple(made))
+    return messages, tuple(places)
+
+
+def _content(
+    role: str, said: str | Sequence[InputText | InputImage | OutputText | Refusal], where: str
+) -> str | tuple[Part, ...]:
+    if isinstance(said, str):
+        return said
+    parts: list[Part] = []
+    for index, part in enumerate(said):
+        if not isinstance(part, InputImage):
+            parts.append(Text(part.refusal if isinstance(part, Refusal) else part.text))
+        elif role != "user":
+            raise Problem(400, f"a {role} message cannot hold an image", param=f"{where}[{index}]")
+        else:
+            parts.append(image_part(part.image_url, detail=part.detail, param=f"{where}[{index}].image_url"))
+    return message_content(parts, may_show_images=role == "user")
+
+
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -230,16 +361,15 @@ def _item(raw: Raw, where: str) -> Item:
         )
     item: Item = decoded(raw, _ITEMS[kind], where=where)
     if isinstance(item, MessageItem) and not isinstance(item.content, str):
-        check_depth(_free_form(item.content, f"{where}.content"))
+        parts = enumerate(item.content)
+        # These come back with a reply that is sent as history, and are stored with it.
+        check_depth(
+            (f"{where}.content[{index}].{name}", list(getattr(part, name) or ()))
+            for index, part in parts
+            if isinstance(part, OutputText)
+            for name in ("annotations", "logprobs")
+        )
     return item
-
-
-def _free_form(parts: tuple[Any, ...], where: str) -> Iterator[tuple[str, Any]]:
-    """What comes back with a reply that is sent as history, and is kept with it."""
-    for index, part in enumerate(parts):
-        if isinstance(part, OutputText):
-            yield f"{where}[{index}].annotations", list(part.annotations or ())
-            yield f"{where}[{index}].logprobs", list(part.logprobs or ())
 
 
 # ---- the reply --------------------------------------------------------------------------------------------
@@ -248,7 +378,7 @@ def _free_form(parts: tuple[Any, ...], where: str) -> Iterator[tuple[str, Any]]:
 class ResponseInputDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
     orchestration_input_tokens: int
-    """Part of input_tokens: what the answering step did not read."""
+    """The part of input_tokens that the answering step did not read."""
     cache_write_tokens: int = 0
     """OpenAI's clients require it; responses that were stored before it was added have none."""
 
@@ -256,11 +386,11 @@ class ResponseInputDetails(msgspec.Struct, frozen=True):
 class ResponseOutputDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int
     orchestration_output_tokens: int
-    """Part of output_tokens: what the answering step did not write."""
+    """The part of output_tokens that the answering step did not write."""
 
 
 class ResponseUsage(msgspec.Struct, frozen=True):
-    """Every billed call of the run, planning included, so that a client that only adds up counts right."""
+    """All billed calls of the run, planning included, so that a client that adds up replies counts right."""
 
     input_tokens: int
     input_tokens_details: ResponseInputDetails
@@ -279,7 +409,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
 
 
 class ResponseObject(msgspec.Struct, frozen=True):
-    """A response as it stands. What the request left open is null."""
+    """A response in its present state. Settings that the request left open are null."""
 
     id: str
     created_at: int
@@ -311,7 +441,35 @@ class ResponseObject(msgspec.Struct, frozen=True):
     truncation: Literal["disabled"] = "disabled"
     object: Literal["response"] = "response"
     dirigent: RunReport | msgspec.UnsetType = msgspec.UNSET
-    """Once the run has ended."""
+    """Unset until the run has ended."""
+
+
+def opened(request: ResponseRequest, id: str) -> ResponseObject:
+    """The response before anything of its answer is known."""
+    return ResponseObject(
+        id=id,
+        created_at=int(time.time()),
+        status="in_progress",
+        model=request.model,
+        output=(),
+        tools=request.tools or (),
+        tool_choice=request.tool_choice or "auto",
+        text=request.text if request.text and request.text.format else TextSettings(TextFormat()),
+        reasoning=request.reasoning or ReasoningSettings(),
+        metadata=request.metadata or {},
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        background=bool(request.background),
+        store=request.store is not False,
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        max_tool_calls=request.max_tool_calls,
+        previous_response_id=request.previous_response_id,
+        prompt_cache_key=request.prompt_cache_key,
+        safety_identifier=request.safety_identifier,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        user=request.user,
+    )
 
 
 class ItemList(msgspec.Struct, frozen=True):

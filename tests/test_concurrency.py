@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dirigent.together import all_done
+from dirigent.concurrency import gather_or_cancel
 
 
 class Work:
@@ -33,20 +33,20 @@ async def test_results_come_in_the_order_of_the_work() -> None:
         await asyncio.sleep(seconds)
         return seconds
 
-    assert await all_done(after(seconds) for seconds in (0.02, 0.0, 0.01)) == [0.02, 0.0, 0.01]
-    assert await all_done([]) == []
+    assert await gather_or_cancel(after(seconds) for seconds in (0.02, 0.0, 0.01)) == [0.02, 0.0, 0.01]
+    assert await gather_or_cancel([]) == []
 
 
 async def test_where_one_breaks_the_others_have_ended_before_it_is_said() -> None:
     work = Work()
     with pytest.raises(ValueError, match="broke"):
-        await all_done([work.forever(), work.breaks(), work.forever()])
+        await gather_or_cancel([work.forever(), work.breaks(), work.forever()])
     assert work.under_way == 0
 
 
 async def test_a_cancelled_caller_leaves_none_behind() -> None:
     work = Work()
-    waiting = asyncio.ensure_future(all_done([work.forever(), work.forever()]))
+    waiting = asyncio.ensure_future(gather_or_cancel([work.forever(), work.forever()]))
     await asyncio.sleep(0.01)
     assert work.under_way == 2
     waiting.cancel()
