@@ -20,11 +20,11 @@ import msgspec
 
 from dirigent.messages import Attempt, Message, Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import ANSWER, step_messages
 from dirigent.planners import Fitted, Fitting, PlannerName
 from dirigent.planners.fixed import Single
 from dirigent.planners.vote_counter import Counting, Same
 from dirigent.planners.voting import Panel
+from dirigent.run.step_prompt import ANSWER, step_messages
 from dirigent.tasks.task import Task, tidy
 from dirigent.workers.metering import metered
 from dirigent.workers.pool import Pool
