@@ -40,7 +40,9 @@ class MessagesErrors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
+        path: str = scope.get("path", "")
+        if not path.startswith("/"):  # a whole URL, which the gate will reduce to its path
+            path = "/" + path.partition("://")[2].partition("/")[2]
         if scope["type"] != "http" or not (path == PATH or path.startswith(PATH + "/")):
             await self._app(scope, receive, send)
             return
