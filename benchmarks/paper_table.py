@@ -38,9 +38,10 @@ from dirigent.config.build import card  # noqa: E402
 from dirigent.config.file import Loaded, WorkerConfig, load_config  # noqa: E402
 from dirigent.config.runtime import open_runtime  # noqa: E402
 from dirigent.evals.costing import Estimate, estimate_by_planner  # noqa: E402
-from dirigent.evals.evaluate import Evaluated  # noqa: E402
+from dirigent.evals.entries import Evaluated  # noqa: E402
+from dirigent.evals.evaluate import evaluate  # noqa: E402
 from dirigent.evals.git_info import source_commit  # noqa: E402
-from dirigent.evals.live import evaluate_live  # noqa: E402
+from dirigent.evals.live import LiveField  # noqa: E402
 from dirigent.evals.live_pool import live_pool  # noqa: E402
 from dirigent.evals.outcome import Outcome  # noqa: E402
 from dirigent.evals.questions import gather, grading, held_out  # noqa: E402
@@ -116,16 +117,19 @@ async def dry_run(*, rows: int, fit: int) -> DryRun:
             )
             pool, trained = live_pool(runtime, recipe.planners)
             async with grading(questions) as (questions, sandbox):
-                report = await evaluate_live(
+                field = LiveField(
                     questions,
-                    recipe.planners,
                     pool,
                     seed=recipe.seed,
                     limits=limits_of(recipe),
-                    concurrency=recipe.concurrency,
                     sandbox=sandbox,
                     trained=trained,
                     pool_name="a stub on loopback",
+                )
+                report = await evaluate(
+                    field,
+                    recipe.planners,
+                    concurrency=recipe.concurrency,
                     commit=await source_commit(),
                     date=datetime.now(UTC).date().isoformat(),
                     observe=observe,

@@ -21,11 +21,13 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.evals.evaluate import evaluate
+from dirigent.evals.footnotes import unpriced_note
 from dirigent.evals.git_info import source_commit
 from dirigent.evals.metrics import Figures
-from dirigent.evals.notes import unpriced_note
 from dirigent.evals.page import as_html
-from dirigent.evals.recorded import DEFAULT, EACH, ESCALATE, evaluate_recorded, load_recorded, usable_planners
+from dirigent.evals.planners import EACH, default_planners
+from dirigent.evals.recorded import ESCALATE, RecordedField, load_recorded, usable_planners
 from dirigent.evals.report import Report
 from dirigent.evals.stats import Difference
 
@@ -37,7 +39,9 @@ SETS = (
     "scores_llmrouter_train",
 )
 
-METHODS = tuple(name for name in DEFAULT if name not in ("best", "cheapest", "random", "oracle", "ceiling"))
+METHODS = tuple(
+    name for name in default_planners("recorded") if name not in ("best", "cheapest", "random", "oracle", "ceiling")
+)
 """Whose plans are worth an example."""
 
 DIGITS = 7
@@ -68,7 +72,7 @@ async def main(data: Path | None, out: Path, limit: int | None) -> None:
 async def measured(file: Path, limit: int | None, *, commit: str, date: str) -> Report:
     questions = load_recorded(file, limit=limit)
     planners = [EACH, *usable_planners(questions)]
-    report = await evaluate_recorded(questions, planners, commit=commit, date=date)
+    report = await evaluate(RecordedField(questions), planners, commit=commit, date=date)
     print(f"{questions.name}: {report.verdict}", flush=True)
     return msgspec.structs.replace(
         report,
@@ -157,7 +161,7 @@ def page(reports: Sequence[Report], *, stem: str = "recorded") -> str:
 
 def summary(reports: Sequence[Report]) -> str:
     """One line a set: what the other tables come to."""
-    names = [name for name in DEFAULT if name not in ("cheapest", "random")]
+    names = [name for name in default_planners("recorded") if name not in ("cheapest", "random")]
     rows = []
     for report in reports:
         hindsight = report.chosen["hindsight"]

@@ -29,13 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gym.benchmarks.must import about_of, named, told
 
 from dirigent.errors import DirigentError
+from dirigent.evals.evaluate import answers_of
 from dirigent.evals.git_info import source_commit
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record
 from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.adapters import packaged
-from dirigent_gym.evals.evaluation import RIGHT, evaluate_gym
+from dirigent_gym.evals.evaluation import RIGHT, GymField
 from dirigent_gym.evals.pools import Gym, GymSettings, WorkerFor, roster_of
 from dirigent_gym.evals.workers import gym_workers
 from dirigent_gym.questions.reasoning import FAMILIES
@@ -115,7 +116,8 @@ async def gathered(
 ) -> list[Line]:
     """The conductor's plans and the right ones, carried out; what the record holds is not asked."""
     gym = Gym(settings, worker_for)
-    await evaluate_gym(gym, (CONDUCTOR, RIGHT), factories=factories, record=record, observe=told())
+    field = GymField(gym, trained=factories)
+    await answers_of(field, (CONDUCTOR, RIGHT), record=record, observe=told())
     return [_line(name, [task for task in gym.tasks if pick(task)], record) for name, pick in parts(gym)]
 
 

@@ -1,4 +1,4 @@
-"""The gym's results, with every planner there is: writes docs/results/gym.{json,md,html}.
+"""The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
     python gym/benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep FILE]
     python gym/benchmarks/gym.py --page                the pages again, from the figures that are there
@@ -33,12 +33,13 @@ import dirigent
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
 from dirigent.evals.git_info import source_commit
+from dirigent.evals.outcome import OUTCOMES
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
-from dirigent_gym.evals.carried_over import beside, read_report, unlike
+from dirigent_gym.evals.carried_rows import beside, read_report, unlike
 from dirigent_gym.evals.workers import adapters_digest
 from dirigent_gym.weights import FOLDER
 
@@ -137,6 +138,7 @@ def evaluated(
         report = msgspec.structs.replace(report, taken_over=dict(taken_over))
     out.write_bytes(as_json(report))
     write_pages(report, out)
+    shutil.copyfile(scratch.with_suffix(OUTCOMES), out.with_suffix(OUTCOMES))
     if keep:
         keep.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(scratch.with_suffix(".jsonl"), keep)

@@ -36,7 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gym.benchmarks.gym import source_digest
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.evaluate import Entry, Evaluated, PoolFor, evaluate
+from dirigent.evals.entries import Entry, Evaluated, PoolFor, ask_entries
+from dirigent.evals.evaluate import answers_of
 from dirigent.evals.git_info import source_commit
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record, digest, read_outcomes
@@ -47,7 +48,7 @@ from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.adapters import packaged
 from dirigent.workers.pool import Pool
-from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.evaluation import GymField
 from dirigent_gym.evals.pools import Carded, Gym, GymSettings, WorkerFor
 from dirigent_gym.evals.workers import adapters_digest, gym_workers
 from dirigent_gym.questions.pools import renamed
@@ -185,13 +186,14 @@ class Bench(msgspec.Struct, frozen=True):
     async def asked(self, name: str, tasks: Sequence[Task], pool_for: PoolFor) -> Run:
         """The conductor on these questions over these pools, under a name that the record knows it by."""
         entries, seed = [Entry(name, self.factories[CONDUCTOR])], self.settings.seed
-        done = await evaluate(entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=told())
+        done = await ask_entries(entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=told())
         return run_of(tasks, done, pool_for)
 
 
 async def gathered(bench: Bench) -> Evidence:
     gym = bench.gym()
-    await evaluate_gym(gym, PLANNERS, factories=bench.factories, record=bench.record, observe=told())
+    field = GymField(gym, trained=bench.factories)
+    await answers_of(field, PLANNERS, record=bench.record, observe=told())
 
     def of(planner: str) -> list[Outcome]:
         found = (bench.record.finished(planner, task.id) for task in gym.tasks)

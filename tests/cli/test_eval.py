@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from dirigent.cli import app
 from dirigent.cli.choices import listed
 from dirigent.cli.eval import PlannersOption
+from dirigent.evals.outcome import OUTCOMES, read_written
 from dirigent.evals.planners import default_planners
-from dirigent.evals.recorded import DEFAULT as RECORDED_PLANNERS
 from dirigent_gym.evals import plugin
 from tests.facts import says
 
@@ -115,8 +115,8 @@ def test_the_help_names_who_takes_part_by_default() -> None:
     for pool in ("gym", "live", "recorded"):
         assert ",".join(default_planners(pool)) in said
     named = re.findall(r"[\w:-]+", said)
-    assert set(RECORDED_PLANNERS).isdisjoint({"each", "panel"})
-    assert set(RECORDED_PLANNERS) <= set(named)
+    assert set(default_planners("recorded")).isdisjoint({"each", "panel"})
+    assert set(default_planners("recorded")) <= set(named)
 
 
 @pytest.mark.parametrize(("then", "now"), [("", "max_steps = 8"), ("max_steps = 8", ""), ("", "deadline_s = 60")])
@@ -143,3 +143,14 @@ def test_a_record_without_limits_is_gone_on_with_under_the_usual_ones(tmp_path: 
     recipe.write_text(RECIPE)
     _, said = run(str(recipe), "--planners", "random", "--resume", "--out", out)
     assert says(said, "12")
+
+
+def test_every_questions_outcome_is_kept_compressed_beside_the_report(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "mine.toml", tmp_path / "r.json"
+    recipe.write_text(RECIPE)
+    run(str(recipe), "--limit", "8", "--out", str(out))
+    kept = read_written(tmp_path / f"r{OUTCOMES}")
+    report = json.loads(out.read_text())
+    for name, row in report["planners"].items():
+        own = [outcome for outcome in kept if outcome.planner == name]
+        assert (len(own), sum(outcome.correct for outcome in own) / 8) == (8, row["accuracy"])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from dirigent.evals.evaluate import Entry
+from dirigent.evals.entries import Entry
+from dirigent.evals.evaluate import evaluate
+from dirigent.evals.live import LiveField
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.questions import Questions
+from dirigent.evals.recorded import RecordedField, RecordedSet, RecordedSettings
+from dirigent.evals.report import Report
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners.fixed import Single
 from dirigent.tasks import Task
@@ -39,3 +45,18 @@ def outcome(planner: str, task: str, *, correct: bool = True, workers: str = "a"
     steps = tuple(Step(name, "do it", (i - 1,) if i else ()) for i, name in enumerate(workers))
     defaults: dict[str, Any] = {"valid": True, "plan": Plan(steps), "calls": len(workers)}
     return Outcome(planner, task, correct=correct, **{**defaults, **fields})
+
+
+RUNNING = ("record", "concurrency", "budget", "commit", "date", "keep", "observe")
+
+
+async def evaluate_live(questions: Questions, planners: Sequence[str], pool: Pool, **given: Any) -> Report:
+    """Planners over a live pool; what is given belongs to the field or to the run."""
+    running = {name: given.pop(name) for name in RUNNING if name in given}
+    return await evaluate(LiveField(questions, pool, **given), planners, **running)
+
+
+async def evaluate_recorded(
+    questions: RecordedSet, planners: Sequence[str], *, settings: RecordedSettings | None = None, **running: Any
+) -> Report:
+    return await evaluate(RecordedField(questions, settings=settings), planners, **running)

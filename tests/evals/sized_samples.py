@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dirigent.evals.evaluate import PlannerFor
-from dirigent.evals.live import evaluate_live
+from dirigent.evals.entries import PlannerFor
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record
 from dirigent.evals.report import Report
@@ -17,6 +16,7 @@ from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 from dirigent.workers.worker import Price
+from tests.evals.samples import evaluate_live
 
 TASKS = [
     Task(f"q{i}", f"How much is {i} + 1?" + " Think." * (i % 7), "5", "final_number", kind="sums") for i in range(60)

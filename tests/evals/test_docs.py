@@ -11,9 +11,12 @@ import typer
 from typer.testing import CliRunner
 
 from dirigent.cli import app
-from dirigent.evals import Figures, Report, recorded
+from dirigent.evals import Figures, Report
+from dirigent.evals.planners import FIGURES
 from dirigent.evals.recipe import EvalRecipe
-from dirigent_gym.evals.evaluation import PLANNERS
+from dirigent.planners import PLANNERS
+from dirigent_gym.evals.evaluation import RIGHT
+from dirigent_gym.evals.spans import ASK_ALL, SPANS
 from tests.facts import says
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
@@ -37,8 +40,10 @@ def test_every_field_of_a_report_is_explained(struct: type[Any]) -> None:
 
 
 def test_every_planner_and_option_is_explained() -> None:
-    assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
-    assert any(all(f"`{name}`" in section for name in recorded.PLANNERS) for section in PAGE.split("\n## ")[1:])
+    names = [RIGHT, ASK_ALL, SPANS, *FIGURES, *(spec.name for spec in PLANNERS if spec.name != "single")]
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
+    names = [*FIGURES, *(spec.name for spec in PLANNERS if spec.replays and spec.name != "single")]
+    assert any(all(f"`{name}`" in section for name in names) for section in PAGE.split("\n## ")[1:])
     command = typer.main.get_command(app).commands["eval"]  # type: ignore[attr-defined]
     options = {option.opts[0] for option in command.params if option.param_type_name == "option"} - {"--help"}
     assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []

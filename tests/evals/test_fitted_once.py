@@ -7,7 +7,6 @@ import math
 import pytest
 
 from dirigent.errors import WorkerError
-from dirigent.evals.live import evaluate_live
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record
@@ -16,9 +15,10 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price
-from dirigent_gym.evals.evaluation import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
+from tests.evals.samples import evaluate_live
+from tests.gym.evals.samples import evaluate_gym
 
 PRICE = Price(input=1.0, output=1.0)
 

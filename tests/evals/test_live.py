@@ -16,7 +16,6 @@ import pytest
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.live import evaluate_live
 from dirigent.evals.metrics import by_planner, figures
 from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.questions import Questions, gather, grading
@@ -29,6 +28,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 from dirigent.workers.worker import Price
+from tests.evals.samples import evaluate_live
 from tests.facts import facts, says
 from tests.programs import need
 from tests.published_rows import published

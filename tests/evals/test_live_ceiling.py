@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.evals.evaluate import evaluate
+from dirigent.evals.entries import ask_entries
 from dirigent.evals.hindsight import CEILING
-from dirigent.evals.live import evaluate_live
 from dirigent.evals.live_ceiling import CeilingSought, ceiling_of, chosen, plans_of, search, sought
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
@@ -15,6 +14,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 from dirigent.workers.worker import Price, Worker
+from tests.evals.samples import evaluate_live
 
 
 def task(kind: str, i: int, *, split: str = "train") -> Task:
@@ -165,6 +165,6 @@ async def test_entries_ask_only_the_kinds_that_their_plan_was_listed_for() -> No
     done = [alone("doer", sums, right=True), alone("checker", sums, right=False)]
     found = search([sums, words], [*done, alone("doer", words, right=True)])
     pool = Pool([worker("doer", Price()), worker("checker", Price())])
-    outcomes = await evaluate(found.entries, found.tasks, pool_for=lambda task, repeat: pool)
+    outcomes = await ask_entries(found.entries, found.tasks, pool_for=lambda task, repeat: pool)
     assert {outcome.kind for outcome in outcomes} == {"sums"}
     assert all(outcome.planner.startswith(f"{CEILING}: ") for outcome in outcomes)

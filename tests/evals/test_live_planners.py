@@ -21,9 +21,10 @@ from dirigent.cli.evaluating import carried_out
 from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
-from dirigent.evals.live import expanded
+from dirigent.evals.live import LiveField
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.questions import Questions
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import read_outcomes
 from dirigent.plan.planner import LanguagePlanner
@@ -339,7 +340,7 @@ async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_ta
     async with open_runtime(load_config(Path(wanted.pool))) as runtime:
         pool, trained = live_pool(runtime, NAMED)
         with pytest.raises(ConfigError) as error:
-            expanded(["best", name], pool, trained=trained)
+            LiveField(Questions((), []), pool, trained=trained).lineup(["best", name])
     assert says(str(error.value), said)
     if name == "zzz":
         assert all(known in str(error.value) for known in ("conductor", "warm-start", "oracle", "ceiling", "masrouter"))
@@ -349,5 +350,5 @@ async def test_the_list_leaves_out_what_this_pool_has_no_weights_for(stub: StubP
     async with open_runtime(load_config(Path(wanted.pool))) as runtime:
         pool, _ = live_pool(runtime, ())
         with pytest.raises(ConfigError) as error:
-            expanded(["zzz"], pool, trained={})
+            LiveField(Questions((), []), pool).lineup(["zzz"])
     assert "conductor" not in str(error.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dirigent.evals.metrics import figures, oracle, scores, versus
+from dirigent.evals.outcome import Outcome
 from dirigent.evals.stats import wilson
 from tests.evals.samples import outcome
 
@@ -124,3 +125,15 @@ def test_a_comparison_is_over_the_questions_both_were_asked() -> None:
 def test_no_outcomes_give_an_empty_row_rather_than_an_error() -> None:
     row = figures([])
     assert (row.n, row.accuracy, row.steps, row.by_kind) == (0, 0.0, 0.0, {})
+
+
+def test_a_minimal_pair_counts_as_one_draw() -> None:
+    def row(pair: str) -> list[Outcome]:
+        tags = [{"pair": f"{pair}{i // 2}"} if pair else {} for i in range(40)]
+        return [outcome("a", f"t{i}", correct=i % 4 < 2, tags=tags[i]) for i in range(40)]
+
+    apart, paired = figures(row("")), figures(row("p"))
+    assert paired.accuracy == apart.accuracy == 0.5
+    assert paired.interval[0] < apart.interval[0]
+    none = [outcome("best", f"t{i}", correct=False) for i in range(40)]
+    assert versus(row("p"), none, seed=1).interval[0] < versus(row(""), none, seed=1).interval[0]

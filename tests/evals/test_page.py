@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dirigent.evals.examples import Example, ExampleStep, examples
+from dirigent.evals.footnotes import Earlier, Weights
 from dirigent.evals.markup import Markup, escaped, joined, tag
-from dirigent.evals.origins import Earlier, Weights
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.plots import Point, scatter, stacked_bars
 from dirigent.evals.report import Facts, Report, as_json, make_report

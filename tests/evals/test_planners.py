@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import Entry, evaluate
+from dirigent.evals.entries import Entry, ask_entries
 from dirigent.evals.hindsight import ceiling
+from dirigent.evals.live import LiveField
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import (
     Rollouts,
     by_limits,
-    check_names,
     entry_of,
     examples_of,
     fit_planners,
 )
+from dirigent.evals.questions import Questions
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners import Fitted, Fitting, PlannerName, known_planners, parse_name
@@ -72,7 +73,7 @@ async def answered(baseline: Fitted, pool: Pool | None = None) -> Outcome:
     task = Task("t", "How much is 4 + 1?", "5", "final_number")
     pool_for = lambda task, repeat: pool or pool_of()  # noqa: E731
     ((limits, _),) = by_limits([baseline], Limits()).items()
-    (found,) = await evaluate([entry_of(baseline, pool_for)], [task], pool_for=pool_for, limits=limits)
+    (found,) = await ask_entries([entry_of(baseline, pool_for)], [task], pool_for=pool_for, limits=limits)
     assert not found.error, found.error
     return found
 
@@ -116,7 +117,7 @@ async def test_a_random_worker_is_drawn_by_question() -> None:
     baseline = await one("random")
     pool_for = lambda task, repeat: pool_of()  # noqa: E731
     tasks = [Task(f"q{i}", "How much is 4 + 1?", "5", "final_number") for i in range(40)]
-    outcomes = await evaluate([entry_of(baseline, pool_for)], tasks, pool_for=pool_for)
+    outcomes = await ask_entries([entry_of(baseline, pool_for)], tasks, pool_for=pool_for)
     assert {worker for found in outcomes for worker in asked(found)} == set(REPLIES)
 
 
@@ -191,7 +192,7 @@ async def test_masrouter_learns_from_plans_that_are_carried_out_once_each() -> N
 
     async def ask(entries: Sequence[Entry], asked_tasks: Sequence[Task]) -> list[Outcome]:
         paid.extend(entry.name for entry in entries)
-        return await evaluate(entries, asked_tasks, pool_for=lambda task, repeat: pool, limits=Limits(max_steps=6))
+        return await ask_entries(entries, asked_tasks, pool_for=lambda task, repeat: pool, limits=Limits(max_steps=6))
 
     fits = fitting(pool=pool, rollout=Rollouts(ask, tasks))
     (baseline,) = await fit_planners(["masrouter"], fits)
@@ -217,7 +218,7 @@ async def test_a_rollout_tells_score_and_cost_and_a_lost_one_nothing() -> None:
 async def test_a_plan_for_a_worker_that_was_not_offered_teaches_nothing() -> None:
     plan = Plan((Step("nobody", "Answer the question."),))
     pool_for = lambda task, repeat: pool_of()  # noqa: E731
-    ask = partial(evaluate, pool_for=pool_for)
+    ask = partial(ask_entries, pool_for=pool_for)
     assert await Rollouts(ask, TASKS)(TASKS[0].question, plan) is None
 
 
@@ -265,7 +266,7 @@ def test_examples_are_made_of_each_worker_alone_and_lost_runs_left_out() -> None
 )
 def test_a_name_that_nobody_stands_behind_is_refused_before_anything_is_paid(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
-        check_names([name], pool_of(), trained=TRAINED)
+        LiveField(Questions((), []), pool_of(), trained=TRAINED).lineup([name])
 
 
 async def test_without_a_training_split_only_those_that_need_none_can_take_part() -> None:

@@ -11,7 +11,6 @@ import pytest
 from benchmarks.paper_table import counts_of
 
 from dirigent.errors import ConfigError
-from dirigent.evals.live import evaluate_live
 from dirigent.evals.questions import gather, held_out
 from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import Record
@@ -22,6 +21,7 @@ from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
+from tests.evals.samples import evaluate_live
 from tests.facts import facts, says
 from tests.published_rows import published
 

@@ -18,19 +18,19 @@ from dirigent.evals.metrics import figures
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import read_outcomes
 from dirigent.evals.recorded import (
-    PLANNERS,
+    RecordedField,
     RecordedSettings,
-    evaluate_recorded,
-    expanded,
     load_recorded,
     of_benchmarks,
     usable_planners,
 )
 from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
 from dirigent.evals.report import Report, as_markdown
+from dirigent.planners import PLANNERS
 from dirigent.planners.table import log_odds
 from dirigent.tasks import Task
 from dirigent.workers.worker import Price
+from tests.evals.samples import evaluate_recorded
 from tests.facts import facts, says
 
 PAGE = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
@@ -145,7 +145,7 @@ def test_a_planner_that_one_answer_a_model_cannot_give_is_refused_with_the_way_o
 ) -> None:
     questions = load_recorded(write(tmp_path, rows(10)))
     with pytest.raises(ConfigError, match=facts(message)):
-        expanded(["best", planner], questions)
+        RecordedField(questions).lineup(["best", planner])
 
 
 async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ async def test_scores_without_answers_are_averaged_and_routed_by_likeness(tmp_pa
     assert accuracy == pytest.approx(expected)
     for planner in ("vote", "panel:2", "smoothie:5"):
         with pytest.raises(ConfigError, match=facts(f"{planner} recorded")):
-            expanded([planner], questions)
-    assert expanded(["knn:5"], questions) == ["knn:5"]
+            RecordedField(questions).lineup([planner])
+    assert RecordedField(questions).lineup(["knn:5"]).rows == ("knn:5",)
 
 
 @pytest.mark.parametrize("model", HOSTED)
@@ -321,7 +321,9 @@ def test_a_file_that_holds_nothing_to_replay_is_refused(
 
 
 def test_every_planner_is_on_the_page() -> None:
-    assert [name for name in PLANNERS if f"`{name}`" not in PAGE] == []
+    assert [
+        spec.name for spec in PLANNERS if spec.replays and spec.name != "single" and f"`{spec.name}`" not in PAGE
+    ] == []
 
 
 def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:

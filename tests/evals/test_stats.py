@@ -11,6 +11,7 @@ from dirigent.evals.stats import (
     mean_or_none,
     paired_difference,
     percentile,
+    share_interval,
     sign_test,
     sum_or_none,
     wilson,
@@ -127,3 +128,31 @@ def test_a_sum_or_mean_with_something_unknown_in_it_is_unknown() -> None:
 def test_a_difference_is_significant_only_below_a_twentieth() -> None:
     assert not Difference(0.1, (0.0, 0.2), 0.05, 10).significant
     assert Difference(0.1, (0.0, 0.2), 0.049, 10).significant
+
+
+def test_questions_of_a_pair_are_resampled_together() -> None:
+    """Twenty pairs, of which both questions gain or neither does: as uncertain as twenty questions."""
+    alike = [1.0] * 12 + [0.0] * 28
+    groups = [i // 2 for i in range(40)]
+    apart = paired_difference(alike, [0.0] * 40, seed=1)
+    together = paired_difference(alike, [0.0] * 40, seed=1, groups=groups)
+    halves = paired_difference(alike[::2], [0.0] * 20, seed=1)
+    assert together.mean == apart.mean == halves.mean
+    assert together.interval[1] - together.interval[0] > apart.interval[1] - apart.interval[0]
+    assert together.interval == pytest.approx(halves.interval, abs=0.06)
+    assert together.p == halves.p == sign_test([1.0] * 6)
+
+
+def test_groups_of_one_question_change_nothing() -> None:
+    scores = [float(i % 3 == 0) for i in range(30)]
+    assert paired_difference(scores, [0.0] * 30, seed=2, groups=list(range(30))) == paired_difference(
+        scores, [0.0] * 30, seed=2
+    )
+    assert share_interval(scores, list(range(30))) == wilson(10, 30)
+
+
+def test_pairs_that_are_answered_alike_widen_the_interval_of_a_share_as_half_the_questions_would() -> None:
+    scores = [1.0, 1.0, 0.0, 0.0] * 10
+    assert share_interval(scores, [i // 2 for i in range(40)]) == pytest.approx(wilson(10, 20))
+    unlike = [1.0, 0.0] * 20
+    assert share_interval(unlike, [i // 2 for i in range(40)]) == wilson(20, 40), "never narrower"

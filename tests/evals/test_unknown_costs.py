@@ -11,15 +11,14 @@ import msgspec
 import pytest
 from benchmarks import recorded as program
 
-from dirigent.evals.evaluate import Entry, evaluate
+from dirigent.evals.entries import Entry, ask_entries
 from dirigent.evals.hindsight import ceiling, pareto
-from dirigent.evals.live import evaluate_live
 from dirigent.evals.metrics import figures, oracle
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.planners import examples_of, fit_planners
 from dirigent.evals.questions import Questions
-from dirigent.evals.recorded import evaluate_recorded, load_recorded
+from dirigent.evals.recorded import load_recorded
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.evals.single_workers import capacity
 from dirigent.messages import Usage
@@ -32,7 +31,7 @@ from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price, Worker
-from tests.evals.samples import PRICE, outcome, single, sums
+from tests.evals.samples import PRICE, evaluate_live, evaluate_recorded, outcome, single, sums
 from tests.facts import Saying, says
 
 DEAR, CHEAP, OURS = "claude-3-5-sonnet-20241022", "gpt-4o-mini-2024-07-18", "ours-1b"
@@ -183,7 +182,7 @@ def test_the_verdict_compares_no_unknown_cost() -> None:
 
 async def outcome_with(worker: Worker, *, planner: LanguagePlanner | None = None) -> Outcome:
     entry = Entry("p", lambda task, pool: planner) if planner else single(worker.info.name)
-    (found,) = await evaluate([entry], sums(1), pool_for=lambda task, repeat: Pool([worker]))
+    (found,) = await ask_entries([entry], sums(1), pool_for=lambda task, repeat: Pool([worker]))
     assert not found.error, found.error
     return found
 

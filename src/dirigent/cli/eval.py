@@ -1,9 +1,9 @@
 """`dirigent eval`: planners compared on the same questions, over the same workers.
 
 The table and the verdict go to stdout, progress to stderr. The report is written as JSON, Markdown and one HTML page,
-the outcomes beside it as they come, so that a run that was cut goes on with `--resume` and pays for nothing twice. What
-is evaluated is an `EvalRecipe`, from a file, from options, or from both; opening what it names is
-`evaluating.py`'s part.
+with every question's outcome beside it, compressed. Outcomes are recorded as they come, so a run that was cut goes on
+with `--resume` and pays for nothing twice. An `EvalRecipe`, from a file, from options, or from both, says what is
+evaluated; `evaluating.py` opens it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dirigent.evals.recipe import EvalRecipe
     from dirigent.evals.report import Report
 
-ENDINGS = (".md", ".html", ".jsonl")
-"""What stands beside the report."""
+ENDINGS = (".md", ".html", ".jsonl", ".outcomes.jsonl.gz")
+"""The files beside the report: two pages, the record that `--resume` reads, and every question's outcome."""
 
 RecipeArgument = Annotated[
     Path | None,
@@ -123,12 +123,12 @@ def evaluate(
 
 
 def _names(listed: str | None) -> tuple[str, ...] | None:
-    """The names between the commas; None where nothing was said."""
+    """The names between the commas; None if the option was not given."""
     return tuple(name.strip() for name in listed.split(",") if name.strip()) if listed is not None else None
 
 
 def _report_file(recipe: EvalRecipe) -> Path:
-    """Where the report goes; the pages and the outcomes stand beside it under endings of their own."""
+    """The report's file; the pages and the outcomes go beside it under endings of their own."""
     from dirigent.errors import ConfigError
 
     named = {
@@ -148,7 +148,7 @@ def _report_file(recipe: EvalRecipe) -> Path:
 
 
 def _set_words(recipe: EvalRecipe) -> list[str]:
-    """What was asked of the gym, for the name of a file."""
+    """The gym's sets that were asked, for the name of a file."""
     return ["gym", *(recipe.split if name == "gym" else name for name in recipe.gym_sets)]
 
 

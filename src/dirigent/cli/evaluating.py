@@ -1,13 +1,13 @@
-"""What `dirigent eval` opens: the gym's workers, a recorded file or a configured pool; record, store and sandbox.
+"""What `dirigent eval` opens for a recipe: a field, the record, the budget, the store and the progress bars.
 
-One function a kind of evaluation, each from an `EvalRecipe` to its `Report`. Imported only when the command runs.
+Imported only when the command runs. A family of tasks of a plugin opens its own field (`opened`), as the gym does.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,107 +18,123 @@ from dirigent import plugins
 from dirigent.cli.output import say
 from dirigent.cli.progress import bringing, progress
 from dirigent.cli.running import fetch_weights
-from dirigent.config.runtime import Runtime, load, open_runtime, open_store
+from dirigent.config.runtime import load, open_runtime, open_store
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import Keep
+from dirigent.evals.entries import Keep
+from dirigent.evals.evaluate import answers_of, report_of
+from dirigent.evals.field import Field
 from dirigent.evals.git_info import source_commit
-from dirigent.evals.live import evaluate_live, expanded, needs_fitting
+from dirigent.evals.live import LiveField
 from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
-from dirigent.evals.planners import default_planners
-from dirigent.evals.questions import gather, grading
+from dirigent.evals.outcome import write_outcomes
+from dirigent.evals.planners import default_planners, is_fitted
+from dirigent.evals.questions import Questions, gather, grading
 from dirigent.evals.recipe import GYM, RECORDED, EvalRecipe
 from dirigent.evals.record import About, Record, digest
 from dirigent.evals.recorded import (
+    RecordedField,
     RecordedSet,
     RecordedSettings,
-    evaluate_recorded,
     load_recorded,
     of_benchmarks,
     usable_planners,
 )
-from dirigent.evals.recorded import expanded as expanded_recorded
 from dirigent.evals.report import Report
 from dirigent.limits import Budget, Limits
 from dirigent.tasks.benchmarks import load_benchmark
 
 
+class Opened(msgspec.Struct, frozen=True):
+    """A field that is ready to be evaluated."""
+
+    field: Field
+    planners: Sequence[str]
+    about: About
+    """What its outcomes depend on, for the record."""
+    behind: Mapping[str, str] = {}
+    """The exact weights of the planners that are models, for the record."""
+    said: Mapping[str, Any] = {}
+    """Further settings for the report."""
+    beside: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """What is open while the questions are asked."""
+
+
 async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:
     """The report of a recipe. Outcomes go beside `file`; `source` is the recipe's own file, for the report to name."""
-    making = Making(recipe, file.with_suffix(".jsonl"), resume, traces)
-    if recipe.kind == "gym":
-        report: Report = await plugins.load("tasks", GYM).carried_out(making)
-    elif recipe.kind == "recorded":
-        report = await _recorded(making)
-    else:
-        report = await _live(making)
-    return msgspec.structs.replace(report, recipe={**report.recipe, **_settings(recipe, source)})
-
-
-class Making(msgspec.Struct, frozen=True):
-    """What every kind of evaluation needs."""
-
-    recipe: EvalRecipe
-    outcomes: Path
-    resume: bool
-    traces: bool
-
-    @asynccontextmanager
-    async def running(
-        self, about: About, planners: Sequence[str], *, weights: Mapping[str, str] | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        """The record, the budget, the store and the progress bars, as arguments of an evaluation."""
+    outcomes = file.with_suffix(".jsonl")
+    async with _opened(recipe, outcomes=outcomes, resume=resume) as opened:
+        # A wrong name is refused before the record is touched.
+        rows = opened.field.lineup(opened.planners).rows
         with (
-            Record.open(self.outcomes, about, resume=self.resume, weights=weights) as record,
-            _resumable(record, self.outcomes),
-            progress(planners) as observe,
+            Record.open(outcomes, opened.about, resume=resume, weights=opened.behind) as record,
+            _resumable(record, outcomes),
+            progress(rows) as observe,
+            opened.beside(),
         ):
-            budget = Budget(max_cost_usd=self.recipe.max_cost, what="the evaluation")
+            budget = Budget(max_cost_usd=recipe.max_cost, what="the evaluation")
             budget.spent_usd = record.cost_usd
-            async with _keeping(self.traces) as keep:
-                yield {
-                    "record": record,
-                    "budget": budget,
-                    "keep": keep,
-                    "observe": observe,
-                    "concurrency": self.recipe.concurrency,
-                    "commit": await source_commit(),
-                    "date": datetime.now(UTC).date().isoformat(),
-                }
+            async with _keeping(traces) as keep:
+                answers = await answers_of(
+                    opened.field,
+                    opened.planners,
+                    record=record,
+                    concurrency=recipe.concurrency,
+                    budget=budget,
+                    keep=keep,
+                    observe=observe,
+                )
+        date = datetime.now(UTC).date().isoformat()
+        report = report_of(opened.field, answers, commit=await source_commit(), date=date)
+    write_outcomes(file, answers.outcomes)
+    return msgspec.structs.replace(report, recipe={**report.recipe, **opened.said, **_settings(recipe, source)})
 
 
-async def _recorded(made: Making) -> Report:
-    recipe = made.recipe
-    questions = _recorded_questions(recipe)
-    planners = expanded_recorded(recipe.planners or usable_planners(questions), questions)
-    settings = RecordedSettings(seed=recipe.seed)
-    about = {
-        "pool": recipe.pool,
-        "questions": digest(questions.tasks),
-        "answers": questions.answers,
-        "seed": str(recipe.seed),
-        "folds": str(settings.folds),
-    }
-    async with made.running(about, planners) as running:
-        return await evaluate_recorded(questions, planners, settings=settings, **running)
+@asynccontextmanager
+async def _opened(recipe: EvalRecipe, *, outcomes: Path, resume: bool) -> AsyncIterator[Opened]:
+    if recipe.kind == "gym":
+        async with plugins.load("tasks", GYM).opened(recipe, outcomes=outcomes, resume=resume) as opened:
+            yield opened
+    elif recipe.kind == "recorded":
+        questions = _recorded_questions(recipe)
+        settings = RecordedSettings(seed=recipe.seed)
+        about = {
+            "pool": recipe.pool,
+            "questions": digest(questions.tasks),
+            "answers": questions.answers,
+            "seed": str(recipe.seed),
+            "folds": str(settings.folds),
+        }
+        field = RecordedField(questions, settings=settings)
+        yield Opened(field, recipe.planners or usable_planners(questions), about)
+    else:
+        async with _live(recipe) as opened:
+            yield opened
 
 
-async def _live(made: Making) -> Report:
-    recipe = made.recipe
+@asynccontextmanager
+async def _live(recipe: EvalRecipe) -> AsyncIterator[Opened]:
+    """Benchmarks over a configured pool; the warm start that ships joins if it is named, and local weights are
+    fetched."""
     planners = recipe.planners or default_planners("live")
-    async with _opened(Path(recipe.pool), planners) as runtime:
+    loaded = with_warm_start(await load(Path(recipe.pool)), planners)
+    async with open_runtime(loaded) as runtime:
+        await fetch_weights(loaded, unusable=runtime.problems)
         pool, trained = live_pool(runtime, planners)
-        names = expanded(planners, pool, trained=trained)
+        fits = any(is_fitted(name, trained=trained) or name == "ceiling" for name in planners)
+        unasked = LiveField(Questions(recipe.tasks, []), pool, trained=trained)
+        unasked.lineup(planners)  # a wrong name is refused before anything is fetched
         with bringing() as brought:
             questions = await gather(
                 recipe.tasks,
                 data=Path(recipe.data) if recipe.data else None,
                 limit=recipe.limit,
-                fit=recipe.fit if needs_fitting(planners) else 0,
+                fit=recipe.fit if fits else 0,
                 seed=recipe.seed,
                 progress=brought,
             )
         async with grading(questions) as (questions, sandbox):
-            _tell_left_out(questions.left_out)
+            for why, count in questions.left_out.items():
+                say(f"{count:,} questions are left out: {why}")
             about = {
                 "questions": digest(questions.tasks),
                 "fit": digest(questions.fit),
@@ -127,20 +143,18 @@ async def _live(made: Making) -> Report:
                 "max_output_tokens": str(recipe.max_output_tokens),
                 **bounds_of(recipe),
             }
-            weights = await asyncio.to_thread(planners_behind, runtime.loaded, trained)
-            async with made.running(about, names, weights=weights) as running:
-                return await evaluate_live(
-                    questions,
-                    planners,
-                    pool,
-                    seed=recipe.seed,
-                    limits=limits_of(recipe),
-                    sandbox=sandbox,
-                    trained=trained,
-                    weights=shipped_weights(runtime.config, trained),
-                    pool_name=Path(recipe.pool).name,
-                    **running,
-                )
+            field = LiveField(
+                questions,
+                pool,
+                seed=recipe.seed,
+                limits=limits_of(recipe),
+                sandbox=sandbox,
+                trained=trained,
+                weights=shipped_weights(runtime.config, trained),
+                pool_name=Path(recipe.pool).name,
+            )
+            behind = await asyncio.to_thread(planners_behind, runtime.loaded, trained)
+            yield Opened(field, planners, about, behind)
 
 
 def limits_of(recipe: EvalRecipe) -> Limits:
@@ -148,21 +162,12 @@ def limits_of(recipe: EvalRecipe) -> Limits:
 
 
 UNSAID = {"max_steps": 5, "deadline_s": 900.0}
-"""What a record that does not name them was begun with: they were not written down at first."""
+"""The limits of a record that does not name them: older records did not."""
 
 
 def bounds_of(recipe: EvalRecipe) -> dict[str, str]:
-    """What a question may take, as a record names it."""
+    """The limits of a question, as a record names them."""
     return {name: str(value) for name, usual in UNSAID.items() if (value := getattr(recipe, name)) != usual}
-
-
-@asynccontextmanager
-async def _opened(pool: Path, planners: Sequence[str]) -> AsyncIterator[Runtime]:
-    """The configured pool and, where it is named, the warm start that ships; local weights are brought."""
-    loaded = with_warm_start(await load(pool), planners)
-    async with open_runtime(loaded) as runtime:
-        await fetch_weights(loaded, unusable=runtime.problems)
-        yield runtime
 
 
 LIMITS = ("max_cost", "max_steps", "max_output_tokens", "deadline_s")
@@ -171,18 +176,18 @@ SETTINGS = {
     "recorded": ("tasks", "pool", "data", "limit", "max_cost"),
     "live": ("limit", "fit", "pool", "data", *LIMITS),
 }
-"""What a report names besides what its evaluation knows itself."""
+"""The settings that a report names besides those of its field."""
 
 
 def _settings(recipe: EvalRecipe, source: str) -> dict[str, Any]:
-    """What gives the report again; `source` is the recipe's file."""
+    """The settings that give the report again; `source` is the recipe's file."""
     said = {name: getattr(recipe, name) for name in SETTINGS[recipe.kind]} | {"recipe": source}
     unsaid = (None, "", EvalRecipe().tasks)
     return {name: value for name, value in said.items() if value not in unsaid}
 
 
 def _recorded_questions(recipe: EvalRecipe) -> RecordedSet:
-    """The pool's own questions, or those of the benchmarks named that it holds answers to."""
+    """The file's own questions, or those of the named benchmarks that it holds answers to."""
     tasks = [name for name in recipe.tasks if name != "gym"]
     path = recipe.pool.removeprefix(RECORDED)
     if not path:
@@ -196,14 +201,9 @@ def _recorded_questions(recipe: EvalRecipe) -> RecordedSet:
     return of_benchmarks(load_recorded(file), wanted, limit=recipe.limit, seed=recipe.seed)
 
 
-def _tell_left_out(left_out: Mapping[str, int]) -> None:
-    for why, count in left_out.items():
-        say(f"{count:,} questions are left out: {why}")
-
-
 @contextmanager
 def _resumable(record: Record, file: Path) -> Iterator[None]:
-    """Say, when cut, that nothing is lost."""
+    """Say that nothing is lost if the evaluation is cut."""
     if record.count:
         say(f"{record.count:,} outcomes from before are kept")
     try:

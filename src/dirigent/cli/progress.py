@@ -1,6 +1,6 @@
-"""Progress of an evaluation on stderr: how right each planner is and what it cost so far.
+"""Progress of an evaluation on stderr: each planner's accuracy and cost so far.
 
-Bars on a terminal, a line for each planner elsewhere. An observer of the evaluation: it decides nothing.
+Bars on a terminal, a line for each planner elsewhere. It observes the evaluation and decides nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dirigent.cli.output import say
-from dirigent.evals.evaluate import Evaluated, OutOfMoney
+from dirigent.evals.entries import Evaluated, OutOfMoney
 from dirigent.evals.live_ceiling import CeilingSought
 from dirigent.evals.outcome import Outcome
 from dirigent.messages import Event, Observe
@@ -21,7 +21,7 @@ from dirigent.show.words import usd_text
 
 @contextmanager
 def progress(planners: Sequence[str]) -> Iterator[Observe]:
-    """A bar a planner with its accuracy and cost so far; off a terminal, a line for each when it is done."""
+    """A bar for each planner with its accuracy and cost so far; off a terminal, a line when each is done."""
     with _bars(planners) as bars:
         tallies: dict[str, _Tally] = {}
 
@@ -47,7 +47,7 @@ def _sought(event: CeilingSought) -> str:
 
 
 class _Tally:
-    """How one planner stands."""
+    """One planner's runs so far."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total = name, total
@@ -81,8 +81,7 @@ LINE_EVERY_S = 60.0
 
 
 class _Lines:
-    """One line for each planner that is done, and how far a slow one is; what only prepares or adds up to a figure
-    passes silently."""
+    """A line for each planner that is done, and one a minute for a slow one. Runs that only prepare are silent."""
 
     def __init__(self, planners: Sequence[str]) -> None:
         self._planners = planners
@@ -101,7 +100,7 @@ class _Lines:
 
 
 class _Bars(_Lines):
-    """A bar for each planner, and for what prepares as long as it takes."""
+    """A bar for each planner, and for runs that prepare as long as they last."""
 
     def __init__(self, planners: Sequence[str], progress: Any) -> None:
         super().__init__(planners)
@@ -117,7 +116,7 @@ class _Bars(_Lines):
 
 @contextmanager
 def bringing() -> Iterator[Callable[[str, int, int], None]]:
-    """Says what is fetched: once when it begins, and on a terminal how far it is."""
+    """Says what is fetched: a line at its begin, and on a terminal how far it is."""
     begun: set[str] = set()
 
     def brought(what: str, done: int, total: int) -> None:

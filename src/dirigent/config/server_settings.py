@@ -33,8 +33,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     header_timeout_s: float = 10.0
     """Has no effect: the proxy in front bounds the time of headers. It stays so that older files can be read."""
     max_header_bytes: int = 65_536
-    """Most bytes of a request's header, of its body's trailers, and of one chunk's extensions. A longer one gets a 431 or
-    a 400."""
+    """Most bytes of a request's header, of its body's trailers, and of one chunk's extensions. A longer one gets a 431
+    or a 400."""
     body_timeout_s: float = 30.0
     """Seconds a caller may take to send its whole request."""
     send_timeout_s: float = 30.0

@@ -1,14 +1,15 @@
 """Evaluation: does conducting pay, on these questions, over this pool?
 
-Read in this order: `evaluate` (every entry answers every question), `outcome` and `record` (what is kept of it),
-`figures`, `capacity` and `stats` (what it comes to), `report`, `verdict`, `notes`, `origins` and `page` (how it is
-told), `beside` (a row of an earlier report). `planners` and `baselines` have everybody who can take part. `live` and
-`questions` bring public benchmarks over a configured pool, `recorded` and `folds` models' recorded answers, `gym_pools`
-and `probes` the gym's questions, `gym`, `ceiling` and `gym_workers` who answers them; `recipe` is a file that names it
-all. `curves` draws a training run.
+Read in this order: `evaluate` (planners over a field, one report), `field` and its kinds `live` and `recorded` (the gym
+brings its own), `entries` (every entry answers every question), `outcome` and `record` (what is kept of an answer),
+`metrics`, `single_workers` and `stats` (the figures), `report`, `tables`, `footnotes`, `verdict` and `page` (the words
+around them). `planners` fits the planners that take part, `equal_cost` chooses how many samples a vote may have,
+`recipe` is a file that names it all.
 """
 
-from dirigent.evals.evaluate import Entry, evaluate
+from dirigent.evals.entries import Entry, ask_entries
+from dirigent.evals.evaluate import answers_of, evaluate, report_of
+from dirigent.evals.field import Field
 from dirigent.evals.metrics import Figures, figures, oracle
 from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.page import as_html
@@ -20,14 +21,17 @@ __all__ = [
     "Difference",
     "Entry",
     "Facts",
+    "Field",
     "Figures",
     "Outcome",
     "Record",
     "Report",
+    "answers_of",
     "as_html",
     "as_json",
     "as_markdown",
     "as_table",
+    "ask_entries",
     "evaluate",
     "figures",
     "make_report",
@@ -35,5 +39,6 @@ __all__ = [
     "outcome_of",
     "paired_difference",
     "read_outcomes",
+    "report_of",
     "wilson",
 ]

@@ -10,9 +10,9 @@ import random
 from collections.abc import Sequence
 
 from dirigent.errors import ConfigError
-from dirigent.evals.hindsight import SINGLE
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.planners import examples_of
+from dirigent.evals.single_workers import SINGLE
 from dirigent.evals.stats import mean
 from dirigent.planners.examples import ranked
 from dirigent.tasks.task import Task

@@ -1,246 +1,298 @@
-"""Evaluate: every entry answers every question, each as one `Conductor.run`, and each answer is graded.
+"""Evaluate: planners compared on the questions of a field. START READING HERE.
 
-All planners run on the same executor with the same pool for the same question, so they differ only in who writes the
-plan. No repair, no fallback, no re-assignment: a draft that is no plan is a wrong answer. What a finished question cost
-is never paid again: outcomes go into the record as they come, and what the record holds is not asked. An answer that
-could not be graded is kept, and graded again when the evaluation is resumed.
+    report = await evaluate(field, ["best", "vote", "language", "oracle"])
 
-Knows nothing of any family of tasks: a pool for a question, and a planner for it, are functions that come in.
+First every worker answers the questions to fit on, alone: that ranks the workers, and is all that fitted planners know.
+Then every planner answers the questions of the test, each run under the steps and rounds that its method needs.
+Planners whose number of samples is open come last, at another planner's cost (`equal_cost.py`). The answers are paid
+once: `answers_of` asks, `report_of` adds them up, and a resumed evaluation asks only what its record lacks.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError, GradeError
-from dirigent.evals.outcome import Inspect, Outcome, graded, outcome_of
-from dirigent.evals.record import Record
+from dirigent.errors import ConfigError
+from dirigent.evals.entries import Entry, Keep, ask_entries
+from dirigent.evals.equal_cost import EQUAL_COST, Sizing, ask_sized
+from dirigent.evals.examples import examples
+from dirigent.evals.field import ORACLE_NOTE, REFERENCES, Field, Lineup, Trying
+from dirigent.evals.metrics import by_planner
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.planners import (
+    CEILING,
+    EACH,
+    ORACLE,
+    Rollouts,
+    by_limits,
+    chosen_before,
+    entry_of,
+    examples_of,
+    fit_planners,
+    is_fitted,
+    require_whole,
+)
+from dirigent.evals.record import Record, fitted_on
+from dirigent.evals.report import Facts, Report, make_report
+from dirigent.evals.single_workers import SINGLE
+from dirigent.evals.stats import sum_or_none
+from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
-from dirigent.messages import Event, Observe, Request, ignore
-from dirigent.plan.planner import LanguagePlanner
-from dirigent.planners.spec import PlannerFor, noise_seed
-from dirigent.run.trace import Trace
-from dirigent.sandbox import Sandbox
-from dirigent.tasks.graders import judge
+from dirigent.messages import Observe, ignore
+from dirigent.planners import Fitted, Fitting
 from dirigent.tasks.task import Task
-from dirigent.workers.pool import Pool
-
-PoolFor = Callable[[Task, int], Pool]
-"""The pool that a question is answered with; the number tells repeats of the question apart, for noisy workers."""
-
-Keep = Callable[[Trace], Awaitable[None]]
+from dirigent.version import __version__
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """Who takes part: a name and a planner for each question."""
+class Answers(msgspec.Struct, frozen=True):
+    """Everything that a report is made of."""
 
-    name: str
-    planner_for: PlannerFor
-    repeats: int = 1
-    """How often each question is asked, where the workers are noisy and the mean is wanted."""
-    pool_for: PoolFor | None = None
-    """Another pool than everybody's, for a worker that is measured whether or not it was offered."""
-    wants: Callable[[Task], bool] = lambda task: True
-    """Which questions it is asked."""
-    runs: int | None = None
-    """How many runs it has in all, where it is asked in parts; for whoever watches."""
-
-
-class Evaluated(Event, frozen=True):
-    """A question is done; what stood in the record is told as well, so that progress begins where it was cut."""
-
-    outcome: Outcome
-    total: int
-    """Runs that this entry has in all."""
-
-
-class OutOfMoney(Event, frozen=True):
-    """The cost cap was reached: what was not begun is left out."""
-
-    spent_usd: float
-    error: str
+    planners: tuple[str, ...]
+    """As they were named."""
+    lineup: Lineup
+    outcomes: list[Outcome]
+    """Of every row, figures among them, and of the workers alone."""
+    fittings: tuple[Fitting, ...]
+    """What the planners of each part were fitted on; empty if nothing was fitted."""
+    fitted: dict[str, Fitted]
+    """By row; of a field with several parts those of all parts as one."""
+    sizes: dict[str, Sizing]
+    """The planners that were to cost as much as another."""
+    fit: dict[str, Any]
+    """What choosing and fitting took; empty if nothing was chosen."""
+    complete: bool
+    """Whether every row answered every question: a budget may end the asking early."""
+    concurrency: int
 
 
 async def evaluate(
-    entries: Sequence[Entry],
-    tasks: Sequence[Task],
+    field: Field,
+    planners: Sequence[str],
     *,
-    pool_for: PoolFor,
     record: Record | None = None,
-    seed: int = 0,
-    limits: Limits = Limits(),
     concurrency: int = 8,
     budget: Budget | None = None,
-    sandbox: Sandbox | None = None,
-    inspect: Inspect | None = None,
+    commit: str = "",
+    date: str = "",
     keep: Keep | None = None,
     observe: Observe = ignore,
-    lost_stand: bool = False,
-) -> list[Outcome]:
-    """The outcomes, entry by entry and question by question; some are missing where the money ran out.
+) -> Report:
+    """The planners named, compared on the field's questions."""
+    answers = await answers_of(
+        field, planners, record=record, concurrency=concurrency, budget=budget, keep=keep, observe=observe
+    )
+    return report_of(field, answers, commit=commit, date=date)
 
-    `budget` is the cap on all of it; `sandbox` is where code is graded, one for the whole evaluation; `keep` is given
-    every trace; `observe` gets an `Evaluated` a question. `lost_stand`: what the record holds of a run that was lost is
-    its outcome, and it is neither asked nor graded again.
-    """
-    _check(entries, tasks, concurrency)
-    run = _Evaluation(
-        pool_for=pool_for,
-        record=record or Record(),
-        seed=seed,
-        limits=limits,
-        budget=budget or Budget(),
-        sandbox=sandbox,
-        inspect=inspect,
+
+async def answers_of(
+    field: Field,
+    planners: Sequence[str],
+    *,
+    record: Record | None = None,
+    concurrency: int = 8,
+    budget: Budget | None = None,
+    keep: Keep | None = None,
+    observe: Observe = ignore,
+) -> Answers:
+    """Asks every planner every question; `record` holds what was answered before."""
+    lineup = field.lineup(planners)
+    record, budget = record or Record(), budget or Budget()
+    ask = partial(
+        ask_entries,
+        pool_for=field.pool_for,
+        record=record,
+        seed=field.seed,
+        concurrency=concurrency,
+        budget=budget,
+        sandbox=field.sandbox,
+        inspect=field.inspect,
         keep=keep,
         observe=observe,
-        lost_stand=lost_stand,
-        totals={entry.name: _runs(entry, tasks) for entry in entries},
     )
-    jobs = list(_jobs(entries, tasks))
-    waiting = iter(jobs)
-    run.at_work = min(concurrency, len(jobs))
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(run.at_work):
-                group.create_task(run.work_off(waiting))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # one is enough to mend, and the rest are its like
-    done = (run.outcomes.get((job.entry.name, job.task.id, job.repeat)) for job in jobs)
-    return [outcome for outcome in done if outcome is not None]
+    fit_costs_usd: dict[tuple[Any, ...], float | None] = {}
+    settled = chosen_before(record, _chosen_rows(field, lineup), field.tasks)
 
+    async def tried(entries: Sequence[Entry], tasks: Sequence[Task], *, limits: Limits | None = None) -> list[Outcome]:
+        """Asks in order to choose. A run is paid once, however often it is asked for. Once a chosen planner has
+        answered, a lost run stays lost: asked again, it might lead to another choice."""
+        found = await ask(entries, tasks, limits=limits or field.limits, lost_stand=settled)
+        fit_costs_usd.update({(*outcome.key, outcome.trace_id): outcome.known_cost_usd for outcome in found})
+        return found
 
-def _runs(entry: Entry, tasks: Sequence[Task]) -> int:
-    here = sum(entry.repeats for task in tasks if entry.wants(task))
-    return here if entry.runs is None else entry.runs
-
-
-class _Job(msgspec.Struct, frozen=True):
-    entry: Entry
-    task: Task
-    repeat: int
-
-
-def _jobs(entries: Sequence[Entry], tasks: Sequence[Task]) -> Iterator[_Job]:
-    for entry in entries:
-        for task in tasks:
-            if entry.wants(task):
-                yield from (_Job(entry, task, repeat) for repeat in range(entry.repeats))
-
-
-class _Evaluation(msgspec.Struct):
-    """One evaluation as it goes."""
-
-    pool_for: PoolFor
-    record: Record
-    seed: int
-    limits: Limits
-    budget: Budget
-    sandbox: Sandbox | None
-    inspect: Inspect | None
-    keep: Keep | None
-    observe: Observe
-    lost_stand: bool
-    totals: dict[str, int]
-    outcomes: dict[tuple[str, str, int], Outcome] = {}
-    at_work: int = 1
-    """How many of these loops are running."""
-    again: list[_Job] = []
-    """Refused for want of money while others held some."""
-    alone: bool = False
-    out_of_money: bool = False
-
-    async def work_off(self, jobs: Iterator[_Job]) -> None:
-        """Take job after job; several of these share one iterator. Where money runs short, one goes on alone."""
-        while not (self.alone and self.at_work > 1) and (job := self._next(jobs)) is not None:
-            outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
-            if outcome is None and self.lost_stand:
-                outcome = self.record.lost(job.entry.name, job.task.id, job.repeat)
-            if outcome is None:
-                outcome = await self._regraded(job)
-            if outcome is None:
-                if self.out_of_money:
-                    continue
-                outcome = await self._run(job)
-                self.record.add(outcome)
-                if outcome.error_kind == "CostError":  # what was paid of it counts; the question is still to be asked
-                    self._short_of_money(job, outcome)
-                    continue
-            self.outcomes[outcome.key] = outcome
-            self.observe(Evaluated(outcome, self.totals[job.entry.name]))
-
-        self.at_work -= 1
-
-    def _next(self, jobs: Iterator[_Job]) -> _Job | None:
-        job = next(jobs, None)
-        return self.again.pop() if job is None and self.again and self.at_work == 1 else job
-
-    def _short_of_money(self, job: _Job, outcome: Outcome) -> None:
-        """Each call holds what it may cost at most until it is done, so money may only be held by others: then the
-        question is asked again by one who is alone. Only refused alone is it really spent."""
-        if self.at_work > 1:
-            self.alone = True
-            self.again.append(job)
-        elif not self.out_of_money:
-            self.out_of_money = True
-            self.observe(OutOfMoney(self.budget.spent_usd, outcome.error))
-
-    async def _regraded(self, job: _Job) -> Outcome | None:
-        """The outcome of an answer that an earlier run could not grade; None where there is none, or still no grade."""
-        outcome = self.record.ungraded(job.entry.name, job.task.id, job.repeat)
-        if outcome is None:
-            return None
-        try:
-            outcome = graded(outcome, await judge(job.task, outcome.answer, sandbox=self.sandbox))
-        except GradeError:
-            return outcome
-        self.record.regrade(outcome)
-        return outcome
-
-    async def _run(self, job: _Job) -> Outcome:
-        """Ask one question and grade the answer."""
-        pool = (job.entry.pool_for or self.pool_for)(job.task, job.repeat)
-        self._require_prices(pool)
-        planner = job.entry.planner_for(job.task, pool)
-        conductor = Conductor(planner, pool, limits=self.limits, repairs=0, reassign=False)
-        options = Request((), seed=noise_seed(self.seed, job.task, job.repeat), ledger=self.budget)
-        trace = await conductor.run(job.task.question, options=options)
-        if self.keep is not None:
-            await self.keep(trace)
-        grade, ungraded = None, ""
-        if trace.status == "done":
-            try:
-                grade = await judge(job.task, trace.answer, sandbox=self.sandbox)
-            except GradeError as error:
-                ungraded = str(error)
-        return outcome_of(
-            trace,
-            job.task,
-            grade=grade,
-            planner=job.entry.name,
-            repeat=job.repeat,
-            inspect=self.inspect,
-            ungraded=ungraded,
-            planned_by=planner.worker.info if isinstance(planner, LanguagePlanner) else None,
+    # Fit and choose.
+    fittings: tuple[Fitting, ...] = ()
+    known: list[Outcome] = []
+    unfitted = Fitting((), field.pool, field.seed, field.neighbours, trained=field.trained)
+    if _chosen_rows(field, lineup) or field.fits_on_test:
+        if not field.fit_tasks:
+            raise ConfigError("no questions to choose the best worker on: give  --fit 60  or data with a training part")
+        singles = [field.alone(worker, for_row=True) for worker in field.workers]
+        known = await tried(singles, field.fit_tasks)
+        require_whole(known, singles, field.fit_tasks, before="the workers were ranked")
+        fittings = tuple(
+            msgspec.structs.replace(unfitted, examples=examples_of(_others(field, part), known))
+            for part in range(field.parts)
         )
+    rollouts = Rollouts(partial(tried, limits=Rollouts.limits(field.limits)), field.fit_tasks)
+    if len(fittings) == 1:
+        fittings = (msgspec.structs.replace(fittings[0], rollout=rollouts),)
+    fitted = await _fitted(field, lineup, fittings or (unfitted,))
+    rollouts.require_paid()
+    trying = Trying(tried, known, record, budget, observe)
+    fitted |= {one.name: one for one in await field.references(lineup, trying)}
 
-    def _require_prices(self, pool: Pool) -> None:
-        for info in pool.infos:
-            if info.price is None and self.budget.max_cost_usd is not None:
-                raise ConfigError(
-                    f'a cost cap needs a price for worker "{info.name}"; '
-                    "add  price = { input = 0, output = 0 }  if it is free"
-                )
+    # Ask: workers alone, then planners by their limits, then those at another's cost.
+    alone = [
+        field.alone(worker, for_row=EACH in planners or f"{SINGLE}{worker}" in lineup.rows) for worker in lineup.alone
+    ]
+    outcomes = known if field.fits_on_test else await ask(alone, field.tasks, limits=field.limits)
+    outcomes, copied = _with_copies(field, fitted, lineup, outcomes)
+    open_sizes = [one for one in fitted.values() if field.sizes and one.sampled is not None]
+    settled_sizes = [one for one in fitted.values() if one not in open_sizes]
+    for limits, group in by_limits(settled_sizes, field.limits).items():
+        entries = [_without(entry_of(one, field.pool_for), copied[one.name]) for one in group]
+        outcomes += await ask(entries, field.tasks, limits=limits)
+
+    async def put(one: Fitted, tasks: Sequence[Task]) -> list[Outcome]:
+        ((limits, _),) = by_limits([one], field.limits).items()
+        entry = msgspec.structs.replace(entry_of(one, field.pool_for), runs=len(field.tasks))
+        return await ask([entry], tasks, limits=limits)
+
+    sized, sizes = await ask_sized(
+        open_sizes,
+        outcomes,
+        field.tasks,
+        names=lineup.rows,
+        best=BEST,
+        put=put,
+        seed=field.seed,
+        task_of=field.task_name(),
+    )
+    outcomes = [*outcomes, *sized]
+    expected = sum(entry.repeats * sum(map(entry.wants, field.tasks)) for entry in alone)
+    expected += sum(one.repeats for one in fitted.values()) * len(field.tasks)
+    complete = len(outcomes) == expected
+    fit: dict[str, Any] = {}
+    if fittings and not field.fits_on_test:
+        fit = {
+            "n": len({task for _, task, *_ in fit_costs_usd}),
+            "cost_usd": sum_or_none([*fit_costs_usd.values()]),
+            "ranking": list(fittings[0].ranking),
+        }
+    return Answers(
+        planners=tuple(planners),
+        lineup=lineup,
+        outcomes=[*outcomes, *field.figures(lineup, outcomes)],
+        fittings=fittings,
+        fitted=fitted,
+        sizes=sizes,
+        fit=fit,
+        complete=complete,
+        concurrency=concurrency,
+    )
 
 
-def _check(entries: Sequence[Entry], tasks: Sequence[Task], concurrency: int) -> None:
-    if concurrency < 1:
-        raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
-    for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
-        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        if twice:
-            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are kept by name")
+def report_of(field: Field, answers: Answers, *, commit: str = "", date: str = "") -> Report:
+    """The report of these answers."""
+    lineup, task_name = answers.lineup, field.task_name()
+    notes = field.notes(answers) | {name: sizing.note for name, sizing in answers.sizes.items()}
+    if ORACLE in lineup.rows:
+        notes.setdefault(ORACLE, ORACLE_NOTE)
+    facts = Facts(
+        recipe={
+            **field.recipe(answers.planners, lineup),
+            "concurrency": answers.concurrency,
+            **({"fitted_on": fitted_on(field.fit_tasks)} if answers.fit else {}),
+        },
+        commit=commit,
+        seed=field.seed,
+        date=date,
+        version=__version__,
+        tasks=field.about(),
+        workers=field.workers_label,
+        prices=field.prices,
+        chosen=field.chosen(answers),
+        fit=answers.fit,
+        notes={name: note for name, note in notes.items() if name in lineup.rows},
+        sizes=answers.sizes,
+        weights=dict(field.weights),
+        sandbox=msgspec.UNSET if field.sandbox is None else field.sandbox.stamp,
+        examples=examples(answers.outcomes, field.tasks, [n for n in lineup.rows if not n.startswith(SINGLE)]),
+        columns=field.columns,
+    )
+    report = make_report(
+        answers.outcomes,
+        lineup.rows,
+        facts=facts,
+        references=(*REFERENCES, *field.reference_rows, *(name for name in lineup.rows if name.startswith(SINGLE))),
+        complete=answers.complete,
+        task_of=task_name,
+        equal_cost=EQUAL_COST if field.sizes and EQUAL_COST in lineup.rows else "",
+    )
+    return field.finished(report, answers)
+
+
+def _chosen_rows(field: Field, lineup: Lineup) -> list[str]:
+    """The rows that the questions to fit on settle."""
+    own = {spec.name for spec in field.own if not spec.learns_from}
+    rows = [name for name in lineup.fitted if is_fitted(name, trained=field.trained) and name not in own]
+    return [*rows, CEILING] if field.tries_plans(lineup) else rows
+
+
+def _others(field: Field, part: int) -> list[Task]:
+    """The questions that planners for this part are fitted on."""
+    return [task for task in field.fit_tasks if field.parts == 1 or field.part_of(task) != part]
+
+
+async def _fitted(field: Field, lineup: Lineup, fittings: Sequence[Fitting]) -> dict[str, Fitted]:
+    """Each row's planner. With several parts, a question gets the planner that was fitted without its part."""
+    asked = [field.stands_for(name) for name in lineup.fitted]
+    by_part = [await fit_planners(asked, fitting, own=field.own) for fitting in fittings]
+    return {
+        name: msgspec.structs.replace(_over_parts(field, fits), name=name)
+        for name, *fits in zip(lineup.fitted, *by_part, strict=True)
+    }
+
+
+def _over_parts(field: Field, fits: Sequence[Fitted]) -> Fitted:
+    if len(fits) == 1:
+        return fits[0]
+    return Fitted(
+        fits[0].name,
+        lambda task, pool: fits[field.part_of(task)].planner_for(task, pool),
+        (lambda task, pool: _helpers(fits[field.part_of(task)], task, pool)) if fits[0].helpers_for else None,
+        max_steps=max(one.max_steps for one in fits),
+        max_rounds=max(one.max_rounds for one in fits),
+        note=", ".join(dict.fromkeys(one.note for one in fits)),
+    )
+
+
+def _helpers(fitted: Fitted, task: Task, pool: Any) -> list[Any]:
+    return fitted.helpers_for(task, pool) if fitted.helpers_for is not None else []
+
+
+def _with_copies(
+    field: Field, fitted: Mapping[str, Fitted], lineup: Lineup, alone: Sequence[Outcome]
+) -> tuple[list[Outcome], dict[str, set[str]]]:
+    """The outcomes with those of planners whose answer to a question is that of a worker alone, and the ids of these
+    questions by planner."""
+    by_worker = {name: {o.task: o for o in of} for name, of in by_planner(alone).items()}
+    outcomes, copied = list(alone), {name: set[str]() for name in fitted}
+    for name, one in fitted.items():
+        for task in field.tasks:
+            worker = field.same_as(one, task)
+            if worker not in lineup.alone:
+                continue
+            copied[name].add(task.id)
+            if (same := by_worker.get(f"{SINGLE}{worker}", {}).get(task.id)) is not None:
+                outcomes.append(msgspec.structs.replace(same, planner=name))
+    return outcomes, copied
+
+
+def _without(entry: Entry, ids: set[str]) -> Entry:
+    """The entry without these questions."""
+    return msgspec.structs.replace(entry, wants=lambda task: task.id not in ids) if ids else entry

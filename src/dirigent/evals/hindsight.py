@@ -14,9 +14,9 @@ import msgspec
 
 from dirigent.evals.metrics import ORACLE, Figures, by_planner, cheap_first, kind_of, versus
 from dirigent.evals.outcome import Outcome
+from dirigent.evals.single_workers import SINGLE
 from dirigent.evals.stats import mean, mean_or_none
 
-SINGLE = "single:"
 CEILING = "ceiling"
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dirigent.evals.costing import STEP_TOKENS
-from dirigent.evals.evaluate import Entry
+from dirigent.evals.entries import Entry
 from dirigent.evals.hindsight import CEILING
 from dirigent.evals.metrics import by_planner, cheap_first
 from dirigent.evals.outcome import Outcome

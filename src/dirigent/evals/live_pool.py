@@ -23,7 +23,7 @@ from dirigent.config.file import Config, Loaded, Profile
 from dirigent.config.runtime import Runtime
 from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 from dirigent.errors import ConfigError
-from dirigent.evals.origins import Weights
+from dirigent.evals.footnotes import Weights
 from dirigent.evals.planners import TRAINED
 from dirigent.evals.reply_cache import weights_digest
 from dirigent.plan.planner import LanguagePlanner

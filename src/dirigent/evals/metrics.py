@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.stats import Difference, mean, mean_or_none, paired_difference, percentile, wilson
+from dirigent.evals.stats import Difference, mean, mean_or_none, paired_difference, percentile, share_interval, wilson
 
 ORACLE = "oracle"
 
@@ -74,6 +74,8 @@ class Figures(msgspec.Struct, frozen=True):
     """Paired, against the best single worker."""
     versus_equal_cost: Difference | None = None
     """Paired, against self-consistency of the best worker at equal cost."""
+    worker_calls: float | msgspec.UnsetType = msgspec.UNSET
+    """Calls of workers, those that wrote plans left out; unset in older reports."""
     planned_again: int | msgspec.UnsetType = msgspec.UNSET
     """Runs in which a later round made a plan of its own; left out where there is none."""
 
@@ -87,7 +89,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     return Figures(
         n=n,
         accuracy=right,
-        interval=wilson(right * n, n),
+        interval=_interval(outcomes),
         valid=_share(o.valid for o in outcomes),
         accuracy_given_valid=mean([o.value for o in valid]),
         steps=mean([o.steps for o in valid]),
@@ -97,6 +99,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
             o.marks.get("parallel", False) for o in outcomes if o.correct and o.tags.get("shape") == "fan"
         ),
         calls=mean([o.calls for o in outcomes]),
+        worker_calls=mean([o.calls - o.planning_calls for o in outcomes]),
         tokens=mean([o.tokens for o in outcomes]),
         input_tokens=mean([o.input_tokens for o in outcomes]),
         output_tokens=mean([o.output_tokens for o in outcomes]),
@@ -120,9 +123,29 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
 
 def versus(outcomes: Sequence[Outcome], best: Sequence[Outcome], *, seed: int) -> Difference:
     """Paired over the questions that both were asked."""
-    first, second = scores(outcomes), scores(best)
+    first, second, group = scores(outcomes), scores(best), pairs(outcomes)
     both = sorted(first.keys() & second.keys())
-    return paired_difference([first[task] for task in both], [second[task] for task in both], seed=seed)
+    return paired_difference(
+        [first[task] for task in both],
+        [second[task] for task in both],
+        seed=seed,
+        groups=[group[task] for task in both],
+    )
+
+
+def pairs(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """Question -> the minimal pair that it belongs to, else its own name. The two of a pair are resampled together."""
+    return {
+        o.task: f"{o.task.rpartition('/')[0]} pair {o.tags['pair']}" if "pair" in o.tags else o.task for o in outcomes
+    }
+
+
+def _interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Of the accuracy, 95%."""
+    found, group = scores(outcomes), pairs(outcomes)
+    if len(set(group.values())) == len(found):
+        return wilson(mean([o.value for o in outcomes]) * len(found), len(found))
+    return share_interval(list(found.values()), [group[task] for task in found])
 
 
 def scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
@@ -178,7 +201,7 @@ def by_planner(outcomes: Iterable[Outcome]) -> Mapping[str, list[Outcome]]:
 
 def _group(outcomes: Sequence[Outcome]) -> Group:
     n, right = len({o.task for o in outcomes}), mean([o.value for o in outcomes])
-    return Group(n, right, wilson(right * n, n), mean([o.steps for o in outcomes if o.valid]))
+    return Group(n, right, _interval(outcomes), mean([o.steps for o in outcomes if o.valid]))
 
 
 def _group_with_plans(outcomes: Sequence[Outcome]) -> Group:

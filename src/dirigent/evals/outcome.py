@@ -7,10 +7,13 @@ makes the run's cost unknown, never free: whoever compares costs asks for `known
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from dirigent.errors import ConfigError
 from dirigent.evals.reply_cache import took_s
 from dirigent.messages import well_formed
 from dirigent.plan.plan import Plan
@@ -26,6 +29,9 @@ FAULTS = frozenset({"WorkerError", "DeadlineError", "CostError", "GradeError"})
 for one whose answer only could not be graded: that is graded again."""
 
 UNGRADED = "GradeError"
+
+OUTCOMES = ".outcomes.jsonl.gz"
+"""How the file of every question's outcome beside a report ends."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -45,6 +51,8 @@ class Outcome(msgspec.Struct, frozen=True):
     minimal_steps: int = 0
     """Steps of the cheapest right plan; 0 = not known."""
     calls: int = 0
+    planning_calls: int = 0
+    """The calls among them that wrote plans."""
     input_tokens: int = 0
     output_tokens: int = 0
     orchestration_input_tokens: int = 0
@@ -127,6 +135,7 @@ def outcome_of(
         ),
         minimal_steps=len(task.sketch.steps) if task.sketch else 0,
         calls=usage.calls,
+        planning_calls=sum(len(draft.attempts) for r in trace.rounds for draft in r.drafts),
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         orchestration_input_tokens=usage.orchestration_input_tokens,
@@ -142,6 +151,26 @@ def outcome_of(
         error=well_formed(ungraded or trace.error),
         error_kind=UNGRADED if ungraded else trace.error_kind,
     )
+
+
+def write_outcomes(report: Path, outcomes: Sequence[Outcome]) -> Path:
+    """Every question's outcome beside the report, as compressed JSON lines: `NAME.outcomes.jsonl.gz`."""
+    file = report.with_suffix(OUTCOMES)
+    lines = b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(lines, mtime=0))
+    except OSError as error:
+        raise ConfigError(f"the outcomes cannot be written to {file}: {error}") from None
+    return file
+
+
+def read_written(file: Path) -> list[Outcome]:
+    """The outcomes that `write_outcomes` wrote."""
+    try:
+        return [msgspec.json.decode(line, type=Outcome) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise ConfigError(f"the outcomes {file} cannot be read: {error}") from None
 
 
 def _unpriced(trace: Trace, planned_by: WorkerInfo | None) -> tuple[str, ...]:

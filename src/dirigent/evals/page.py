@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dirigent.evals.cells import (
+from dirigent.evals.examples import Example
+from dirigent.evals.footnotes import offered_note, times_note
+from dirigent.evals.hindsight import pareto
+from dirigent.evals.markup import Markup, joined, table, tag
+from dirigent.evals.metrics import Figures
+from dirigent.evals.plan_plots import plan_plots
+from dirigent.evals.plots import Point, scatter
+from dirigent.evals.report import Report, columns_of, notes_of, provenance, title_of
+from dirigent.evals.tables import (
     CAPACITY_HEADER,
-    HEADER,
     PRICE_HEADER,
     SPENT_HEADER,
     capacity_rows,
@@ -23,14 +30,6 @@ from dirigent.evals.cells import (
     task_table,
     tokens_sentence,
 )
-from dirigent.evals.examples import Example
-from dirigent.evals.hindsight import pareto
-from dirigent.evals.markup import Markup, joined, table, tag
-from dirigent.evals.metrics import Figures
-from dirigent.evals.notes import offered_note, times_note
-from dirigent.evals.plan_plots import plan_plots
-from dirigent.evals.plots import Point, scatter
-from dirigent.evals.report import Report, notes_of, provenance, title_of
 
 REFERENCES = ("oracle", "ceiling", "right")
 
@@ -68,7 +67,7 @@ def _verdict(report: Report) -> Markup:
 
 def _table(report: Report) -> Markup:
     note = "An asterisk marks a paired difference with p < 0.05; ns, none. Intervals are Wilson's, 95%."
-    rows = table(("planner", *HEADER), cells_of(report.planners))
+    rows = table(("planner", *columns_of(report)), cells_of(report.planners, columns_of(report)))
     notes = [note, *(said.replace("`", "") for said in notes_of(report))]
     return _section("All planners", rows, *map(_note, notes))
 
@@ -92,16 +91,16 @@ def _cost(report: Report) -> Markup:
 def _by_task(report: Report) -> Markup | None:
     if not report.by_task:
         return None
-    parts = [_task(task, rows) for task, rows in report.by_task.items()]
+    parts = [_task(task, rows, columns_of(report)) for task, rows in report.by_task.items()]
     found = task_table(report.planners, report.by_task)
     return _section("By task", table(*found, caption="Accuracy, %") if found else None, *parts)
 
 
-def _task(task: str, rows: Mapping[str, Figures]) -> Markup:
+def _task(task: str, rows: Mapping[str, Figures], columns: Sequence[str]) -> Markup:
     return tag(
         "details",
         tag("summary", task),
-        table(("planner", *HEADER), cells_of(rows)),
+        table(("planner", *columns), cells_of(rows, columns)),
         table(SPENT_HEADER, spent_rows(rows), caption="What a question takes"),
         table(*plan_table(rows), caption="What the plans were like"),
     )

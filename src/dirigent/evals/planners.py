@@ -13,22 +13,33 @@ from functools import partial
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import Entry, PoolFor
+from dirigent.evals.entries import Entry, PoolFor
+from dirigent.evals.hindsight import CEILING as CEILING
+from dirigent.evals.metrics import ORACLE as ORACLE
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record, name_of
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan
-from dirigent.planners import PLANNERS, Fitted, Fitting, find_planner, known_planners, parse_name, unknown_planner
+from dirigent.planners import (
+    PLANNERS,
+    Fitted,
+    Fitting,
+    PlannerSpec,
+    find_planner,
+    known_planners,
+    parse_name,
+    unknown_planner,
+)
 from dirigent.planners.examples import Example
 from dirigent.planners.given import Adapted
-from dirigent.planners.spec import UNKNOWN_USD, PlannerFor, check_argument
-from dirigent.planners.table import TEAM
+from dirigent.planners.spec import UNKNOWN_USD
+from dirigent.planners.table import TEAM, given_planner
 from dirigent.planners.vote_counter import Same
 from dirigent.tasks.graders import same_answer
 from dirigent.tasks.task import Task, tidy
 from dirigent.workers.pool import Pool
 
-EACH, ORACLE, CEILING = "each", "oracle", "ceiling"
+EACH = "each"
 FIGURES: Mapping[str, str] = {
     EACH: "every worker alone",
     ORACLE: "the best choice of one worker for each question, with hindsight (a figure)",
@@ -46,45 +57,34 @@ def default_planners(pool: str) -> tuple[str, ...]:
     return (*(spec.name for spec in PLANNERS if pool in spec.default_on), *figures)
 
 
-async def fit_planners(names: Sequence[str], fitting: Fitting) -> list[Fitted]:
-    """The planners named, fitted, in that order; figures are left out."""
-    check_names(names, fitting.pool, trained=fitting.trained)
+async def fit_planners(names: Sequence[str], fitting: Fitting, *, own: Sequence[PlannerSpec] = ()) -> list[Fitted]:
+    """The planners named, fitted, in that order; figures are left out. `own` are planners that no table lists."""
     fitting = msgspec.structs.replace(fitting, same=fitting.same or same_for)
+    brought = {spec.name: spec for spec in own}
     found = []
     for text in names:
         name = parse_name(text)
         if name.kind in FIGURES:
             continue
-        spec = find_planner(name.kind)
-        assert spec is not None  # the names were checked
-        assert spec.fit is not None
+        if name.kind in fitting.trained:
+            found.append(await given_planner(name, fitting))
+            continue
+        spec = brought.get(name.kind) or find_planner(name.kind)
+        if spec is None or spec.fit is None:
+            raise unknown_planner(text, (*brought, *takes(fitting.pool, trained=fitting.trained)))
         if spec.learns_from and not fitting.examples and not (name.kind == "language" and name.argument):
             raise ConfigError(f"{text!r} is chosen on the training split, and no question of it was asked")
         found.append(await spec.fit(name, fitting))
     return found
 
 
-def is_fitted(text: str) -> bool:
-    """Whether a planner is chosen or fitted on the training split."""
+def is_fitted(text: str, *, trained: Collection[str] = ()) -> bool:
+    """Whether a planner is chosen or fitted on the training split. A trained model is not."""
     name = parse_name(text)
     spec = find_planner(name.kind)
-    return spec is not None and bool(spec.learns_from) and not (name.kind == "language" and name.argument)
-
-
-def check_names(names: Sequence[str], pool: Pool, *, trained: Mapping[str, PlannerFor]) -> None:
-    """Refuse a name that no planner has, before anything is asked or paid."""
-    for text in names:
-        name = parse_name(text)
-        if name.kind in FIGURES:
-            if name.argument:
-                raise ConfigError(f"{name.kind!r} takes no {name.argument!r} behind a colon; write  {name.kind}")
-            continue
-        spec = find_planner(name.kind)
-        if spec is None or spec.fit is None:
-            raise unknown_planner(text, takes(pool, trained=trained))
-        if spec.planned_by == "trained worker" and name.kind not in trained:
-            raise ConfigError(f"{name.kind!r} has no weights here: name another planner, or say where they are")
-        check_argument(name, spec, pool.names)
+    if spec is None or name.kind in trained or (name.kind == "language" and name.argument):
+        return False
+    return bool(spec.learns_from)
 
 
 def takes(pool: Pool, *, trained: Collection[str] = ()) -> tuple[str, ...]:

@@ -129,6 +129,13 @@ def digest(tasks: Sequence[Task]) -> str:
     return name_of([(task.id, task.question, task.answer) for task in tasks])
 
 
+def fitted_on(tasks: Sequence[Task]) -> str:
+    """`sha256:` and 16 digits, enough to tell two sets of questions apart: exactly the questions that learned planners
+    were fitted on, in their order, since some methods learn in that order."""
+    text = msgspec.json.encode([(task.id, task.question, task.answer) for task in tasks])
+    return f"sha256:{hashlib.sha256(text).hexdigest()[:16]}"
+
+
 def name_of(value: object) -> str:
     """A short name for exactly this value, for an evaluation's settings."""
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()

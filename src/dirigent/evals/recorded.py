@@ -1,86 +1,57 @@
-"""Recorded pools under evaluation: real models' answers replayed, every choice made on the other folds.
+"""RecordedField: real models' answers, replayed. Every choice is made on the other folds.
 
-    each            every worker alone (single:NAME for one of them)
-    best            the worker that did best on the training folds, alone
-    cheapest        the worker that cost least on the training folds, alone
-    random          a worker drawn by lot
-    vote            the three best on the training folds, counted equally
-    panel:N         the N best of them likewise
-    weighted-vote   all of them, weighted by the log-odds of their training accuracy
-    escalate        the two best of the cheaper workers; the best one only where they disagree
-    knn, routerdc   the worker that a router fitted on the training folds chooses (knn:K for K neighbours)
-    smoothie        all of them; the answer most like the others, without labels (smoothie:K likewise)
-    oracle          the best choice of one worker per question                          (reference)
-    ceiling         the best planner of each kind of question, chosen with hindsight    (reference)
-
-Questions fall into folds; what is chosen for one fold was fitted on the others, so no question helps to choose its own
-worker. Each run is a `Conductor.run` like any other; only the answers come from a file. A model answered once, so there
-is no self-consistency here and nothing that asks for a new answer (MoA, reflection, MasRouter); seconds are those of
-the replay and mean nothing.
+A model answered each question once, so a vote is one of several models (`vote` is the panel of three), and planners
+that need a new answer cannot take part (`PlannerSpec.replays`). Questions are dealt into folds, and the planners for
+one fold are fitted on the others, so no question helps to choose its own worker. Each run is a `Conductor.run` like any
+other; only the answers come from a file. Seconds are those of the replay and mean nothing. The ceiling is the planner
+that did best on each kind of question, with hindsight.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.cross_validation import best_by_draw, folds_of
-from dirigent.evals.evaluate import Entry, Keep, evaluate
-from dirigent.evals.examples import examples
-from dirigent.evals.hindsight import CEILING, SINGLE, ceiling, in_hindsight, pareto
-from dirigent.evals.metrics import ORACLE, by_planner, oracle
+from dirigent.evals.field import Field, Lineup
+from dirigent.evals.hindsight import ceiling, in_hindsight, pareto
+from dirigent.evals.metrics import by_planner
 from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import (
-    EACH,
-    FIGURES,
-    check_names,
-    default_planners,
-    examples_of,
-    fit_planners,
-    require_whole,
-)
-from dirigent.evals.record import Record, name_of
+from dirigent.evals.planners import CEILING, default_planners
+from dirigent.evals.record import name_of
 from dirigent.evals.recorded_prices import recorded_price
-from dirigent.evals.report import Facts, Report, make_report
+from dirigent.evals.report import Report
+from dirigent.evals.single_workers import SINGLE
 from dirigent.evals.stats import mean
 from dirigent.evals.verdict import BEST
-from dirigent.limits import Budget, Limits
-from dirigent.messages import Observe, ignore
-from dirigent.plan.planner import Planner
-from dirigent.planners import PLANNERS as TABLE
-from dirigent.planners import Fitted, Fitting, find_planner, parse_name, unknown_planner
-from dirigent.planners.examples import Example, ranked
-from dirigent.planners.given import Alone
+from dirigent.limits import Limits
+from dirigent.planners import PLANNERS, PlannerName, PlannerSpec
+from dirigent.planners.examples import MAX_SAMPLES
 from dirigent.planners.table import escalating
 from dirigent.tasks.benchmarks import decoded, task_of
 from dirigent.tasks.published import Row
 from dirigent.tasks.task import Task
-from dirigent.version import __version__
 from dirigent.workers.pool import Pool
 from dirigent.workers.recorded import Recorded
 from dirigent.workers.worker import Price, Worker
 
-VOTE, PANEL, ESCALATE = "vote", "panel", "escalate"
-NEED_ANSWERS = tuple(spec.name for spec in TABLE if spec.compares)
-DEFAULT = default_planners("recorded")
-REFERENCES = (ORACLE, CEILING)
-PLANNERS = (EACH, *DEFAULT, PANEL)
+if TYPE_CHECKING:
+    from dirigent.evals.evaluate import Answers
 
-REFERENCE_NOTES = {ORACLE: "one worker per question", CEILING: "best planner per kind, with hindsight"}
+VOTE, PANEL, ESCALATE = "vote", "panel", "escalate"
 
 LEFT_OUT = "not answered by every model, or graded by running code"
 
 MOST_TASKS = 20
-"""A file of more tasks has too few questions of each for rows of their own; `by_kind` tells its accuracies."""
+"""A file of more tasks has too few questions of each for rows of their own; `by_kind` has its accuracies."""
 
-LIMITS = Limits(max_steps=32, max_rounds=2, max_output_tokens=1_000_000)
-"""Room for a vote of all, for an escalation, and for every answer as long as it was."""
+LIMITS = Limits(max_steps=32, max_output_tokens=1_000_000)
+"""Room for a vote of all, and for every answer as long as it was."""
 
 
 class RecordedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,45 +82,6 @@ class RecordedSet(msgspec.Struct, frozen=True):
     @property
     def pool(self) -> Pool:
         return Pool(self.workers.values())
-
-
-async def evaluate_recorded(
-    questions: RecordedSet,
-    planners: Sequence[str] = DEFAULT,
-    *,
-    settings: RecordedSettings | None = None,
-    record: Record | None = None,
-    concurrency: int = 8,
-    budget: Budget | None = None,
-    commit: str = "",
-    date: str = "",
-    keep: Keep | None = None,
-    observe: Observe = ignore,
-) -> Report:
-    """Every planner named, over the file's models."""
-    settings = settings or RecordedSettings()
-    planners = expanded(planners, questions)
-    ask = partial(
-        evaluate,
-        tasks=questions.tasks,
-        pool_for=lambda task, repeat: questions.pool,
-        record=record,
-        seed=settings.seed,
-        limits=LIMITS,
-        concurrency=concurrency,
-        budget=budget,
-        keep=keep,
-        observe=observe,
-    )
-    alone = [_single(name) for name in questions.workers]
-    singles = await ask(alone)
-    require_whole(singles, alone, questions.tasks, before="every worker had answered")
-    fold_of = folds_of(questions.tasks, folds=settings.folds, seed=settings.seed)
-    folds = [await fit_fold(planners, questions, singles, fold_of, fold, settings) for fold in range(settings.folds)]
-    entries = _entries(folds, questions, fold_of)
-    chosen = await ask(entries) if entries else []
-    found = _Found(questions, planners, settings, folds, singles, chosen)
-    return _report(found, commit=commit, date=date, concurrency=concurrency)
 
 
 class _RecordedRow(Row, frozen=True):
@@ -225,192 +157,98 @@ def of_benchmarks(
 
 
 def usable_planners(questions: RecordedSet) -> list[str]:
-    """The planners that can take part by default."""
-    return [name for name in DEFAULT if questions.has_answers or name not in NEED_ANSWERS]
+    """The planners that take part if none is named."""
+    needs = {spec.name for spec in PLANNERS if spec.compares}
+    return [name for name in default_planners("recorded") if questions.has_answers or name not in needs]
 
 
-def expanded(planners: Sequence[str], questions: RecordedSet) -> list[str]:
-    """The names, `each` replaced by every worker; a name nobody stands behind is refused before anything is asked."""
-    found: dict[str, None] = {}
-    for name in planners:
-        if name == EACH:
-            found |= {f"{SINGLE}{model}": None for model in questions.workers}
-        else:
-            _check_planner(name, questions)
-            found[name] = None
-    if not found:
-        raise ConfigError(f"no planner is named; say  --planners {','.join(DEFAULT)}")
-    return list(found)
+class RecordedField(Field):
+    """The questions of a file, asked of the models that answered them."""
 
+    kind = "recorded"
+    limits = LIMITS
+    fits_on_test = True
 
-def _check_planner(name: str, questions: RecordedSet) -> None:
-    """Refuse what one answer a model cannot give; what a number behind the colon may be is settled as elsewhere."""
-    parsed = parse_name(name)
-    kind, detail = parsed.kind, parsed.argument
-    if kind == VOTE and detail:
-        raise ConfigError(f"{name!r} asks one worker again, and each answered once; for several write  panel:{detail}")
-    spec = find_planner(kind)
-    if kind not in FIGURES and not (spec is not None and spec.replays):
-        if spec is not None:
-            raise ConfigError(
-                f"{name!r} cannot be had of recorded answers, one a model; there are: {', '.join(PLANNERS)}"
-            )
-        raise unknown_planner(name, (*PLANNERS, "single:NAME"))
-    check_names([name], questions.pool, trained={})
-    if kind in NEED_ANSWERS and not questions.has_answers:
-        raise ConfigError(f"{name!r} compares answers, and {questions.name} recorded only scores; leave it out")
-    if kind == PANEL and detail and int(detail) > len(questions.workers):
-        most = len(questions.workers)
-        raise ConfigError(f"{name!r} has more voters than {questions.name} has models; write  panel:{most}  or less")
+    def __init__(self, questions: RecordedSet, *, settings: RecordedSettings | None = None) -> None:
+        self.questions, self.settings = questions, settings or RecordedSettings()
+        self.tasks = self.fit_tasks = questions.tasks
+        self.pool, self.seed, self.neighbours = questions.pool, self.settings.seed, self.settings.neighbours
+        self.parts = self.settings.folds
+        self._fold_of: Mapping[str, int] = {}
 
+    def part_of(self, task: Task) -> int:
+        if not self._fold_of:
+            self._fold_of = folds_of(self.tasks, folds=self.parts, seed=self.seed)
+        return self._fold_of[task.id]
 
-class Fold(msgspec.Struct, frozen=True):
-    """What is chosen for one fold, from the outcomes of the others."""
+    def refused(self, text: str, name: PlannerName, spec: PlannerSpec) -> str:
+        if name.kind == VOTE and name.argument:
+            return f"{text!r} asks one worker again, and each answered once; for several write  panel:{name.argument}"
+        if not spec.replays:
+            there = (one.name for one in PLANNERS if one.replays)
+            return f"{text!r} cannot be had of recorded answers, one a model; there are: {', '.join(there)}"
+        if spec.compares and not self.questions.has_answers:
+            return f"{text!r} compares answers, and {self.questions.name} recorded only scores; leave it out"
+        voters = int(name.argument) if name.kind == PANEL and name.argument.isdecimal() else 0
+        if (most := len(self.pool)) < voters <= MAX_SAMPLES:
+            return f"{text!r} has more voters than {self.questions.name} has models; write  panel:{most}  or less"
+        return ""
 
-    examples: tuple[Example, ...]
-    planners: dict[str, Fitted]
-    """By the name that the report gives them."""
+    def stands_for(self, name: str) -> str:
+        return f"{PANEL}:{self.settings.panel}" if name == VOTE else name
 
-    @property
-    def ranking(self) -> tuple[str, ...]:
-        return ranked(self.examples)
+    def figures(self, lineup: Lineup, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        best = super().figures(lineup, outcomes)
+        return [*best, *(ceiling(outcomes) if CEILING in lineup.rows else ())]
 
+    def recipe(self, planners: Sequence[str], lineup: Lineup) -> dict[str, Any]:
+        return {"pool": "recorded", "planners": list(lineup.rows), **msgspec.structs.asdict(self.settings)}
 
-async def fit_fold(
-    planners: Sequence[str],
-    questions: RecordedSet,
-    singles: Sequence[Outcome],
-    fold_of: Mapping[str, int],
-    fold: int,
-    settings: RecordedSettings,
-) -> Fold:
-    """Everybody fitted on the questions outside the fold."""
-    examples = examples_of([task for task in questions.tasks if fold_of[task.id] != fold], singles)
-    fitting = Fitting(examples, questions.pool, seed=settings.seed, neighbours=settings.neighbours)
-    own = [name for name in planners if name not in REFERENCES and not name.startswith(SINGLE)]
-    # A vote over recorded answers is one of several workers: each answered once.
-    asked = [f"panel:{settings.panel}" if name == VOTE else name for name in own]
-    return Fold(examples, dict(zip(own, await fit_planners(asked, fitting), strict=True)))
+    def about(self) -> dict[str, Any]:
+        left_out = {LEFT_OUT: self.questions.left_out} if self.questions.left_out else {}
+        return {
+            "name": self.questions.name,
+            "n": len(self.tasks),
+            "pool": f"{len(self.pool)} recorded models, {self.parts}-fold",
+            **({"left_out": left_out} if left_out else {}),
+        }
 
+    def task_name(self) -> Callable[[Task | Outcome], str] | None:
+        several = 1 < len({task.kind for task in self.tasks}) <= MOST_TASKS
+        return (lambda asked: asked.kind) if several else None
 
-def _single(model: str) -> Entry:
-    return Entry(f"{SINGLE}{model}", lambda task, pool: Alone(model))
+    def chosen(self, answers: Answers) -> dict[str, Any]:
+        """What was chosen for each fold, and where the prices are from."""
+        unpriced = {name for outcome in answers.outcomes for name in outcome.unpriced}
+        rankings = [fitting.ranking for fitting in answers.fittings]
+        found: dict[str, Any] = {
+            BEST: [ranking[0] for ranking in rankings],
+            VOTE: [list(ranking[: self.settings.panel]) for ranking in rankings],
+            ESCALATE: [list(escalating(fitting.examples)) for fitting in answers.fittings],
+            "prices": {name: _price_source(name, unpriced) for name in self.pool},
+            "left_out": self.questions.left_out,
+        }
+        if escalations := by_planner(answers.outcomes).get(ESCALATE):
+            found["escalated"] = mean([float(outcome.steps == 1) for outcome in escalations])
+        return found
 
+    def notes(self, answers: Answers) -> dict[str, str]:
+        notes = {name: note for name, note in super().notes(answers).items() if name in (BEST, "cheapest")}
+        voters = min(self.settings.panel, len(self.pool))
+        notes[VOTE] = f"the {voters} best workers, one answer each"
+        return notes | {CEILING: "best planner per kind, with hindsight"}
 
-def _entries(folds: Sequence[Fold], questions: RecordedSet, fold_of: Mapping[str, int]) -> list[Entry]:
-    """Each planner as its question's fold has it."""
-
-    def planner_for(name: str, task: Task, pool: Pool) -> Planner:
-        return folds[fold_of[task.id]].planners[name].planner_for(task, pool)
-
-    def pool_for(name: str, task: Task, repeat: int) -> Pool:
-        helpers_for = folds[fold_of[task.id]].planners[name].helpers_for
-        return Pool([*questions.workers.values(), *(helpers_for(task, questions.pool) if helpers_for else ())])
-
-    return [Entry(name, partial(planner_for, name), pool_for=partial(pool_for, name)) for name in folds[0].planners]
-
-
-class _Found(msgspec.Struct, frozen=True):
-    """All that a report is made of."""
-
-    questions: RecordedSet
-    planners: Sequence[str]
-    settings: RecordedSettings
-    folds: Sequence[Fold]
-    singles: Sequence[Outcome]
-    """Of every worker alone."""
-    chosen: Sequence[Outcome]
-    """Of every planner fitted on the folds."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether everybody answered everything: a budget may end the asking early."""
-        asked = len(self.questions.workers) + len(self.folds[0].planners)
-        return len(self.singles) + len(self.chosen) == asked * len(self.questions.tasks)
-
-
-def _report(found: _Found, *, commit: str, date: str, concurrency: int) -> Report:
-    outcomes = _with_references(found)
-    several = 1 < len({task.kind for task in found.questions.tasks}) <= MOST_TASKS
-    report = make_report(
-        outcomes,
-        found.planners,
-        facts=_facts(found, outcomes, commit=commit, date=date, concurrency=concurrency),
-        references=(*REFERENCES, *(name for name in found.planners if name.startswith(SINGLE))),
-        complete=found.complete,
-        task_of=(lambda outcome: outcome.kind) if several else None,
-    )
-    afterwards = {
-        "pareto": pareto(report.planners),
-        "hindsight": in_hindsight(outcomes, found.planners, seed=found.settings.seed),
-        "best_by_draw": best_by_draw(found.questions.tasks, found.singles, folds=found.settings.folds),
-    }
-    return msgspec.structs.replace(report, chosen={**report.chosen, **afterwards})
-
-
-def _with_references(found: _Found) -> list[Outcome]:
-    """Every outcome, and after them those of the references that are named."""
-    outcomes = [*found.singles, *found.chosen]
-    best_choice = oracle(found.singles) if ORACLE in found.planners else []
-    best_by_kind = ceiling(outcomes) if CEILING in found.planners else []
-    return [*outcomes, *best_choice, *best_by_kind]
-
-
-def _facts(found: _Found, outcomes: Sequence[Outcome], *, commit: str, date: str, concurrency: int) -> Facts:
-    questions, planners, settings = found.questions, found.planners, found.settings
-    return Facts(
-        recipe={
-            "pool": "recorded",
-            "planners": list(planners),
-            **msgspec.structs.asdict(settings),
-            "concurrency": concurrency,
-        },
-        commit=commit,
-        seed=settings.seed,
-        date=date,
-        version=__version__,
-        tasks={
-            "name": questions.name,
-            "n": len(questions.tasks),
-            "pool": f"{len(questions.workers)} recorded models, {settings.folds}-fold",
-            **({"left_out": {LEFT_OUT: questions.left_out}} if questions.left_out else {}),
-        },
-        workers="",
-        prices={name: worker.info.price for name, worker in questions.workers.items()},
-        chosen=_choices(found, outcomes),
-        notes=_notes(found),
-        examples=examples(outcomes, questions.tasks, [name for name in planners if not name.startswith(SINGLE)]),
-    )
-
-
-def _choices(found: _Found, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What was chosen for each fold, and where the prices are from."""
-    unpriced = {name for outcome in outcomes for name in outcome.unpriced}
-    chosen: dict[str, Any] = {
-        BEST: [fold.ranking[0] for fold in found.folds],
-        VOTE: [list(fold.ranking[: found.settings.panel]) for fold in found.folds],
-        ESCALATE: [list(escalating(fold.examples)) for fold in found.folds],
-        "prices": {name: _price_source(name, unpriced) for name in found.questions.workers},
-        "left_out": found.questions.left_out,
-    }
-    if escalations := by_planner(outcomes).get(ESCALATE):
-        chosen["escalated"] = mean([float(outcome.steps == 1) for outcome in escalations])
-    return chosen
+    def finished(self, report: Report, answers: Answers) -> Report:
+        rows, alone = answers.lineup.rows, [o for o in answers.outcomes if o.planner.startswith(SINGLE)]
+        afterwards = {
+            "pareto": pareto(report.planners),
+            "hindsight": in_hindsight(answers.outcomes, rows, seed=self.seed),
+            "best_by_draw": best_by_draw(self.tasks, alone, folds=self.parts),
+        }
+        return msgspec.structs.replace(report, chosen={**report.chosen, **afterwards})
 
 
 def _price_source(model: str, unpriced: Collection[str]) -> str:
-    """Where a model's costs are from: of one in no table, what the file states, if it states any."""
+    """Where a model's costs are from: if no table has it, what the file states, if it states any."""
     price, source = recorded_price(model)
     return source if price is not None or model in unpriced else "the file's own costs"
-
-
-def _notes(found: _Found) -> dict[str, str]:
-    notes = {
-        name: ", ".join(dict.fromkeys(fold.planners[name].note for fold in found.folds))
-        for name in (BEST, "cheapest")
-        if name in found.planners
-    }
-    if VOTE in found.planners:
-        voters = min(found.settings.panel, len(found.questions.workers))
-        notes[VOTE] = f"the {voters} best workers, one answer each"
-    return notes | {name: said for name, said in REFERENCE_NOTES.items() if name in found.planners}

@@ -14,7 +14,26 @@ from typing import Any
 
 import msgspec
 
-from dirigent.evals.cells import (
+from dirigent.evals.equal_cost import Sizing, equal
+from dirigent.evals.examples import Example
+from dirigent.evals.footnotes import (
+    Earlier,
+    Weights,
+    equal_cost_note,
+    left_out_note,
+    offered_note,
+    origins_note,
+    planning_note,
+    replay_note,
+    sizes_note,
+    standing_note,
+    times_note,
+    unpriced_note,
+)
+from dirigent.evals.metrics import Figures, by_planner, figures, versus
+from dirigent.evals.outcome import Outcome
+from dirigent.evals.single_workers import Capacity, capacity
+from dirigent.evals.tables import (
     CAPACITY_HEADER,
     GROUPS,
     HEADER,
@@ -24,6 +43,8 @@ from dirigent.evals.cells import (
     capacity_sentence,
     cells_of,
     group_table,
+    in_blocks,
+    laid_out,
     mean_steps_table,
     plan_table,
     pool_line,
@@ -33,23 +54,6 @@ from dirigent.evals.cells import (
     task_table,
     tokens_sentence,
 )
-from dirigent.evals.columns import in_blocks, laid_out
-from dirigent.evals.examples import Example
-from dirigent.evals.metrics import Figures, by_planner, figures, versus
-from dirigent.evals.notes import (
-    equal_cost_note,
-    offered_note,
-    planning_note,
-    replay_note,
-    sizes_note,
-    standing_note,
-    times_note,
-    unpriced_note,
-)
-from dirigent.evals.origins import Earlier, Weights, origins_note
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.single_workers import Capacity, capacity
-from dirigent.evals.sizing import Sizing, equal
 from dirigent.evals.verdict import BEST, verdict
 from dirigent.show.words import usd_text
 from dirigent.workers.worker import Price
@@ -87,6 +91,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     taken_over: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     """Planner -> the commit at which its outcomes were written, where that was another: a record that was kept."""
     examples: tuple[Example, ...] = ()
+    columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The columns of the table of planners, if they are not the usual ones."""
 
 
 class Report(Facts, frozen=True, kw_only=True):
@@ -164,7 +170,7 @@ EXPENDABLE = ("valid", "tokens", "p50", "steps", "p95", "calls", "vs equal cost"
 
 def as_table(report: Report, *, width: int = TABLE_WIDTH) -> str:
     """The table for a terminal this wide, with the verdict below it."""
-    header, rows = ("planner", *HEADER), cells_of(report.planners)
+    header, rows = ("planner", *columns_of(report)), cells_of(report.planners, columns_of(report))
     notes = {name: report.notes[name] for name in report.planners if report.notes.get(name)}
     lines = [title_of(report), *laid_out(header, rows, width=width, expendable=EXPENDABLE, notes=notes)]
     lines += _below_table(report, width=width)
@@ -185,6 +191,11 @@ def _below_table(report: Report, *, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
+def columns_of(report: Report) -> tuple[str, ...]:
+    """The columns of its table of planners."""
+    return report.columns or HEADER
+
+
 def title_of(report: Report) -> str:
     about = report.tasks
     workers = f"{report.workers} workers" if report.workers else ""
@@ -201,6 +212,7 @@ def notes_of(report: Report) -> list[str]:
         standing_note(report.planners),
         planning_note(_planning_at_home(report)),
         replay_note(report.recipe),
+        left_out_note(report.tasks, report.planners),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
     )
@@ -223,7 +235,7 @@ def as_markdown(report: Report) -> str:
     """The report as a page: the table, where the accuracy lies, what the plans were like, what they took."""
     parts = [
         f"# {title_of(report)}",
-        _markdown_table(("planner", *HEADER), _named_cells(report, report.planners)),
+        _markdown_table(("planner", *columns_of(report)), _named_cells(report, report.planners)),
         *notes_of(report),
         f"**Verdict:** {report.verdict}." + ("" if report.complete else " The evaluation is incomplete."),
         *_accuracy_parts(report),
@@ -242,7 +254,7 @@ def as_markdown(report: Report) -> str:
 def _accuracy_parts(report: Report) -> Iterator[str]:
     """Task by task, then by whatever groups the questions fall into."""
     for task, rows in report.by_task.items():
-        yield from (f"## {task}", _markdown_table(("planner", *HEADER), _named_cells(report, rows)))
+        yield from (f"## {task}", _markdown_table(("planner", *columns_of(report)), _named_cells(report, rows)))
     for title, field in GROUPS:
         found = group_table(report.planners, field)
         if found and not (field == "by_kind" and report.by_task):
@@ -303,7 +315,7 @@ def provenance(report: Report) -> str:
 
 def _named_cells(report: Report, rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
     """The cells with what stands behind each name beside it."""
-    return [(_named(report, name), *cells) for name, *cells in cells_of(rows)]
+    return [(_named(report, name), *cells) for name, *cells in cells_of(rows, columns_of(report))]
 
 
 def _named(report: Report, name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import msgspec
 
@@ -29,7 +29,7 @@ TOLERANCE = 1e-12
 """Below it a difference is none: sums of fifths are not exact."""
 
 
-def wilson(right: float, n: int, *, z: float = Z_95) -> tuple[float, float]:
+def wilson(right: float, n: float, *, z: float = Z_95) -> tuple[float, float]:
     """Wilson's interval for a share of `right` in `n`. `right` may be a fraction: a mean of several noise seeds."""
     if n == 0:
         return 0.0, 1.0
@@ -57,10 +57,16 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def paired_difference(
-    first: Sequence[float], second: Sequence[float], *, seed: int, resamples: int = RESAMPLES
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    seed: int,
+    resamples: int = RESAMPLES,
+    groups: Sequence[Hashable] | None = None,
 ) -> Difference:
-    """Bootstrap over questions; both sequences are scores of the same questions in the same order. Where
-    all are 0 or 1, p is never below that of `sign_test`."""
+    """Bootstrap over questions; both sequences are scores of the same questions in the same order. Questions of one
+    group, such as a minimal pair, are resampled together. If all scores are 0 or 1, p is never below that of
+    `sign_test`."""
     if len(first) != len(second):
         raise ConfigError(f"paired scores need the same questions: {len(first)} against {len(second)}")
     differences = [a - b for a, b in zip(first, second, strict=True)]
@@ -68,9 +74,37 @@ def paired_difference(
     if n == 0:
         return Difference(0.0, (0.0, 0.0), 1.0, 0)
     rng = random.Random(f"bootstrap {seed}")
-    means = sorted(math.fsum(rng.choices(differences, k=n)) / n for _ in range(resamples))
-    p = max(_two_sided(means), sign_test(differences)) if all_or_nothing(differences) else _two_sided(means)
+    if groups is None or len(set(groups)) == n:
+        together = differences
+        means = sorted(math.fsum(rng.choices(differences, k=n)) / n for _ in range(resamples))
+    else:
+        parts = grouped(differences, groups)
+        together = [math.fsum(part) for part in parts]
+        drawn = (rng.choices(parts, k=len(parts)) for _ in range(resamples))
+        means = sorted(mean([x for part in parts_drawn for x in part]) for parts_drawn in drawn)
+    p = max(_two_sided(means), sign_test(together)) if all_or_nothing(differences) else _two_sided(means)
     return Difference(math.fsum(differences) / n, (percentile(means, 0.025), percentile(means, 0.975)), p, n)
+
+
+def grouped(values: Sequence[float], groups: Sequence[Hashable]) -> list[list[float]]:
+    """The values of each group, in the order the groups are met."""
+    found: dict[Hashable, list[float]] = {}
+    for value, group in zip(values, groups, strict=True):
+        found.setdefault(group, []).append(value)
+    return list(found.values())
+
+
+def share_interval(values: Sequence[float], groups: Sequence[Hashable]) -> tuple[float, float]:
+    """Wilson's interval for the mean of these scores. Questions of one group that are answered alike count as fewer
+    questions: as many as would have the variance that the groups have."""
+    n, share = len(values), mean(values)
+    parts = grouped(values, groups)
+    apart = share * (1 - share) * n
+    if len(parts) == n or not apart:
+        return wilson(share * n, n)
+    together = math.fsum((math.fsum(part) - share * len(part)) ** 2 for part in parts)
+    counted = n / max(1.0, together / apart)
+    return wilson(share * counted, counted)
 
 
 def all_or_nothing(differences: Sequence[float]) -> bool:
@@ -79,8 +113,8 @@ def all_or_nothing(differences: Sequence[float]) -> bool:
 
 
 def sign_test(differences: Sequence[float]) -> float:
-    """Two-sided and exact: the chance that fair coins, one for each question with a difference, fall at least as
-    unevenly as gains and losses did. For scores of 0 and 1 this is McNemar's exact test."""
+    """Two-sided and exact: the chance that fair coins, one for each question (or group) with a difference, fall at
+    least as unevenly as gains and losses did. For scores of 0 and 1 this is McNemar's exact test."""
     gains = sum(difference > TOLERANCE for difference in differences)
     losses = sum(difference < -TOLERANCE for difference in differences)
     n, ways, term = gains + losses, 0, 1

@@ -270,7 +270,8 @@ async def _language(name: PlannerName, fitting: Fitting) -> Fitted:
     return Fitted(str(name), _always(planner), note=f"planned by {worker}")
 
 
-async def _trained(name: PlannerName, fitting: Fitting) -> Fitted:
+async def given_planner(name: PlannerName, fitting: Fitting) -> Fitted:
+    """A planner that the evaluation brings, such as a trained model; its argument is a number of rounds."""
     return Fitted(str(name), fitting.trained[name.kind], max_rounds=name.number or 1)
 
 
@@ -474,7 +475,7 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         about="the conductor before reinforcement learning writes the plan",
         argument=ROUNDS,
         planned_by="trained worker",
-        fit=_trained,
+        fit=given_planner,
         learns_from="",
     ),
     PlannerSpec(
@@ -484,7 +485,7 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         argument=ROUNDS,
         make=_conductor,
         planned_by="trained worker",
-        fit=_trained,
+        fit=given_planner,
         learns_from="",
     ),
 )

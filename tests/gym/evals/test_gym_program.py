@@ -75,7 +75,12 @@ def test_what_was_finished_outlives_a_report_that_could_not_be_written(
     assert report.planners["best"].n == 6
     assert report.recipe["recipe"] == "gym/recipes/eval-gym.toml"
     assert hidden(cut.parent) == []
-    assert sorted(file.name for file in cut.parent.iterdir()) == ["gym.html", "gym.json", "gym.md"]
+    assert sorted(file.name for file in cut.parent.iterdir()) == [
+        "gym.html",
+        "gym.json",
+        "gym.md",
+        "gym.outcomes.jsonl.gz",
+    ]
 
 
 def test_other_settings_begin_anew_say_so_and_leave_the_earlier_outcomes_alone(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.facts import facts, says
+from tests.gym.evals.samples import evaluate_gym
 from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.errors import ConfigError
 from dirigent.evals.report import Report, as_markdown
-from dirigent_gym.evals.evaluation import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings, check_sets, roster_of
 from dirigent_gym.evals.test_sets import PROBES, probe_tasks
 from dirigent_gym.evals.workers import exact_worker

@@ -14,7 +14,7 @@ from gym.benchmarks import must as program
 from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import Evaluated
+from dirigent.evals.entries import Evaluated
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record
 from dirigent.plan.plan import format_plan

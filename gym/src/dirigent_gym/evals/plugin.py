@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
-from dirigent.cli.evaluating import Making, bounds_of, limits_of
+from dirigent.cli.evaluating import Opened, bounds_of, limits_of
 from dirigent.cli.output import say
 from dirigent.evals.live_pool import trained_weights
 from dirigent.evals.planners import default_planners
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import digest
 from dirigent.evals.reply_cache import SHARED, Replies
-from dirigent.evals.report import Report
-from dirigent_gym.evals.evaluation import check_planners, evaluate_gym
+from dirigent_gym.evals.evaluation import GymField
 from dirigent_gym.evals.pools import Gym, GymSettings, check_sets, roster_of
 from dirigent_gym.evals.workers import adapters_digest, gym_workers
 from dirigent_gym.weights import FOLDER
@@ -31,9 +32,10 @@ def check(recipe: EvalRecipe) -> None:
     check_sets(recipe.gym_sets)
 
 
-async def carried_out(made: Making) -> Report:
-    recipe = made.recipe
-    planners = list(recipe.planners or default_planners("gym"))
+@asynccontextmanager
+async def opened(recipe: EvalRecipe, *, outcomes: Path, resume: bool) -> AsyncIterator[Opened]:
+    """The gym's field; replies that planners share are kept beside the outcomes."""
+    planners: Sequence[str] = recipe.planners or default_planners("gym")
     settings = GymSettings(
         sets=recipe.gym_sets,
         split=recipe.split,
@@ -49,27 +51,27 @@ async def carried_out(made: Making) -> Report:
         worker_for,
         factories,
     ):
-        check_planners(planners, factories)
         if settings.limit >= MANY:
             say(f"drawing {settings.limit:,} questions of each set, about a second for a thousand")
-        gym = Gym(settings, worker_for)
+        field = GymField(
+            Gym(settings, worker_for),
+            workers=recipe.workers,
+            trained=factories,
+            weights=weights,
+            limits=limits_of(recipe),
+        )
         about = {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
             "tasks": "gym",
-            "questions": digest(gym.tasks),
+            "questions": digest(field.tasks),
             "workers": recipe.workers,
             "adapters": adapters_digest(adapters or FOLDER),
             **bounds_of(recipe),
         }
-        async with made.running(about, planners) as running:
-            with shared.kept_beside(made.outcomes, resume=made.resume):
-                report = await evaluate_gym(
-                    gym,
-                    planners,
-                    workers=recipe.workers,
-                    factories=factories,
-                    weights=weights,
-                    limits=limits_of(recipe),
-                    **running,
-                )
-    said = {"shared": SHARED} if factories or recipe.workers == "local" else {}
-    return msgspec.structs.replace(report, recipe={**report.recipe, **said})
+        said = {"shared": SHARED} if factories or recipe.workers == "local" else {}
+        yield Opened(
+            field,
+            planners,
+            about,
+            said=said,
+            beside=lambda: shared.kept_beside(outcomes, resume=resume),
+        )

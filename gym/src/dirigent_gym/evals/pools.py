@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.evaluate import PoolFor
+from dirigent.evals.entries import PoolFor
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan
 from dirigent.planners.spec import noise_seed

@@ -1,8 +1,8 @@
 """One line of the table that a trained conductor has to show, and the table of them: for one training seed or several.
 
-A verdict goes by the figure, over several seeds by their mean; the interval stands beside it for the reader to judge.
-Only a gain that must be certain is judged by its interval and its p too, and a distance by the seed that is farthest,
-since distances either way would cancel out. Knows nothing of what a line is about: that is `claims.py`.
+A verdict goes by the figure, over several seeds by their mean. A bound that the figure reaches and the interval does
+not reads "met, not certain". A gain that must be certain is judged by its interval and its p, and a distance by the
+seed that is farthest, since distances either way would cancel out. `claims.py` says what each line is about.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dirigent.errors import ConfigError
 from dirigent.evals.stats import P_BELOW, wilson
 
 Unit = Literal["share", "times", "points", "seconds"]
-Verdict = Literal["goal", "met", "MISSED", "reported", "not measured"]
+Verdict = Literal["goal", "goal, not certain", "met", "met, not certain", "MISSED", "reported", "not measured"]
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -51,10 +51,16 @@ class Claim(msgspec.Struct, frozen=True):
         if self.value is None:
             return "not measured"
         if self.goal is not None and self._reaches(self.value, self.goal):
-            return "goal"
+            return "goal" if self._surely(self.goal) else "goal, not certain"
         if self.must is None:
             return "reported"
-        return "met" if self._reaches(self.value, self.must) else "MISSED"
+        if not self._reaches(self.value, self.must):
+            return "MISSED"
+        return "met" if self._surely(self.must) else "met, not certain"
+
+    def _surely(self, bound: float) -> bool:
+        """Whether the whole interval reaches the bound, and not the figure alone."""
+        return self.interval is None or all(self._within_reach(end, bound) for end in self.interval)
 
     @property
     def _significant(self) -> bool:
@@ -62,11 +68,16 @@ class Claim(msgspec.Struct, frozen=True):
         return self.p is not None and self.p < P_BELOW
 
     def _reaches(self, value: float, bound: float) -> bool:
-        slack = 1e-9  # sums of fifths are not exact
         if self.certain:
             return self.interval is not None and self.interval[0] > bound and self._significant
+        if self.within and self.spread is not None:
+            return all(self._within_reach(one, bound) for one in self.spread)
+        return self._within_reach(value, bound)
+
+    def _within_reach(self, value: float, bound: float) -> bool:
+        slack = 1e-9  # sums of fifths are not exact
         if self.within:
-            return max(abs(one) for one in self.spread or (value,)) <= bound + slack
+            return abs(value) <= bound + slack
         return value <= bound + slack if self.at_most else value >= bound - slack
 
 

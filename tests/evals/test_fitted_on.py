@@ -7,13 +7,13 @@ import json
 
 import msgspec
 
-from dirigent.evals.carried_rows import fitted_on
 from dirigent.evals.page import as_html
+from dirigent.evals.record import fitted_on
 from dirigent.evals.report import as_markdown
 from dirigent.tasks import Task
-from dirigent_gym.evals.evaluation import evaluate_gym
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
+from tests.gym.evals.samples import evaluate_gym
 
 TASKS = [Task("1", "How much is 1 + 1?", "2"), Task("2", "Wer bist du? ä", "ich")]
 

@@ -9,21 +9,20 @@ import msgspec
 import pytest
 from gym.benchmarks import gym as program
 
-from dirigent.evals.live import evaluate_live
+from dirigent.evals.footnotes import offered_note, planning_note, standing_note, times_note
 from dirigent.evals.metrics import Figures, figures
-from dirigent.evals.notes import offered_note, planning_note, standing_note, times_note
 from dirigent.evals.page import as_html
 from dirigent.evals.questions import Questions
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
-from dirigent_gym.evals.carried_over import read_report
-from dirigent_gym.evals.evaluation import evaluate_gym
+from dirigent_gym.evals.carried_rows import read_report
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
-from tests.evals.samples import PRICE, outcome
+from tests.evals.samples import PRICE, evaluate_live, outcome
 from tests.facts import says
+from tests.gym.evals.samples import evaluate_gym
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "gym.json"
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dirigent.evals.equal_cost import equal, in_lots, sizes_for
 from dirigent.evals.page import as_html
-from dirigent.evals.recorded import evaluate_recorded, load_recorded
+from dirigent.evals.recorded import load_recorded
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.evals.sizing import equal, in_lots, rounds_of, sizes_for
 from dirigent.planners.examples import SampleCost
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Price
+from tests.evals.samples import evaluate_recorded
 from tests.evals.sized_samples import ALL, TASKS, pool, report_of
 from tests.facts import says
 
@@ -48,13 +49,6 @@ def test_samples_that_cost_a_sum_together_are_n_for_all_and_one_more_for_some(
 def test_a_question_that_costs_more_takes_more_of_the_money() -> None:
     # Two samples of all are 2 * (3 + 1 + 1 + 1) cents; of the other three, the first question takes all.
     assert sizes_for(IDS, CENT, 0.15, weights={**EVEN, "a": 3.0}) == {"a": 3, "b": 2, "c": 2, "d": 2}
-
-
-def test_an_eighth_is_asked_first_and_then_half_of_what_is_left() -> None:
-    assert [len(ids) for ids in rounds_of([str(i) for i in range(20)])] == [3, 9, 4, 2, 1, 1]
-    assert [len(ids) for ids in rounds_of([str(i) for i in range(400)])] == [50, 175, 88, 44, 22, 13, 8]
-    assert list(rounds_of([])) == []
-    assert [id for ids in rounds_of(IDS) for id in ids] == IDS
 
 
 def test_lots_depend_on_the_seed_and_the_question_alone() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.evals.footnotes import Earlier
 from dirigent.evals.metrics import Figures
-from dirigent.evals.origins import Earlier
 from dirigent.evals.report import Report
 from dirigent.planners import parse_name
 

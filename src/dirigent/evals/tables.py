@@ -1,7 +1,7 @@
-"""Cells: what stands in a report's tables, as text, the same on a terminal, in Markdown and on the page.
+"""Tables: the cells of a report as text, the same on a terminal, in Markdown and on the page, and their layout.
 
-A table is a header and rows of cells, the row's name first. Made of figures alone: no report is known here, and no
-layout. What was not measured is a dash; a cost that nobody knows says so.
+A table is a header and rows of cells, the row's name first. Cells are made of figures alone. A dash stands for what was
+not measured; an unknown cost says so. `laid_out` and `in_blocks` fit a table to a terminal's width.
 """
 
 from __future__ import annotations
@@ -20,28 +20,39 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 HEADER = (
     "accuracy (95%)", "vs best", "vs equal cost", "valid", "steps", "calls", "tokens", "cost", "p50", "p95",
 )  # fmt: skip
+PER_CALL = "right per call"
+"""Accuracy over calls of workers: what a call of a worker buys. In tables of fields that ask for it."""
 
 
-def cells_of(rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
-    """A planner, then the columns of `HEADER`."""
-    return [(name, *_cells(row)) for name, row in rows.items()]
+def cells_of(rows: Mapping[str, Figures], columns: Sequence[str] = HEADER) -> list[tuple[str, ...]]:
+    """A planner, then these columns."""
+    return [(name, *(_cell(row, column) if row.n else "–" for column in columns)) for name, row in rows.items()]
 
 
-def _cells(row: Figures) -> tuple[str, ...]:
-    if not row.n:
-        return ("–",) * len(HEADER)
-    return (
-        share_text(row.accuracy, row.interval),
-        _difference(row.versus_best),
-        _difference(row.versus_equal_cost),
-        _percent(row.valid),
-        f"{row.steps:.2f}",
-        f"{row.calls:.2f}",
-        f"{row.tokens:,.0f}",
-        cost_text(row.cost_usd),
-        seconds_text(row.seconds_p50),
-        seconds_text(row.seconds_p95),
-    )
+def _cell(row: Figures, column: str) -> str:
+    match column:
+        case "accuracy (95%)":
+            return share_text(row.accuracy, row.interval)
+        case "vs best":
+            return _difference(row.versus_best)
+        case "vs equal cost":
+            return _difference(row.versus_equal_cost)
+        case "valid":
+            return _percent(row.valid)
+        case "steps":
+            return f"{row.steps:.2f}"
+        case "calls":
+            return f"{row.calls:.2f}"
+        case "right per call":
+            return _percent(row.accuracy / row.worker_calls) if row.worker_calls else "–"
+        case "tokens":
+            return f"{row.tokens:,.0f}"
+        case "cost":
+            return cost_text(row.cost_usd)
+        case "p50":
+            return seconds_text(row.seconds_p50)
+        case _:
+            return seconds_text(row.seconds_p95)
 
 
 GROUPS = (
@@ -234,3 +245,72 @@ def _accuracy(group: Group | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share * 100:.1f}"
+
+
+GAP = 2
+
+
+def laid_out(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int,
+    expendable: Sequence[str] = (),
+    notes: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The table's lines. On a narrow terminal the `expendable` columns are left out, the least important first, and a
+    line names them. `notes` are words behind a row's name, below the table if there is no room beside it."""
+    left_out = _left_out(header, rows, width=width, expendable=expendable)
+    kept = [i for i, title in enumerate(header) if title not in left_out]
+    table = [[row[i] for i in kept] for row in (header, *rows)]
+    room = width - sum(w + GAP for w in _widths(table)[1:])
+    labels = {name: f"{name}  ({note})" for name, note in (notes or {}).items()}
+    shown = {name: label for name, label in labels.items() if len(label) <= room}
+    table = [[shown.get(name, name), *cells] for name, *cells in table]
+    widths = _widths(table)
+    return [
+        *(_line(row, widths) for row in table),
+        *([f"not shown, as {width} characters are too few: {', '.join(left_out)}"] if left_out else []),
+        *(f"{name}: {note}" for name, note in (notes or {}).items() if name not in shown),
+    ]
+
+
+def in_blocks(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> list[str]:
+    """The table's lines with all its columns, in blocks below one another, each with the names of the rows."""
+    name_width, *widths = _widths([header, *rows])
+    blocks: list[list[int]] = []
+    room = 0
+    for i, column in enumerate(widths, start=1):
+        if not blocks or room < column + GAP:
+            blocks.append([0])
+            room = width - name_width
+        blocks[-1].append(i)
+        room -= column + GAP
+    return [line for kept in blocks for line in laid_out([header[i] for i in kept], _only(rows, kept), width=width)]
+
+
+def _only(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> list[list[str]]:
+    return [[row[i] for i in kept] for row in rows]
+
+
+def _left_out(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, expendable: Sequence[str]
+) -> list[str]:
+    """The expendable columns, in their order, that must go so that the rest fits."""
+    widths = dict(zip(header, _widths([header, *rows]), strict=True))
+    gone: list[str] = []
+    for title in expendable:
+        if sum(widths.values()) + GAP * (len(widths) - 1) <= width:
+            break
+        del widths[title]
+        gone.append(title)
+    return gone
+
+
+def _widths(table: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*table, strict=True)]
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+    return (" " * GAP).join([row[0].ljust(widths[0]), *cells]).rstrip()

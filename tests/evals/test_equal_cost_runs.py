@@ -10,13 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dirigent.evals.evaluate import Evaluated
-from dirigent.evals.live import evaluate_live
+from dirigent.evals.entries import Evaluated
+from dirigent.evals.equal_cost import Sizing
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.evals.sizing import Sizing
 from dirigent.limits import Budget
 from dirigent.messages import Event
 from dirigent.planners.given import Written
@@ -24,6 +23,7 @@ from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction
 from dirigent.workers.worker import Price
+from tests.evals.samples import evaluate_live
 from tests.evals.sized_samples import ALL, FIT, TASKS, THREE, planning, pool, report_of
 from tests.facts import says
 

@@ -1,7 +1,8 @@
-"""Notes: what stands beside a report's tables, so that no figure is read for what it is not.
+"""Footnotes: the sentences under a report's tables, so that no figure is read for what it is not.
 
-Sentences made of what the report itself holds, and empty where there is nothing to say; the table, the Markdown and the
-page show the same ones. Knows no report, only the parts that a sentence is about.
+Each is made of what the report holds, and empty if there is nothing to say; the terminal, the Markdown and the page
+show the same ones. `Weights` and `Earlier` say where the row of a trained planner comes from: its weights have a card
+that says what their figures may claim, and the row itself may be of an earlier report.
 """
 
 from __future__ import annotations
@@ -11,9 +12,58 @@ from typing import Any
 
 import msgspec
 
+from dirigent.evals.equal_cost import EQUAL_COST, EQUAL_WITHIN, Sizing, equal
 from dirigent.evals.metrics import Figures
-from dirigent.evals.sizing import EQUAL_COST, EQUAL_WITHIN, Sizing, equal
 from dirigent.planners import find_planner, parse_name
+from dirigent.planners.spec import kinds_of
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose figures they are: a trained adapter, as its card says."""
+
+    recipe: str
+    commit: str
+    """Of this repository, when it was trained."""
+    sha256: str
+    claims: str = ""
+    """What its figures may claim, said so that its name can stand before it."""
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """When a row was measured that is not of this evaluation."""
+
+    commit: str
+    date: str
+
+
+NOT_AGAIN = (
+    "{names} {was} not asked again: times are of that run, and paired differences, which need the outcomes of each "
+    "question, are left empty."
+)
+
+
+def origins_note(planners: Collection[str], weights: Mapping[str, Weights], earlier: Mapping[str, Earlier]) -> str:
+    """What must stand under a table with these planners; nothing where no card claims anything and all were asked."""
+    kinds = kinds_of(planners)
+    then = [name for name in kinds if name in earlier]
+    now = [name for name in kinds if name not in earlier]
+    claims = {name: weights[name].claims.rstrip(". ") for name in (*then, *now) if name in weights}
+    parts = [_measured(name, earlier[name], claims.get(name, "")) for name in then]
+    for number, name in enumerate(now):
+        if claimed := claims.get(name):
+            said_before = claimed in (claims.get(other) for other in now[:number])
+            parts.append(f"`{name}` {'likewise' if said_before else claimed}")
+    if not parts:
+        return ""
+    said = "; ".join(parts) + "."
+    names = " and ".join(f"`{name}`" for name in then)
+    return f"{said} {NOT_AGAIN.format(names=names, was='was' if len(then) == 1 else 'were')}" if then else said
+
+
+def _measured(name: str, when: Earlier, claimed: str) -> str:
+    said = f"`{name}` was measured at commit `{when.commit[:7] or 'unknown'}`, on {when.date or 'an unknown day'}"
+    return f"{said}: it {claimed}" if claimed else said
+
 
 SHARED_CALLS = (
     "A greedy call that several planners make alike is made once, and counts for each of them with the seconds it took."
@@ -76,6 +126,19 @@ def offered_note(recipe: Mapping[str, Any], planners: Collection[str], notes: Ma
     if "oracle" in planners:
         said.append("The row oracle is a choice among the workers offered, the line above a choice among all.")
     return " ".join(said)
+
+
+def left_out_note(tasks: Mapping[str, Any], planners: Collection[str]) -> str:
+    """Which planners cannot work on these questions by construction, and why; those in the table are not named."""
+    cannot: Mapping[str, str] = tasks.get("cannot", {})
+    reasons: dict[str, list[str]] = {}
+    for name, why in cannot.items():
+        if name not in kinds_of(planners):
+            reasons.setdefault(why, []).append(name)
+    if not reasons:
+        return ""
+    said = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+    return f"Not in the table, because they cannot work on these questions: {said}."
 
 
 def unpriced_note(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.evals.columns import in_blocks, laid_out
+from dirigent.evals.tables import in_blocks, laid_out
 from tests.facts import Saying
 
 HEADER = ("planner", "accuracy", "calls", "p95")

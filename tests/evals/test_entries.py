@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dirigent.errors import ConfigError, WorkerError
-from dirigent.evals.evaluate import Entry, Evaluated, OutOfMoney, evaluate, noise_seed
+from dirigent.evals.entries import Entry, Evaluated, OutOfMoney, ask_entries, noise_seed
 from dirigent.evals.outcome import Outcome
 from dirigent.evals.record import Record, read_outcomes
 from dirigent.limits import Budget, Limits
@@ -28,7 +28,7 @@ from tests.facts import facts, says
 
 
 async def outcomes_of(*workers: Scripted, entries: list[Entry], n: int = 3, **settings: object) -> list[Outcome]:
-    return await evaluate(entries, sums(n), pool_for=lambda task, repeat: pool_of(*workers), **settings)  # type: ignore[arg-type]
+    return await ask_entries(entries, sums(n), pool_for=lambda task, repeat: pool_of(*workers), **settings)  # type: ignore[arg-type]
 
 
 async def test_each_entry_answers_each_question_and_is_graded() -> None:
@@ -169,7 +169,7 @@ async def test_finished_questions_are_not_asked_again(tmp_path: Path) -> None:
 CUT_RUN = """
 import asyncio, sys
 from pathlib import Path
-from dirigent.evals.evaluate import evaluate
+from dirigent.evals.entries import ask_entries
 from dirigent.evals.record import Record
 from dirigent.workers.scripted import FromFunction
 from tests.evals.samples import pool_of, single, sums
@@ -182,7 +182,7 @@ async def slow(request):
 async def main():
     with Record.open(Path(sys.argv[1]), {}) as record:
         pool = pool_of(FromFunction(slow, name="adder"))
-        await evaluate([single("adder")], sums(9), pool_for=lambda task, repeat: pool, record=record, concurrency=1)
+        await ask_entries([single("adder")], sums(9), pool_for=lambda task, repeat: pool, record=record, concurrency=1)
 
 asyncio.run(main())
 """
@@ -234,7 +234,7 @@ async def test_an_answer_that_could_not_be_graded_is_graded_again_and_not_asked_
     async def asked(tasks: list[Task], *, resume: bool) -> tuple[list[Outcome], float]:
         with Record.open(path, {}, resume=resume) as record:
             pool = pool_of(worker)
-            found = await evaluate([single("adder")], tasks, pool_for=lambda task, repeat: pool, record=record)
+            found = await ask_entries([single("adder")], tasks, pool_for=lambda task, repeat: pool, record=record)
             return found, record.cost_usd
 
     first, paid_usd = await asked(ungradable, resume=False)
