@@ -20,12 +20,15 @@ from dirigent.planners.fixed import Fixed, Single
 from dirigent.run.step_prompt import ANSWER
 from dirigent.run.trace import RunEnded
 from dirigent.workers.anthropic import AnthropicWire
+from dirigent.workers.breaker import Breaker
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.metering import Metered
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.pool import Pool
+from dirigent.workers.retrying import Retrying
 from dirigent.workers.worker import Worker, WorkerInfo
-from dirigent.workers.wrappers import Breaker, Metered, Retrying, wrap
+from dirigent.workers.wrappers import wrap
 from tests.stub_provider import FAULTS, WIRES, StubProvider, WireName
 
 MAKE = {"openai": OpenAIWire, "anthropic": AnthropicWire, "gemini": GeminiWire}

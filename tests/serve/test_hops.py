@@ -17,7 +17,7 @@ from dirigent.messages import Message, Request
 from dirigent.serve.http.server import bound, check_no_loop, serving
 from dirigent.serve.service import ServeSettings, open_service
 from dirigent.store import Store
-from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops, hops_passed
+from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops, hop_headers
 from dirigent.workers.http import HttpClient, HttpWorker
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.worker import WorkerInfo
@@ -101,10 +101,10 @@ async def test_a_worker_that_says_do_not_retry_is_believed(server: Server) -> No
 
 
 def test_hops_are_counted_where_they_were_said_and_nowhere_else() -> None:
-    assert hops_passed() == 0
+    assert hop_headers() == {HEADER: "1"}
     with after_hops(1):
-        assert hops_passed() == 1
-    assert hops_passed() == 0
+        assert hop_headers() == {HEADER: "2"}
+    assert hop_headers() == {HEADER: "1"}
 
 
 def test_a_name_that_means_this_machine_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:

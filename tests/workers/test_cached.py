@@ -25,7 +25,7 @@ from dirigent.messages import (
     conversation,
 )
 from dirigent.plan.planner import LanguagePlanner
-from dirigent.workers.cached import NOT_ASKED, Cached
+from dirigent.workers.cached import NOT_IN_KEY, Cached
 from dirigent.workers.metering import Metered
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -91,7 +91,7 @@ OTHER: dict[str, Any] = {
 
 
 def test_every_field_of_a_request_is_either_part_of_the_question_or_not():
-    assert set(OTHER) | NOT_ASKED == set(Request.__struct_fields__)
+    assert set(OTHER) | NOT_IN_KEY == set(Request.__struct_fields__)
 
 
 @pytest.mark.parametrize("field", OTHER)

@@ -11,9 +11,10 @@ import pytest
 from dirigent.errors import WorkerError
 from dirigent.limits import Budget
 from dirigent.messages import Request, Usage, conversation
+from dirigent.workers.breaker import Breaker
 from dirigent.workers.scripted import Scripted
-from dirigent.workers.worker import Price, Worker
-from dirigent.workers.wrappers import Breaker, layers, wrap
+from dirigent.workers.worker import Price, Worker, layers
+from dirigent.workers.wrappers import wrap
 
 ASKED = Request(conversation("hi"))
 

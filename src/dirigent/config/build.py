@@ -22,11 +22,10 @@ from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
 from dirigent.workers.kind import WorkerOptions
-from dirigent.workers.request_defaults import Defaults
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import Wire
 from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo
-from dirigent.workers.wrappers import wrap
+from dirigent.workers.wrappers import Defaults, wrap
 
 if TYPE_CHECKING:
     from dirigent.workers.local import LocalModel

@@ -29,7 +29,7 @@ from dirigent.limits import Quote
 from dirigent.messages import Attempt, Delta, Observe, Reply, Request, ignore
 from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
 from dirigent.workers.metering import metered
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Replies:
             self._path = None
 
 
-class Shared:
+class Shared(Wrapper):
     """A worker whose greedy replies are given again to whoever asks the same of the same weights.
 
     The meter stands inside, so that a reply keeps the attempt that it was measured by. `weights` names exactly the
@@ -98,14 +98,10 @@ class Shared:
     def __init__(
         self, worker: Worker, replies: Replies, *, weights: str, extra: Mapping[str, Any] | None = None
     ) -> None:
-        self.worker = metered(worker)
+        super().__init__(metered(worker))
         self._replies = replies
         self._weights = weights
         self._extra = dict(extra or {})
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         if request.temperature != 0:

@@ -335,6 +335,8 @@ class TableTask:
                 reward = self.settings.invalid
                 if facts["valid"]:
                     reward = facts["right"] - scale * PRICES[one.extra.price] * facts["cost"] / 1000
+                    # Sampled cost by price: it must fall as the price rises, or the price's word is not read.
+                    facts[f"cost_at_{one.extra.price}"] = facts["cost"]
                     if self.settings.control == "format":
                         reward = 1.0
                 rollouts.append(Rollout(reward, facts))

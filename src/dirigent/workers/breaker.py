@@ -1,10 +1,10 @@
-"""Breaker: an endpoint that keeps failing is left alone for a while.
+"""Breaker: an endpoint that keeps failing is not asked for a while.
 
-Closed, it lets calls through and counts them; when half of at least ten calls within 30 s failed, it opens
-and refuses at once for 30 s; then a single call may probe, and its outcome closes or opens it again.
-Only faults of the infrastructure count: an endpoint that says "wrong key" or "bad request" is up. Cancelled
-calls, calls refused by a ledger and calls whose own deadline passed say nothing about the endpoint and are not
-counted.
+A closed breaker passes calls on and counts them. When half of at least ten calls within 30 s failed, it opens and
+refuses every call at once for 30 s. Then it lets one call through as a probe: its outcome closes the breaker or opens
+it again. Only faults of the infrastructure count: an endpoint that answers "wrong key" or "bad request" is up.
+Cancelled calls, calls that a ledger refused and calls whose own deadline passed say nothing about the endpoint: they
+are not counted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Literal
 
 from dirigent.errors import RETRYABLE, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 State = Literal["closed", "open", "half-open"]
 
 
-class Breaker:
+class Breaker(Wrapper):
     """Refuses calls to a worker that keeps failing, with `WorkerError(fault="open")`."""
 
     def __init__(
@@ -34,22 +34,18 @@ class Breaker:
         open_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._failing_share = failing_share
         self._least_calls = least_calls
         self._window_s = window_s
         self._open_s = open_s
         self._clock = clock
         self._outcomes: deque[tuple[float, bool]] = deque()
-        """When each call of the window ended, and whether it failed."""
+        """For each call of the window: the time of its end, and whether it failed."""
         self._failures = 0
         self._opened_at: float | None = None
         self._why = ""
         self._probing = False
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     @property
     def state(self) -> State:
@@ -64,7 +60,8 @@ class Breaker:
             reply = await self.worker.ask(request, observe=observe)
             failed = False
         except WorkerError as error:
-            if not (error.fault == "timeout" and self._is_past(request.deadline)):
+            past_deadline = request.deadline is not None and self._clock() >= request.deadline
+            if not (error.fault == "timeout" and past_deadline):
                 failed = error.fault in RETRYABLE
             raise
         finally:
@@ -74,15 +71,12 @@ class Breaker:
                 self._count(failed)
         return reply
 
-    def _is_past(self, deadline: float | None) -> bool:
-        return deadline is not None and self._clock() >= deadline
-
     def _admit(self) -> bool:
-        """Let a call through, saying whether it is the probe; refuse it while the endpoint rests."""
+        """Let a call through and return whether it is the probe. Refuse it while the breaker is open."""
         if self._opened_at is None:
             return False
         if self._rest_s() > 0 or self._probing:
-            until = f"tried again in {self._rest_s():.0f} s" if self._rest_s() > 0 else "being tried again now"
+            until = f"asked again in {self._rest_s():.0f} s" if self._rest_s() > 0 else "being probed now"
             raise WorkerError(
                 f"{self.info.name} was not asked: {self._why}; it is {until}",
                 worker=self.info.name,
@@ -95,14 +89,14 @@ class Breaker:
     def _judge_probe(self, failed: bool | None) -> None:
         self._probing = False
         if failed:
-            self._open("it failed again when it was probed")
+            self._open("the probe failed as well")
         elif failed is False:
             self._opened_at = None
             self._forget()
 
     def _count(self, failed: bool) -> None:
         if self._opened_at is not None:
-            return  # a straggler from before it opened
+            return  # the call began before the breaker opened
         now = self._clock()
         self._outcomes.append((now, failed))
         self._failures += failed
@@ -122,7 +116,7 @@ class Breaker:
         self._failures = 0
 
     def _rest_s(self) -> float:
-        """Seconds it stays open still."""
+        """Return the seconds until the breaker lets a probe through."""
         if self._opened_at is None:
             return 0.0
         return max(0.0, self._opened_at + self._open_s - self._clock())

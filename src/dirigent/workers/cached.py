@@ -1,11 +1,11 @@
-"""Cached: the same question to the same worker is paid for once.
+"""Cached: the same request to the same worker is paid for once.
 
-Only requests that pin their answer are kept (temperature 0, or a seed), unless `always` is set: a cache must
-not make a sampled model repeat itself. Deadline and ledger are not part of the question; every other field of
-the request is, so one that is added later changes the key by itself. The tenant is such a field: nobody can tell, by
-an answer that is free or quick, what another has asked. Identical requests at the same time share one call. What only
-its caller's ledger or deadline cut short is neither kept nor shared. A cache that cannot be written or read costs the
-saving, never the answer.
+A cache must not make a sampled model repeat itself. So only requests that pin their answer are cached (temperature 0,
+or a seed), unless `always` is set. The key covers every field of the request except the deadline and the ledger, so a
+field that is added later changes the key without further code. The tenant is such a field: a free or quick answer must
+not show one tenant what another has asked. Identical requests at the same time share one call. A reply that the
+caller's own ledger or deadline cut short is neither stored nor shared. If the cache cannot be read or written, the
+request is asked again: it costs money, never the answer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Attempt, Delta, Observe, Reply, Request, Usage, ignore
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, WorkerInfo, Wrapper
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Part of every key: raised when what is stored changes its meaning."""
+"""Part of every key. Raise it when the meaning of stored data changes."""
 
-NOT_ASKED = frozenset({"deadline", "ledger"})
+NOT_IN_KEY = frozenset({"deadline", "ledger"})
 
 
-class Cached:
-    """Keeps replies in a folder (one small file each) or in a mapping; by default in memory."""
+class Cached(Wrapper):
+    """Stores replies in a folder (one small file each) or in a mapping; in memory by default."""
 
     def __init__(
         self,
@@ -43,16 +43,12 @@ class Cached:
         *,
         always: bool = False,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._folder = Path(store) if isinstance(store, str | Path) else None
         self._memory: MutableMapping[str, bytes] = {} if store is None or isinstance(store, str | Path) else store
         self._always = always
         self._flights: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Future[Reply | WorkerError | None]] = {}
-        """Calls under way, by event loop: another one cannot wait for them."""
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
+        """Calls in progress, by event loop and key. A loop cannot wait for another loop's calls."""
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         if not (self._always or request.temperature == 0 or request.seed is not None):
@@ -62,15 +58,15 @@ class Cached:
         while (flight := self._flights.get((loop, key))) is not None:
             outcome = await asyncio.shield(flight)
             if isinstance(outcome, Reply):
-                return self._given_again(outcome, observe)
+                return self._replayed(outcome, observe)
             if outcome is not None:
-                raise _retold(outcome)
+                raise _copied(outcome)
         flight = self._flights[loop, key] = loop.create_future()
         outcome = None
         try:
             if (found := await self._load(key)) is not None:
                 outcome = found
-                return self._given_again(found, observe)
+                return self._replayed(found, observe)
             reply = await self.worker.ask(request, observe=observe)
             if not _cut_by_ledger(request, reply):
                 outcome = reply
@@ -81,11 +77,11 @@ class Cached:
                 outcome = error
             raise
         finally:
-            # None: the caller was cancelled, or had too little money or time; its own affair, and the next one asks.
+            # None: the caller was cancelled, or had too little money or time. Then the next caller asks.
             del self._flights[loop, key]
             flight.set_result(outcome)
 
-    def _given_again(self, reply: Reply, observe: Observe) -> Reply:
+    def _replayed(self, reply: Reply, observe: Observe) -> Reply:
         if reply.text:
             observe(Delta(reply.text))
         attempt = Attempt(self.info.name, 0.0, cached=True)
@@ -101,7 +97,7 @@ class Cached:
         except (KeyError, FileNotFoundError):
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            log.warning("cached reply %s of %s cannot be read, asking again: %s", key, self.info.name, error)
+            log.warning("cached reply %s of %s cannot be read and is asked again: %s", key, self.info.name, error)
             return None
 
     async def _save(self, key: str, reply: Reply) -> None:
@@ -116,20 +112,20 @@ class Cached:
 
 
 def _key(info: WorkerInfo, request: Request) -> str:
-    asked = {name: getattr(request, name) for name in request.__struct_fields__ if name not in NOT_ASKED}
+    asked = {name: getattr(request, name) for name in request.__struct_fields__ if name not in NOT_IN_KEY}
     data = msgspec.json.encode([FORMAT, info.name, info.model, asked], order="deterministic")
     return hashlib.sha256(data).hexdigest()
 
 
 def _cut_by_ledger(request: Request, reply: Reply) -> bool:
-    """Whether the reply ended for its length before it was as long as the request allows."""
+    """Return whether the ledger, not the request, limited the length of the reply."""
     asked = request.max_output_tokens
     short = asked is None or reply.usage.output_tokens < asked
     return request.ledger is not None and reply.finish == "length" and short
 
 
-def _retold(error: WorkerError) -> WorkerError:
-    """The failure of the call that was shared; its attempts are on the bill of whoever made it."""
+def _copied(error: WorkerError) -> WorkerError:
+    """Return the failure of a shared call without its attempts: the caller that made the call pays for them."""
     return WorkerError(
         str(error),
         said=error.said,
@@ -145,7 +141,7 @@ def _path(folder: Path, key: str) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write beside the file, then rename: whoever reads sees the whole reply or none."""
+    """Write to a second file and rename it: a reader sees the whole reply or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     part = Path(name)

@@ -1,12 +1,12 @@
-"""Where a worker's name may lead: the kind of address that it had first, it keeps.
+"""DNS pinning: a worker's host name keeps the kind of address that it had first.
 
-A name is the operator's, what it means is decided by whoever runs its name server. One that turns a provider's name to
-an address inside the network ("DNS rebinding") would have this server call what only it can reach. So the kind of
-address of each name (public, private, this machine) is kept from the first look-up on, and others are left out.
-Addresses of a link (169.254.0.0/16, fe80::/10), where clouds keep their credentials, are called only where the
-operator wrote the number itself. Connections are made to the address that was looked at, never to the name again.
+The operator chooses a host name, but the owner of its name server chooses the address. A provider's name that suddenly
+leads to an address inside the network ("DNS rebinding") would make this server call hosts that only it can reach. So
+the first look-up fixes the kind of each name (public, private, this machine), and later addresses of another kind are
+left out. Link-local addresses (169.254.0.0/16, fe80::/10), where clouds serve their credentials, are called only if the
+operator wrote the number itself. Connections go to the address that was checked: the name is not looked up again.
 
-Knows nothing of HTTP. A restart forgets: a worker that has really moved is found again then.
+The kinds are forgotten at a restart, so a worker that has really moved is reached again then.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ PRIVATE = tuple(
 
 
 class Rebound(OSError):
-    """A name means addresses that it may not mean."""
+    """A name leads only to addresses of a kind that it may not have."""
 
 
 class SteadyResolver:
-    """A resolver for aiohttp that leaves out addresses of another kind than a name had first."""
+    """A resolver for aiohttp that drops addresses of another kind than the name had first."""
 
     def __init__(self, resolver: AbstractResolver, kinds: dict[str, Kind] | None = None) -> None:
         self._resolver = resolver
         self._kinds: dict[str, Kind] = {} if kinds is None else kinds
-        """Shared by the resolvers of one process, each of which serves an event loop."""
+        """Shared by all resolvers of a client; each event loop has its own."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -54,7 +54,7 @@ class SteadyResolver:
 
 
 def kind_of(address: str) -> Kind:
-    """What an address leads to. One of IPv4 in the clothes of IPv6 is looked at as what it is."""
+    """Return the kind of an address. An IPv4 address written as IPv6 counts as IPv4."""
     number = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(number, ipaddress.IPv6Address) and number.ipv4_mapped is not None:
         number = number.ipv4_mapped
@@ -67,5 +67,5 @@ def kind_of(address: str) -> Kind:
 
 def refusal(host: str, address: str, kind: Kind, usual: Kind | None) -> str:
     if usual is None:
-        return f"{host} means {address}, an address of the link alone: write the number into base_url if it is right"
-    return f"{host} now means {address} ({kind}), and it was {usual}: restart the server if the worker has moved"
+        return f"{host} leads to the link-local address {address}: write the number into base_url if that is right"
+    return f"{host} now leads to {address} ({kind}), before it was {usual}: restart the server if the worker has moved"

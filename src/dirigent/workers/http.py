@@ -1,13 +1,11 @@
-"""One HTTP client for all providers, and the Worker that calls a provider through it.
+"""The HTTP client of all providers, and the Worker that calls a provider through it.
 
-`HttpWorker` speaks any `Wire`. It asks the provider to stream only when somebody observes. Everything that
-can go wrong on the way ends as a `WorkerError` with its fault, within the time-outs; nothing is followed
-(no redirect, no proxy from the environment, no cookie) and nothing is believed: replies are bounded,
-checked and either whole or an error. Which fault it was is `faults.py`'s to say; retrying, metering and rate
-limits belong to `wrappers.py`.
+`HttpWorker` speaks any `Wire`. It asks the provider to stream only if the caller observes. Every failure ends as a
+`WorkerError` with its fault, within the time-outs. Nothing is followed (no redirect, no proxy from the environment, no
+cookie) and nothing is trusted: replies are bounded, checked, and either whole or an error. `http_errors.py` decides
+which fault a failure is. Retries, metering and rate limits belong to `wrappers.py`.
 
-Cancelling the task that asks closes its connection at once, so that the provider stops working and
-charging.
+Cancelling the task that asks closes its connection at once, so that the provider stops working and charging.
 """
 
 from __future__ import annotations
@@ -39,31 +37,31 @@ if TYPE_CHECKING:
     import aiohttp
 
 MAX_REPLY_BYTES = 8 * 1024 * 1024
-"""Decompressed. A model's longest answer is a tenth of it."""
+"""After decompression. The longest answer of a model is a tenth of it."""
 MAX_ERROR_BYTES = 64 * 1024
 LARGE_BODY_BYTES = 1024 * 1024
 """aiohttp writes a larger request body in pieces, so that the event loop is not blocked."""
 LINGER_S = 0.2
-"""How long a finished stream is given to close by itself, so that its connection can be used again."""
+"""Seconds a finished stream may take to end, so that its connection can be used again."""
 ERROR_BODY_S = 5.0
-"""How long an error's explanation is waited for; its status is known already."""
+"""Seconds to wait for the body of an error. Its status is known already."""
 MOST_CHARS_PER_TOKEN = 8
-"""Ordinary text has about four. A stream that has more than this for every token it was allowed is cut: its provider
-does not keep to the limit, and would be paid for what nobody set aside."""
+"""Ordinary text has about four. A stream with more than this for every token it may have is cut: its provider ignores
+the limit, and its bill would be higher than the sum that was reserved."""
 SPARE_CHARS = 256
-"""Few tokens may be long ones."""
+"""Added to the limit, since a few tokens may all be long."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds a call may take, by phase. The request's own deadline counts as well, whichever is sooner."""
+    """Seconds a call may take, by phase. The request's own deadline applies too; the sooner one ends the call."""
 
     connect_s: float = 5.0
     """Name look-up, TCP and TLS."""
     first_byte_s: float = 60.0
-    """From the start of the call to the first byte of the reply's body. A reply that is not streamed is
-    written whole before its first byte, so models that think for minutes need more."""
+    """From the start of the call to the first byte of the reply's body. A provider writes a reply that is not streamed
+    before it sends the first byte, so models that think for minutes need more."""
     chunk_s: float = 30.0
-    """Between two pieces of the body."""
+    """Between two chunks of the body."""
     total_s: float = 300.0
     """The whole call."""
 
@@ -110,12 +108,12 @@ def _open_session(kinds: dict[str, Kind]) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, resolver=resolver),  # the rate limiter bounds concurrency
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
-        timeout=aiohttp.ClientTimeout(total=None),  # `_Patience` has the time-outs
+        timeout=aiohttp.ClientTimeout(total=None),  # `_Timer` has the time-outs
     )
 
 
 class HttpWorker:
-    """A model behind HTTP. Returns replies without cost and attempts, which `Metered` fills in."""
+    """A model behind HTTP. Its replies have no cost and no attempts: `Metered` adds them."""
 
     def __init__(
         self,
@@ -128,7 +126,7 @@ class HttpWorker:
         timeout: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.info = info
-        self.base_url = _checked(base_url)
+        self.base_url = _usable(base_url)
         self.timeout = timeout
         self._wire = wire
         self._client = client
@@ -143,33 +141,33 @@ class HttpWorker:
             call = self._wire.build(request, info=self.info, base_url=self.base_url, stream=observe is not ignore)
             reply = await self._call(call, request, observe)
             if reply.tool_calls and not request.may_call and not reply.text.strip():
-                raise unusable("the reply is a tool call, and no tool was to be called", reply.usage)
+                raise unusable("the reply is a tool call, but the request allows none", reply.usage)
         except WorkerError as error:
-            raise self._ours(error, request) from error.__cause__
+            raise self._named(error, request) from error.__cause__
         usage = _counted(request, reply)
         return msgspec.structs.replace(reply, usage=usage, seconds=time.monotonic() - started)
 
     async def _call(self, call: HttpCall, request: Request, observe: Observe) -> Reply:
-        patience = _Patience(self.timeout, deadline=request.deadline)
+        timer = _Timer(self.timeout, deadline=request.deadline)
         response: aiohttp.ClientResponse | None = None
         try:
-            async with patience.scope:
+            async with timer.scope:
                 response = await self._post(call)
-                body = _Body(response, patience)
+                body = _Body(response, timer)
                 if response.status != 200:
-                    raise refused(response, explained=error_text(await body.beginning(MAX_ERROR_BYTES)))
+                    raise refused(response, explanation=error_text(await body.beginning(MAX_ERROR_BYTES)))
                 if observe is ignore:
                     await body.require("application/json")
                     return self._wire.parse(await body.whole())
                 await body.require("text/event-stream")
-                return await self._read_stream(body, observe, most_chars=_most_chars(request))
+                return await self._read_stream(body, request, observe)
         except TimeoutError:
-            if not patience.scope.expired():  # somebody else's
+            if not timer.scope.expired():  # a time-out of the caller's own
                 raise
-            raise WorkerError(patience.said, fault="timeout") from None
+            raise WorkerError(timer.message, fault="timeout") from None
         finally:
             if response is not None:
-                response.close()  # does nothing once the whole body has come
+                response.close()  # has no effect after the whole body has come
 
     async def _post(self, call: HttpCall) -> aiohttp.ClientResponse:
         """Send the call. Returns when the reply's header has come."""
@@ -189,24 +187,30 @@ class HttpWorker:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise not_reached(error, call.url, connect_s=connect_s) from None
 
-    async def _read_stream(self, body: _Body, observe: Observe, *, most_chars: float) -> Reply:
+    async def _read_stream(self, body: _Body, request: Request, observe: Observe) -> Reply:
+        most_chars = float("inf")
+        if request.max_output_tokens is not None:
+            most_chars = SPARE_CHARS + MOST_CHARS_PER_TOKEN * request.max_output_tokens
         parser, decoder = EventParser(), self._wire.decoder()
-        said: list[str] = []
+        texts: list[str] = []
         while chunk := await body.next_chunk():
             for event in parser.feed(chunk):
                 text = decoder.feed(event)
                 if text:
-                    said.append(text)
+                    texts.append(text)
                     observe(Delta(text))
                 if decoder.done:
                     await body.drain(LINGER_S)
                     return decoder.finish()
                 if decoder.written_chars > most_chars:
-                    return _cut("".join(said), decoder.written_chars)
+                    # The provider has not sent its count yet, so the count is estimated.
+                    usage = Usage(output_tokens=-(-decoder.written_chars // CHARS_PER_TOKEN))
+                    return Reply("".join(texts), finish="length", usage=usage)
         return decoder.finish()
 
-    def _ours(self, error: WorkerError, request: Request) -> WorkerError:
-        ours = WorkerError(
+    def _named(self, error: WorkerError, request: Request) -> WorkerError:
+        """Return the error with this worker's name, without keys, and with its usage counted."""
+        named = WorkerError(
             redact(f"{self.info.name}: {error}"),
             said=error.said and redact(f"{self.info.name}: {error.said}"),
             worker=self.info.name,
@@ -215,11 +219,11 @@ class HttpWorker:
             retry_after_s=error.retry_after_s,
         )
         if error.usage is not None:
-            ours.usage = _counted(request, Reply("", usage=error.usage))
-        return ours
+            named.usage = _counted(request, Reply("", usage=error.usage))
+        return named
 
 
-def _checked(base_url: str) -> str:
+def _usable(base_url: str) -> str:
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
@@ -231,46 +235,46 @@ def _checked(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-class _Patience:
-    """The one timer of a call, set phase by phase to whatever runs out first: a timer for each costs more."""
+class _Timer:
+    """The one timer of a call, set anew in each phase. One timer for each phase would cost more."""
 
     def __init__(self, limits: Timeouts, *, deadline: float | None) -> None:
         limit_s, name = limits.total_s, "total_s"
         if deadline is not None and deadline - time.monotonic() < limit_s:
             limit_s, name = deadline - time.monotonic(), "the request's deadline"
             if limit_s <= 0:
-                raise WorkerError("the request's deadline had passed before the call", fault="timeout")
-        self.limits = limits
+                raise WorkerError("the request's deadline passed before the call", fault="timeout")
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._whole = limit_s, name
         self._whole_at = self._loop.time() + limit_s
         self._size: int | None = None
-        """Bytes that had come when the present wait began; None: none had to."""
+        """Bytes that had come when the present wait began. None: the wait is for the first byte."""
         self._at = min(self._whole_at, self._loop.time() + limits.first_byte_s)
         self.scope = asyncio.timeout_at(self._at)
 
     def until_next_chunk(self, size: int) -> None:
         self._size = size
-        self._at = min(self._whole_at, self._loop.time() + self.limits.chunk_s)
+        self._at = min(self._whole_at, self._loop.time() + self._limits.chunk_s)
         self.scope.reschedule(self._at)
 
     @property
-    def said(self) -> str:
-        """What it means that the time is up."""
+    def message(self) -> str:
+        """The error message after the time has run out: which limit it was, and its value."""
         if self._at >= self._whole_at:
             limit_s, name = self._whole
             return f"no whole reply within {limit_s:.3g} s ({name})"
         if self._size is None:
-            return f"no first byte of the reply within {self.limits.first_byte_s:g} s (first_byte_s)"
-        return f"nothing more came for {self.limits.chunk_s:g} s (chunk_s) after {self._size} bytes of the reply"
+            return f"no first byte of the reply within {self._limits.first_byte_s:g} s (first_byte_s)"
+        return f"no further byte within {self._limits.chunk_s:g} s (chunk_s) after {self._size} bytes of the reply"
 
 
 class _Body:
-    """The body of one reply: its type checked, its size bounded, each piece in time."""
+    """The body of one reply, with its type checked, its size bounded and a time-out for each chunk."""
 
-    def __init__(self, response: aiohttp.ClientResponse, patience: _Patience) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, timer: _Timer) -> None:
         self._response = response
-        self._patience = patience
+        self._timer = timer
         self._size = 0
 
     async def require(self, content_type: str) -> None:
@@ -284,11 +288,11 @@ class _Body:
         while chunk := await self.next_chunk():
             chunks.append(chunk)
             if content.at_eof():
-                break  # which spares a short reply, all of which has come, a second look
+                break  # a short reply has come whole: no second read is needed
         return b"".join(chunks)
 
     async def beginning(self, max_bytes: int) -> bytes:
-        """As much as comes of a body that only explains an error; what goes wrong with it does not matter."""
+        """Return what comes of the body of an error, at most this much. Failures while reading it are ignored."""
         found = b""
         with contextlib.suppress(WorkerError, TimeoutError):
             async with asyncio.timeout(ERROR_BODY_S):
@@ -297,12 +301,12 @@ class _Body:
         return found[:max_bytes]
 
     async def next_chunk(self) -> bytes:
-        """The next piece; empty at the end."""
+        """Return the next chunk; empty at the end."""
         import aiohttp
 
         content = self._response.content
         if self._size and not content.at_eof():
-            self._patience.until_next_chunk(self._size)
+            self._timer.until_next_chunk(self._size)
         try:
             chunk = await content.readany()
         except (aiohttp.ClientError, OSError) as error:
@@ -313,27 +317,15 @@ class _Body:
         return chunk
 
     async def drain(self, limit_s: float) -> None:
-        """Let a stream that has said everything end by itself, but do not wait for one that will not."""
+        """Wait for the end of a stream whose reply is complete, but no longer than this."""
         with contextlib.suppress(TimeoutError, WorkerError):
             async with asyncio.timeout(limit_s):
                 while await self.next_chunk():
                     pass
 
 
-def _most_chars(request: Request) -> float:
-    """What a stream may write before it is cut."""
-    if request.max_output_tokens is None:
-        return float("inf")
-    return SPARE_CHARS + MOST_CHARS_PER_TOKEN * request.max_output_tokens
-
-
-def _cut(text: str, written_chars: int) -> Reply:
-    """A reply that was ended for its length, by us. Its provider has not said what it counts, so it is estimated."""
-    return Reply(text, finish="length", usage=Usage(output_tokens=-(-written_chars // CHARS_PER_TOKEN)))
-
-
 def _counted(request: Request, reply: Reply) -> Usage:
-    """The usage the provider reported; what it left out is estimated, since an uncounted call is not free."""
+    """Return the usage that the provider reported. Missing counts are estimated: an uncounted call is not free."""
     usage = reply.usage
     if not usage.input_tokens:
         usage = msgspec.structs.replace(usage, input_tokens=input_tokens(request))
@@ -345,7 +337,7 @@ def _counted(request: Request, reply: Reply) -> Usage:
         return usage
     cached = min(usage.cached_input_tokens, usage.input_tokens)
     return msgspec.structs.replace(
-        usage,  # a part above its whole would make the rest of the input cost less than nothing
+        usage,  # a part that exceeds its whole would give the rest of the input a negative cost
         cached_input_tokens=cached,
         cache_write_input_tokens=min(usage.cache_write_input_tokens, usage.input_tokens - cached),
         reasoning_tokens=min(usage.reasoning_tokens, usage.output_tokens),

@@ -1,8 +1,8 @@
-"""Faults: what it means that a call failed, as the `WorkerError` that says so.
+"""HTTP failures as `WorkerError`s: which fault each failure is, and what the operator can do about it.
 
-A call fails before its reply begins (aiohttp raised something) or with a reply whose status is not 200. Either way its
-fault decides what is done next: retried, given to another worker, or told to the operator with what to change. Knows
-nothing of what was asked, and opens nothing; a reply that begins well and goes wrong later is `http.py`'s part.
+A call fails before its reply begins (aiohttp raises an exception) or with a reply whose status is not 200. The fault
+decides what happens next: a retry, another worker, or an error for the operator. `http.py` handles replies that begin
+well and fail later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:
-    """Why no reply began."""
+    """Return the error of a call whose reply never began."""
     import aiohttp
 
     if isinstance(error, aiohttp.ConnectionTimeoutError):
@@ -36,40 +36,36 @@ def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:
         if isinstance(error.os_error, Rebound):
             return WorkerError(str(error.os_error), fault="connect")
         if isinstance(error, aiohttp.ClientConnectorDNSError):
-            return WorkerError(f"no host is called {error.host!r}: check base_url", fault="connect")
+            return WorkerError(f"the host name {error.host!r} has no address: check base_url", fault="connect")
         if isinstance(error.os_error, ConnectionRefusedError):
             return WorkerError(f"refused at {where}: is the server up?", fault="connect")
         return WorkerError(f"cannot connect to {where}: {quote(str(error.os_error))}", fault="connect")
-    return WorkerError(f"{url} hung up before it replied: {quote(repr(error))}", fault="connect")
+    return WorkerError(f"{url} closed the connection before it replied: {quote(repr(error))}", fault="connect")
 
 
-def refused(response: aiohttp.ClientResponse, *, explained: str) -> WorkerError:
-    """What a status other than 200 means; `explained` is what its body says."""
+def refused(response: aiohttp.ClientResponse, *, explanation: str) -> WorkerError:
+    """Return the error of a reply whose status is not 200. `explanation` is the text of its body."""
     status, hint = response.status, ""
     if 300 <= status < 400:
-        hint = " (redirects are not followed: set base_url to where it points)"
+        hint = " (redirects are not followed: set base_url to their target)"
     elif status in (401, 403):
         hint = " (check the key)"
     elif status == 404:
         hint = " (check base_url and model)"
     fault = fault_of(status)
-    if fault in RETRYABLE and _is_final(response):
+    # OpenAI's clients obey this header as well: the provider says that a retry is of no use.
+    if fault in RETRYABLE and response.headers.get("x-should-retry", "").strip().lower() == "false":
         fault = "failed"
     return WorkerError(
-        f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {explained}" if explained else ""),
+        f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {explanation}" if explanation else ""),
         fault=fault,
         status=status,
         retry_after_s=retry_after_s(response.headers, now_s=time.time()),
     )
 
 
-def _is_final(response: aiohttp.ClientResponse) -> bool:
-    """Whether the provider says that trying again is of no use, in the header that OpenAI's clients heed as well."""
-    return response.headers.get("x-should-retry", "").strip().lower() == "false"
-
-
 def fault_of(status: int) -> Fault:
-    """The kind of failure that an HTTP status other than 200 stands for."""
+    """Return the fault of an HTTP status other than 200."""
     if status in (401, 403):
         return "auth"
     if status == 429:
@@ -80,13 +76,13 @@ def fault_of(status: int) -> Fault:
 
 
 def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
-    """How long to wait, as the provider says: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    """Return the wait that the provider asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
     for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
         value = headers.get(name, "")
         with contextlib.suppress(ValueError):
             seconds = float(value) * unit_s
             if 0 <= seconds < float("inf"):
                 return seconds
-    with contextlib.suppress(ValueError, TypeError, OverflowError):  # as of a year or a zone beyond all numbers
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # raised for an impossible year or zone
         return max(0.0, email.utils.parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - now_s)
     return None

@@ -1,9 +1,8 @@
-"""Slots: the places of a local server, and which of them a request should have.
+"""Slots: the places of a local server, and the choice of one for each request.
 
-A slot remembers the last prompt it read, so that a prompt with the same beginning costs only its end. Left
-to itself the server gives a request to any slot that has a tenth of it, and a short question then wipes out
-a planner's long prefix. So the choice is made here, and requests wait here too: one that is cancelled in
-the queue was never sent.
+A slot remembers the last prompt it read: a prompt with the same beginning costs only its end. The server itself would
+give a request to any slot that has a tenth of its prompt, and a short question would then overwrite a planner's long
+prefix. So this module chooses the slot. Requests also wait here: one that is cancelled while it waits was never sent.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import msgspec
 from dirigent.errors import ConfigError
 
 SHARED_CHARS = 256
-"""A shorter common beginning is not worth a slot that remembers more: it is read again in half a second."""
+"""A shorter common beginning does not decide the slot: reading it again takes half a second."""
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What one place of the server remembers."""
+    """The content of one place of the server."""
 
     index: int
     adapter: int | None = None
@@ -29,7 +28,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Slots:
-    """The places of a server, leased one request at a time, first come first served."""
+    """The places of a server. Each serves one request at a time; requests wait in order."""
 
     def __init__(self, count: int) -> None:
         if not 1 <= count <= 64:
@@ -43,7 +42,7 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def lease(self, adapter: int | None, prompt: str) -> AsyncIterator[int]:
-        """The number of a slot that is ours until we leave; it will remember this prompt."""
+        """Hold a slot and yield its number. The slot remembers this prompt afterwards."""
         async with self._turn:
             slot = choose_slot(self._idle, adapter=adapter, prompt=prompt)
             self._idle.remove(slot)
@@ -53,14 +52,14 @@ class Slots:
                 self._idle.append(Slot(slot.index, adapter, prompt))
 
     def forget(self) -> None:
-        """The server is new: it remembers nothing."""
+        """Mark all slots as empty, after a new server has started."""
         self._idle = [Slot(slot.index) for slot in self._idle]
 
 
 def choose_slot(idle: Sequence[Slot], *, adapter: int | None, prompt: str) -> Slot:
-    """The slot that has most of this prompt already; if none has much, the one with least to lose.
+    """Return the slot with the longest common beginning; if none has enough, the slot with the shortest prompt.
 
-    What an adapter has read is of no use to another one: the server forgets it.
+    A prompt that one adapter has read is of no use to another adapter: the server drops it.
     """
     shared = {slot.index: _shared_chars(slot.prompt, prompt) if slot.adapter == adapter else 0 for slot in idle}
     best = max(idle, key=lambda slot: shared[slot.index])

@@ -1,8 +1,8 @@
 """Masked: a reply that quotes a live key has `***` in its place.
 
-Providers repeat keys, in an error that a model explains or in a tool call. Traces and errors are redacted where they
-are written; this wrapper does the same for what goes to the caller: the text, its pieces as they are streamed, and the
-arguments of tool calls. It looks for the exact values of live secrets alone. Text that only looks like a key passes
+Providers repeat keys, in an error that a model explains or in a tool call. Traces and errors are redacted when they are
+written. This wrapper redacts the reply for the caller: its text, each streamed piece, and the arguments of tool calls.
+It looks for the exact values of live secrets alone. Text that only looks like a key passes
 unchanged: a caller may have asked for an example of one.
 
 A piece of a stream is passed on at once, except for an end that a key may begin with. So less than the longest key is
@@ -18,18 +18,11 @@ import msgspec
 
 from dirigent.messages import Delta, Event, Observe, Reply, Request, ToolCall, ignore
 from dirigent.workers.secret import MASK, live_values
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Wrapper
 
 
-class Masked:
+class Masked(Wrapper):
     """A worker whose replies hold no live key."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         values = live_values()
@@ -52,11 +45,11 @@ class Masked:
 
 
 class MaskedPieces:
-    """Masks a text that comes in pieces; together they are what `masked` makes of the whole."""
+    """Masks a text that comes in pieces. The joined output equals `masked` of the whole text."""
 
     def __init__(self, values: frozenset[str]) -> None:
         self.held = ""
-        """The end of what came, with which a key may begin."""
+        """The end of the text so far, if a key may begin there."""
         self._values = values
 
     def feed(self, piece: str) -> str:
@@ -75,7 +68,7 @@ class MaskedPieces:
         return masked(rest, self._values)
 
     def _may_begin_at(self, text: str, start: int) -> int:
-        """The first place from which the text is the beginning of a key; its length if there is none."""
+        """Return the first position at which a key may begin; the length of the text if there is none."""
         first = len(text)
         for value in self._values:
             at = text.find(value[0], max(start, len(text) - len(value) + 1))
@@ -87,7 +80,7 @@ class MaskedPieces:
 
 
 def masked(text: str, values: frozenset[str]) -> str:
-    """The text with `***` for each of these values."""
+    """Return the text with `***` in place of each of these values."""
     if not any(value in text for value in values):  # many times faster than the pattern
         return text
     return _pattern(values).sub(MASK, text)

@@ -1,7 +1,7 @@
-"""Metered: every call is entered in the ledger before it is made, and becomes an `Attempt` after it.
+"""Metered: every call is reserved in the ledger before it is made and becomes an `Attempt` after it.
 
-This is the one place where money is counted. It knows prices and ledgers, and nothing of retries: it stands
-inside them, so that each try is a call of its own on the bill.
+This is the only place where money is counted. It knows prices and ledgers but no retries: it is inside the retry
+wrapper, so every try is a call of its own on the bill.
 """
 
 from __future__ import annotations
@@ -28,43 +28,39 @@ from dirigent.messages import (
     ignore,
     well_formed,
 )
-from dirigent.workers.worker import Worker, WorkerInfo, layers
+from dirigent.workers.worker import Worker, Wrapper, layers
 
 log = logging.getLogger(__name__)
 
 IMAGE_TOKENS = 1_500
 
 MESSAGE_TOKENS = 16
-"""Roles, separators and the template around one message or tool."""
+"""Tokens of the role, the separators and the template around one message or tool."""
 
 
 MOST_TOKENS = 100_000_000
-"""Of one call: ten times what the longest context holds. More is no count (and beyond 2**63 no store could keep it)."""
+"""The highest count of one call: ten times the longest context. More is an error (no store holds 2**63 or more)."""
 
 ROUNDING_USD = 1e-9
-"""Ledgers count in billionths; less than one is no overrun."""
+"""Ledgers count in billionths of a dollar. Less than one is no overrun."""
 
 
-class Metered:
-    """Enters every call in the request's ledger and gives it an `Attempt`, whatever becomes of it.
+class Metered(Wrapper):
+    """Enters every call in the request's ledger and gives it an `Attempt`, also if the call fails.
 
-    A call that was cancelled, or broke off after its first words, is charged for its input and for what it
-    had written, by estimate: the provider bills that too. So is a reply that came whole and cannot be used, by what
-    its provider counted. One that comes to more than was set aside for it is charged in full and marked. A worker
-    without a price costs 0 here; that a run with a cost cap refuses it is the conductor's matter.
+    A call that is cancelled, or breaks off after its first words, is charged for its input and for the text that came,
+    by estimate: the provider bills them too. A whole reply that cannot be used is charged by the provider's count. A
+    call that costs more than its reservation is charged in full and marked. A worker without a price costs 0 here; the
+    conductor refuses such a worker in a run with a cost cap.
     """
 
     keeps_book = True
 
     def __init__(self, worker: Worker, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._clock = clock
         if worker.info.price is None:
             log.debug("no price is known for worker %s: its calls count as $0", worker.info.name)
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         request = _narrowed(request, self.info.output_tokens)
@@ -84,12 +80,13 @@ class Metered:
                 error.usage = None
             used = error.usage or (_estimated(request, watched) if watched.chars else Usage())
             attempt = self._attempt(used, started, error=str(error))
-            attempt = _marked(attempt, hold) if error.usage else attempt  # an estimate proves no overrun
+            attempt = _marked(attempt, hold) if error.usage else attempt  # an estimate does not prove an overrun
             error.worker = error.worker or self.info.name
             error.attempts = (attempt,)
             raise
         except BaseException as error:
-            attempt = self._attempt(_estimated(request, watched), started, error=_described(error))
+            name = "cancelled" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"
+            attempt = self._attempt(_estimated(request, watched), started, error=name)
             note_attempts(error, (attempt,))
             raise
         finally:
@@ -116,24 +113,24 @@ class Metered:
         )
 
     def _require_sound(self, request: Request, reply: Reply) -> None:
-        """Refuse a reply whose figures would be money back, or no figures. It came whole, so it is on the bill."""
+        """Raise if a count or the cost of the reply is negative or no number. The reply came whole, so it is billed."""
         wrong = _unsound(reply.usage)
         if not wrong and not (isinstance(reply.cost_usd, int | float) and 0 <= reply.cost_usd < math.inf):
             wrong = f"cost_usd is {reply.cost_usd!r}"
         if wrong:
-            error = WorkerError(f"{self.info.name}: the reply cannot be entered in the books: {wrong}", fault="reply")
+            error = WorkerError(f"{self.info.name}: the reply cannot be billed: {wrong}", fault="reply")
             error.usage = _counted(request, msgspec.structs.replace(reply, usage=Usage()))
             raise error
 
     def _attempt(self, usage: Usage, started: float, *, cost_usd: float = 0.0, error: str = "") -> Attempt:
-        """The call on record. A cost that the provider itself states goes before one computed from prices."""
+        """Return the record of the call. A cost that the provider states wins over one computed from prices."""
         if not cost_usd and self.info.price is not None:
             cost_usd = self.info.price.of(usage)
         return Attempt(self.info.name, self._clock() - started, usage=usage, cost_usd=cost_usd, error=error)
 
 
 def _marked(attempt: Attempt, hold: Hold | None) -> Attempt:
-    """Marked if it came to more than was set aside. It is charged in full all the same: that is what is owed."""
+    """Mark the attempt if it costs more than its reservation. It is charged in full anyway: that sum is owed."""
     if hold is None:
         return attempt
     granted = hold.max_output_tokens
@@ -143,7 +140,7 @@ def _marked(attempt: Attempt, hold: Hold | None) -> Attempt:
 
 
 def metered(worker: Worker) -> Worker:
-    """The worker, metered: as it is, if one of its layers already keeps the book."""
+    """Return the worker with metering around it; unchanged if one of its layers meters already."""
     for layer in layers(worker):
         if getattr(layer, "keeps_book", False):
             return worker
@@ -151,14 +148,15 @@ def metered(worker: Worker) -> Worker:
 
 
 def most_input_tokens(request: Request) -> int:
-    """More tokens than the input can reasonably have: half its bytes, and flat sums for what is not text.
+    """Return an upper bound of the input's tokens: half its bytes, and fixed counts for the parts that are not text.
 
-    English has about four bytes to a token and other scripts seldom fewer than two, so a reservation holds.
+    English has about four bytes a token, and other scripts seldom fewer than two, so the reservation suffices.
     """
     count = 0
     for message in request.messages:
         text = message.name + message.text + "".join(call.name + call.arguments for call in message.tool_calls)
-        count += MESSAGE_TOKENS + _half_bytes(text) + IMAGE_TOKENS * len(message.images)
+        half_bytes = (len(text.encode(errors="replace")) + 1) // 2
+        count += MESSAGE_TOKENS + half_bytes + IMAGE_TOKENS * len(message.images)
     for tool in request.tools:
         count += MESSAGE_TOKENS + len(msgspec.json.encode(tool)) // 2
     if request.schema is not None:
@@ -166,12 +164,8 @@ def most_input_tokens(request: Request) -> int:
     return count
 
 
-def _half_bytes(text: str) -> int:
-    return (len(text.encode(errors="replace")) + 1) // 2
-
-
 def _narrowed(request: Request, max_output_tokens: int | None) -> Request:
-    """The request, writing no more than this."""
+    """Return the request with at most this output limit."""
     asked = request.max_output_tokens
     if max_output_tokens is None or (asked is not None and asked <= max_output_tokens):
         return request
@@ -179,7 +173,7 @@ def _narrowed(request: Request, max_output_tokens: int | None) -> Request:
 
 
 class Watched:
-    """An observer that notes how much text went by. Nobody watching stays nobody watching."""
+    """An observer that counts the text it passes on. `ignore` stays `ignore`, so the call is not streamed."""
 
     def __init__(self, observe: Observe) -> None:
         self.chars = 0
@@ -193,18 +187,18 @@ class Watched:
 
 
 def note_attempts(error: BaseException, attempts: tuple[Attempt, ...]) -> None:
-    """Write on an error what was tried. A cancellation has no field for it, but its calls are billed too."""
+    """Attach attempts to an error. A cancellation has no field for them, but its calls are billed too."""
     error.__dict__["attempts"] = attempts
 
 
 def attempts_of(error: BaseException | None) -> tuple[Attempt, ...]:
-    """What was tried before this error, as far as it tells."""
+    """Return the attempts attached to an error, if any."""
     attempts: tuple[Attempt, ...] = getattr(error, "attempts", ())
     return attempts
 
 
 def _counted(request: Request, reply: Reply) -> Usage:
-    """The provider's count; an estimate where it gave none, since a call without tokens would look free."""
+    """Return the provider's count. If it gave none, estimate: a call without tokens would look free."""
     if reply.usage != Usage():
         return reply.usage
     called = "".join(call.name + call.arguments for call in reply.tool_calls)
@@ -212,7 +206,7 @@ def _counted(request: Request, reply: Reply) -> Usage:
 
 
 def _unsound(usage: Usage) -> str:
-    """Which of its counts is none; empty where all are."""
+    """Name the first count that is invalid, with its value; empty if all are valid."""
     for name in usage.__struct_fields__:
         count = getattr(usage, name)
         if not (isinstance(count, int) and 0 <= count <= MOST_TOKENS):
@@ -221,18 +215,14 @@ def _unsound(usage: Usage) -> str:
 
 
 def _estimated(request: Request, watched: Watched) -> Usage:
-    """What a call that broke off has used: its input, and as much output as was seen."""
+    """Return the usage of a call that broke off: its input, and the output that came."""
     return Usage(input_tokens(request), -(-watched.chars // 4))
 
 
 def input_tokens(request: Request) -> int:
-    """Tokens of a request's input where nobody has counted, at the usual four characters a token."""
+    """Estimate the tokens of a request's input at the usual four characters a token."""
     texts = [message.text for message in request.messages]
     texts += [call.name + call.arguments for message in request.messages for call in message.tool_calls]
     texts += [tool.name + tool.description + str(tool.parameters) for tool in request.tools]
     images = sum(len(message.images) for message in request.messages)
     return sum(map(estimate_tokens, texts)) + images * IMAGE_TOKENS
-
-
-def _described(error: BaseException) -> str:
-    return "cancelled" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
-"""Pool: the ordered, named workers a plan may use.
+"""Pool: the ordered, named workers that a plan may use.
 
-A worker's id is its position. Pools are immutable: allowing, denying, sampling and permuting give a new Pool,
-and with it new ids.
+A worker's id is its position. Pools are immutable: to allow, deny, sample or permute workers makes a new Pool, and so
+new ids.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dirigent.errors import ConfigError
 from dirigent.workers.worker import Ability, Worker, WorkerInfo
 
 NAME = re.compile(r"(?=[^\s]*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,99}\Z")
-"""No spaces, bars or quotes, so that every dialect can write a name; a letter somewhere, so that it is no id."""
+"""No spaces, bars or quotes: every dialect can write the name. At least one letter: a name is never an id."""
 
 
 class Pool(Mapping[str, Worker]):
@@ -49,19 +49,19 @@ class Pool(Mapping[str, Worker]):
         return f"Pool({', '.join(self.names)})"
 
     def subset(self, names: Iterable[str]) -> Pool:
-        """These workers, in the order given."""
+        """Return a pool of these workers, in the given order."""
         return Pool(self[self.require(name)] for name in names)
 
     def without(self, names: Collection[str]) -> Pool:
-        """All but these workers, order kept."""
+        """Return the pool without these workers, in the same order."""
         return Pool(worker for name, worker in self.items() if name not in names)
 
     def sample(self, size: int, rng: random.Random) -> Pool:
-        """A random subset in random order: what training offers a policy, so that it reads the cards."""
+        """Return a random subset in random order. Training samples pools so that the policy reads the cards."""
         return self.subset(rng.sample(self.names, size))
 
     def require(self, name: str) -> str:
-        """The name, if the pool has it; else an error that names the nearest one."""
+        """Return the name if the pool has it; else raise an error with the nearest name."""
         if name in self._workers:
             return name
         near = difflib.get_close_matches(name, self.names, n=1)
@@ -76,9 +76,9 @@ def substitute(
     needs: Collection[Ability] = (),
     priced: bool = False,
 ) -> str | None:
-    """Who takes over a step whose worker failed: the next in pool order that can do it, or nobody.
+    """Return the worker that takes over a failed step: the next in pool order that can do it; None if there is none.
 
-    The pool a run sees has already been narrowed to what the caller's key and region allow.
+    The pool of a run holds only the workers that the caller's key and region allow.
     """
     for name, worker in pool.items():
         info = worker.info

@@ -1,12 +1,12 @@
-"""Prices: what a model costs, from the tables that come with the `genai-prices` package.
+"""Prices: the cost of a model, from the tables of the `genai-prices` package.
 
-Looked up once when a pool is built and kept on the worker's card. Nothing is ever fetched: the tables are as
-new as the installed package, and a price in the configuration goes before them.
+A price is looked up once, when a pool is built, and stored on the worker's card. Nothing is fetched: the tables are as
+new as the installed package, and a price in the configuration wins.
 
-A card holds one rate per kind of token, so three things are flattened. Where a model is dearer above some input
-length (Gemini 2.5 Pro above 200,000 tokens), the base rate is taken: longer inputs cost more than is counted.
-Of the two times a cache can be written for (Anthropic), the shorter is counted, which is what is written by default.
-Where it is dearer at some hours (DeepSeek), the dearest hour is taken, so that a cost cap holds at any time.
+A card has one rate for each kind of token, so three details are simplified. If a model costs more above some input
+length (Gemini 2.5 Pro above 200,000 tokens), the base rate is used: longer inputs cost more than is counted. Anthropic
+writes its cache for one of two periods: the rate of the shorter one, the default, is used. If a model costs more at
+some hours (DeepSeek), the rate of the most expensive hour is used, so that a cost cap holds at any time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 @functools.cache
 def price_of(model: str, *, provider: str = "") -> Price | None:
-    """USD per million tokens, or None where it is not known.
+    """Return the price in USD per million tokens; None if it is unknown.
 
-    `provider` is a name such as "openai" or the address of its API; with an address that belongs to no known
-    provider (a server of one's own) the price is unknown, whatever the model is called. Without a provider
-    the model's own maker is taken.
+    `provider` is a name such as "openai", or the address of its API. If the address belongs to no known provider (such
+    as your own server), the price is unknown, whatever the model's name. Without a provider, the model's maker counts.
     """
     if not model:
         return None
@@ -38,7 +37,7 @@ def price_of(model: str, *, provider: str = "") -> Price | None:
 
 
 def _at(hour: datetime, model: str, provider: str) -> Price | None:
-    import genai_prices  # 200 ms and more: only when a price is wanted
+    import genai_prices  # takes 200 ms and more, so only if a price is needed
 
     where: dict[str, Any] = {"provider_api_url" if "://" in provider else "provider_id": provider or None}
     try:
@@ -51,7 +50,7 @@ def _at(hour: datetime, model: str, provider: str) -> Price | None:
 
 
 def _flat(rates: ModelPrice) -> Price | None:
-    """One rate a kind of token. A table that lacks input or output does not price a chat model."""
+    """Return one rate for each kind of token; None if the table has no rate for input or output."""
     known = {kind: _base(getattr(rates, f"{kind}_mtok")) for kind in KINDS}
     if known["input"] is None or known["output"] is None:
         return None
@@ -62,5 +61,5 @@ KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 def _base(rate: Any) -> float | None:
-    """A rate, or the lowest tier of one that rises with the input's length."""
+    """Return the rate; the lowest tier if the rate rises with the length of the input."""
     return None if rate is None else float(getattr(rate, "base", rate))

@@ -1,8 +1,8 @@
-"""RateLimited: calls wait their turn, first come first served, so that a provider's limits are kept.
+"""RateLimited: calls wait for their turn in order, so that a provider's limits hold.
 
-`requests_per_minute` holds for every window of 60 s, not on average; `concurrency` bounds the calls in
-flight. A call whose turn would come after its deadline is refused at once rather than at the deadline, which
-leaves time for a substitute. What was never sent (the breaker was open, the ledger refused) uses up no turn.
+`requests_per_minute` holds for every window of 60 s, not on average. `concurrency` bounds the calls in flight of each
+event loop. A call whose turn would come after its deadline is refused at once, which leaves time for a substitute. A
+call that was never sent (the breaker was open, the ledger refused) uses up no turn.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from dirigent.errors import ConfigError, LimitError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.workers.event_loops import PerLoop
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 MINUTE_S = 60.0
 
 
-class RateLimited:
-    """Holds a worker to so many requests a minute and so many at a time."""
+class RateLimited(Wrapper):
+    """Limits a worker's requests per minute and its calls at a time."""
 
     def __init__(
         self,
@@ -38,22 +38,18 @@ class RateLimited:
         for name, value in (("requests_per_minute", requests_per_minute), ("concurrency", concurrency)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {value}; leave it out for no limit")
-        self.worker = worker
+        super().__init__(worker)
         self._per_minute = requests_per_minute
         self._concurrency = concurrency
         self._slots = PerLoop(lambda: asyncio.Semaphore(concurrency)) if concurrency is not None else None
         self._turn = PerLoop(asyncio.Lock)
         self._guard = threading.Lock()
-        """Of what is below: calls may come from several threads."""
+        """Guards `_starts`: calls may come from several threads."""
         self._starts: deque[float] = deque()
-        """When the calls of the last minute began."""
+        """The start times of the calls of the last minute."""
         self._waiting = 0
         self._clock = clock
         self._sleep = sleep
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         async with self._slot(request.deadline):
@@ -68,7 +64,7 @@ class RateLimited:
 
     @contextlib.asynccontextmanager
     async def _slot(self, deadline: float | None) -> AsyncIterator[None]:
-        """One of the places in flight. How long the others take is unknown: it is waited for to the end."""
+        """Wait for a free place, up to the deadline: how long the other calls take is unknown."""
         if self._slots is None:
             yield
             return
@@ -84,7 +80,7 @@ class RateLimited:
             slots.release()
 
     async def _start(self, deadline: float | None) -> float | None:
-        """Wait for the turn of this call; its one place is the queue, and whoever has it is next."""
+        """Wait for this call's turn and return its start time. The holder of the lock is the next call to start."""
         if self._per_minute is None:
             return None
         if deadline is not None and self._clock() + self._wait_s(ahead=self._waiting) >= deadline:
@@ -100,7 +96,7 @@ class RateLimited:
             self._waiting -= 1
 
     def _wait_s(self, *, ahead: int = 0) -> float:
-        """Seconds until a call may start that has so many others ahead of it."""
+        """Return the seconds until a call may start that has this many others ahead of it."""
         assert self._per_minute is not None
         now = self._clock()
         with self._guard:
@@ -115,7 +111,7 @@ class RateLimited:
 
     def _too_late(self, limit: str, setting: str) -> WorkerError:
         return WorkerError(
-            f"{self.info.name} is held to {limit} and its turn comes after the deadline; raise {setting}",
+            f"{self.info.name} is limited to {limit}, and this call's turn comes after its deadline; raise {setting}",
             worker=self.info.name,
             fault="rate_limited",
             retry_after_s=MINUTE_S,

@@ -1,7 +1,7 @@
-"""Retrying: a fault that may pass is tried again, within the deadline and within reason.
+"""Retrying: a fault that may pass is retried, within the deadline and a retry budget.
 
-Which faults may pass is said once, in `errors.RETRYABLE`. After the first word has reached an observer
-nothing is retried, since a second try would repeat it.
+`errors.RETRYABLE` lists the faults that may pass. After the first text has reached an observer nothing is retried: a
+second try would repeat the text.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import msgspec
 from dirigent.errors import LimitError, WorkerError
 from dirigent.messages import Attempt, Observe, Reply, Request, ignore
 from dirigent.workers.metering import Watched, attempts_of, note_attempts
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 MAX_RETRY_AFTER_S = 30.0
-"""A provider that asks for more patience than this is not waited for: a substitute answers sooner."""
+"""If a provider asks for a longer wait, the call fails: a substitute answers sooner."""
 
 
 class RetryBudget:
-    """How many retries a worker has left: one for every ten calls, ten to begin with, ten a minute besides.
+    """The retries that a worker has left: ten at the start, one more for every ten calls, and ten more a minute.
 
-    When an endpoint is down, retries multiply the load on it just when it can bear least; this bounds them.
+    When an endpoint is down, retries multiply its load at the worst moment. The budget bounds them.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class RetryBudget:
         self._since = clock()
 
     def earn(self) -> None:
-        """A call was made; a share of a retry is earned."""
+        """Add the share of a retry that one call earns."""
         self._add(self._share)
 
     def take(self) -> bool:
-        """Use a retry up, if there is one."""
+        """Use one retry. Return False if none is left."""
         self._add(0.0)
         if self._left < 1:
             return False
@@ -62,12 +62,12 @@ class RetryBudget:
         self._since = now
 
 
-class Retrying:
-    """Asks again after a passing fault: at most `retries` times, and never past the deadline.
+class Retrying(Wrapper):
+    """Retries faults that may pass: at most `retries` times, and never past the deadline.
 
-    The wait is drawn from 0 to a bound that doubles with each try (full jitter), or is what the provider
-    asked for. The attempts of all tries end up on the reply, or on the error that ends them. A process has
-    one such wrapper for each endpoint; several for the same endpoint should share a `budget`.
+    The wait is drawn between 0 and a bound that doubles with each try (full jitter), or is the one that the provider
+    asked for. The reply, or the final error, carries the attempts of all tries. A process has one such wrapper for each
+    endpoint; several wrappers of one endpoint should share a `budget`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Retrying:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self.budget = budget or RetryBudget(clock=clock)
         self._retries = retries
         self._base_s = base_s
@@ -91,21 +91,17 @@ class Retrying:
         self._clock = clock
         self._sleep = sleep
 
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
-
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         self.budget.earn()
         attempts: list[Attempt] = []
         try:
             return await self._ask(request, observe, attempts)
-        except BaseException as error:  # a bug, too, has its bill
+        except BaseException as error:  # the calls before a bug are billed too
             note_attempts(error, tuple(attempts))
             raise
 
     async def _ask(self, request: Request, observe: Observe, attempts: list[Attempt]) -> Reply:
-        """Try until there is a reply or a reason to stop; what each try cost goes on the list."""
+        """Try until there is a reply or a reason to stop. Append the attempts of each try to the list."""
         tries = 0
         failed: WorkerError | None = None
         while True:
@@ -121,7 +117,7 @@ class Retrying:
             except BaseException as error:
                 attempts.extend(attempts_of(error))
                 if failed is not None and isinstance(error, LimitError):
-                    # No money for another try: the fault before it is what a caller can act on.
+                    # There is no money for another try. The caller can act on the fault before it.
                     raise failed from error
                 raise
             else:
@@ -130,9 +126,9 @@ class Retrying:
             await self._sleep(wait_s)
 
     def _wait_s(self, error: WorkerError, tries: int) -> float:
-        """Seconds until the next try."""
+        """Return the seconds until the next try."""
         if error.retry_after_s is not None:
-            # Jitter here too: all who were sent away together would come back together.
+            # Jitter here too: callers that were refused together would come back together.
             return max(0.0, error.retry_after_s) + self._rng.uniform(0.0, self._base_s)
         return self._rng.uniform(0.0, min(self._max_s, self._base_s * 2**tries))
 

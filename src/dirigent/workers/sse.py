@@ -1,11 +1,11 @@
-"""Server-sent events out of bytes, however the network cut them.
+"""Server-sent events from bytes, independent of how the network cuts them.
 
-The parsing rules are those of the WHATWG HTML standard, section 9.2.6: lines end in LF, CR or CRLF, one
-leading byte-order mark is dropped, lines that start with a colon are comments, several `data` lines join
-with a newline, and an event that is not closed by a blank line never happened. Two things are stricter,
-since a provider is not trusted: bytes that are no UTF-8 and lines above 1 MiB are errors.
+The rules are those of the WHATWG HTML standard, section 9.2.6: lines end in LF, CR or CRLF, one leading byte-order mark
+is dropped, lines that start with a colon are comments, several `data` lines are joined by newlines, and an event
+without a blank line after it is dropped. Two rules are stricter, since a provider is not trusted: bytes that are not
+UTF-8 and lines above 1 MiB are errors.
 
-Knows nothing of sockets or of what the events mean.
+Knows nothing of sockets or of the meaning of events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ServerEvent(msgspec.Struct, frozen=True):
 
 
 class EventParser:
-    """Feed it bytes, get the events they complete. The same bytes give the same events at every chunking."""
+    """Turns bytes into the events that they complete. The chunking of the bytes does not matter."""
 
     def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
@@ -38,7 +38,7 @@ class EventParser:
         if not chunk:
             return []
         if self._after_cr:
-            chunk = chunk.removeprefix(b"\n")  # the other half of a CRLF that was cut in two
+            chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF that was cut
         events = []
         for piece in chunk.splitlines(keepends=True):
             line = piece.rstrip(b"\r\n")
@@ -48,7 +48,7 @@ class EventParser:
                     f"a line of the event stream is longer than {self._max_line_bytes} bytes", fault="reply"
                 )
             if len(line) == len(piece):
-                break  # not ended yet; only the last piece can be
+                break  # the line goes on in the next chunk
             event = self._end_line()
             if event is not None:
                 events.append(event)

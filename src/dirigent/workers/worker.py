@@ -1,7 +1,7 @@
-"""The one contract everything hangs on: a Worker is anything that answers messages.
+"""Worker, the contract of the whole package: anything that answers messages.
 
-Features come by wrapping (`workers/wrappers.py`): a retried, cached, metered worker is still a Worker,
-and so is a whole Conductor.
+Wrappers add behaviour (`workers/wrappers.py`): a worker with retries, a cache and metering is still a Worker, and so
+is a whole Conductor.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be 0 or more, not {value:g}")  # below, a call would be money back
+                raise ValueError(f"{name} must be 0 or more, not {value:g}")  # a negative price would pay the caller
 
     def of(self, usage: Usage) -> float:
-        """What a call with this usage costs, in USD."""
+        """Return the cost of a call with this usage, in USD."""
         read_rate = self.input if self.cached_input is None else self.cached_input
         write_rate = self.input if self.cache_write_input is None else self.cache_write_input
         read, written = usage.cached_input_tokens, usage.cache_write_input_tokens
-        fresh = max(0, usage.input_tokens - read - written)  # some servers count the parts beside it
+        fresh = max(0, usage.input_tokens - read - written)  # some servers do not include the parts in it
         total = fresh * self.input + read * read_rate + written * write_rate + usage.output_tokens * self.output
         return total / 1e6
 
     def most_of_input(self, tokens: int) -> float:
-        """What so many tokens of input cost at most, in USD: all of them put into a cache, where that is dearer."""
+        """Return the most that this many input tokens can cost, in USD. Writing them to a cache may cost more."""
         return tokens * max(self.input, self.cache_write_input or 0.0) / 1e6
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A worker's card: what planners, reports and traces know of it. Holds no secret."""
+    """A worker's card: what planners, reports and traces know about the worker. It holds no secret."""
 
     name: str
     about: str = ""
-    """What it is good at, in a line; planners read this."""
+    """One line that says what the worker is good at. Planners read it."""
     kind: str = ""
     model: str = ""
     price: Price | None = None
-    """None = unknown; a run with a cost cap refuses such a worker."""
+    """None: unknown. A run with a cost cap refuses such a worker."""
     region: str = ""
     context_tokens: int | None = None
     output_tokens: int | None = None
-    """Most tokens the model can write in one reply."""
+    """The most tokens that the model can write in one reply."""
     speed_tps: float | None = None
     skills: tuple[str, ...] = ()
     abilities: frozenset[Ability] = frozenset()
     subtask_only: bool = False
-    """Wants its subtask and what it may read, never the user's question."""
+    """The worker gets its subtask and the results it may read, but not the user's question."""
 
 
 class Worker(Protocol):
@@ -75,12 +75,23 @@ class Worker(Protocol):
     def info(self) -> WorkerInfo: ...
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        """Answer, or raise `WorkerError`. `observe` gets `Delta` events while the reply is written."""
+        """Return the reply or raise `WorkerError`. `observe` gets `Delta` events while the worker writes."""
         ...
 
 
+class Wrapper:
+    """Base of workers that ask another worker. A wrapper shows the card of the worker inside."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.worker.info
+
+
 def layers(worker: Worker) -> Iterator[Worker]:
-    """The worker, the one it wraps, and so on down to the wire. A wrapper keeps what it wraps in `.worker`."""
+    """Yield the worker, the worker inside it, and so on. Every wrapper holds the inner worker as `worker`."""
     layer: Worker | None = worker
     while layer is not None:
         yield layer

@@ -12,6 +12,7 @@ import pytest
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.plan.plan import EarlierStep
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.questions.specialists import find_specialist
@@ -150,7 +151,8 @@ def test_second_rounds_are_learned_from_where_more_groups_teach_something_than_a
 
     def score(rows: list[Row], texts: list[str], **_: Any) -> list[Scored]:
         """Every second rollout is right, so every group teaches something."""
-        return [Scored(True, bool(i % 2), float(i % 2), answer=row.task.answer) for i, row in enumerate(rows)]
+        steps = [(EarlierStep("a", "x", reply=row.task.answer),) for row in rows]
+        return [Scored(True, bool(i % 2), float(i % 2), steps=done) for i, done in enumerate(steps)]
 
     policy, scorer = SimpleNamespace(write=write), SimpleNamespace(score=score)
     rollouts = Rollouts(recipe, policy, scorer, rows=training_rows(recipe, ()))  # type: ignore[arg-type]

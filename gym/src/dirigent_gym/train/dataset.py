@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
     earlier_answer: str | None = None
     """In a second round: the answer that may be accepted with an empty plan."""
     earlier: tuple[EarlierStep, ...] = ()
-    """In a second round: the steps of the first, under the workers' own names, which the new plan may read."""
+    """In a second round: the steps of the first round, which the new plan may read."""
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.json_schema import Answering
 from dirigent.serve.runs.asked import Asked
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 Redact = Callable[[str], str]
 """Returns the text without data that must not leave."""
@@ -101,16 +101,12 @@ def is_iban(text: str) -> bool:
     return int("".join(str(int(c, 36)) for c in plain[4:] + plain[:4])) % 97 == 1
 
 
-class Regional:
+class Regional(Wrapper):
     """A worker of another region, which sees no personal data."""
 
     def __init__(self, worker: Worker, redact: Redact) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._redact = redact
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         messages = tuple(self._without(message) for message in request.messages)
@@ -145,16 +141,12 @@ class Regional:
         return WorkerError(said, said=said, worker=self.info.name, fault="request")
 
 
-class Bounded:
+class Bounded(Wrapper):
     """A worker whose reply is bounded in length. Words beyond the bound are not streamed either."""
 
     def __init__(self, worker: Worker, *, max_chars: int) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._max_chars = max_chars
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         reply = await self.worker.ask(request, observe=self._up_to_bound(observe))

@@ -30,7 +30,7 @@ from dirigent.run.step_prompt import ask_again_messages, mend_json_messages
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Fields
 from dirigent.workers.metering import Watched
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Worker, Wrapper
 
 Check = Callable[[str], str]
 """Returns what is wrong with a text, or an empty string."""
@@ -58,16 +58,12 @@ def checker(schema: Schema | None, *, param: str = Fields().schema) -> Check:
     return lambda text: _schema_fault(validator, schema, text)
 
 
-class Checked:
+class Checked(Wrapper):
     """A worker whose JSON is checked."""
 
     def __init__(self, worker: Worker, check: Check) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._check = check
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         if request.schema is None and not request.json_mode:
@@ -88,7 +84,7 @@ class Checked:
         return second
 
 
-class Answering:
+class Answering(Wrapper):
     """A worker that is asked once more if its reply is empty or a refusal.
 
     A second empty reply fails the step; a second refusal is accepted, since it may be right. So is a refusal that was
@@ -96,13 +92,9 @@ class Answering:
     """
 
     def __init__(self, worker: Worker, *, empty: bool, refusal: bool) -> None:
-        self.worker = worker
+        super().__init__(worker)
         self._empty = empty
         self._refusal = refusal
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         watched = Watched(observe)

@@ -9,18 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.worker import Worker, WorkerInfo
+from dirigent.workers.worker import Wrapper
 
 
-class OneCall:
+class OneCall(Wrapper):
     """A worker of whose tool calls only the first counts."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         reply = await self.worker.ask(request, observe=observe)
