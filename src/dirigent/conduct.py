@@ -26,7 +26,6 @@ from dirigent.limits import Limits
 from dirigent.messages import (
     Delta,
     Event,
-    Finish,
     Message,
     Observe,
     Reply,
@@ -188,7 +187,7 @@ class Conductor:
         return Reply(
             text=trace.answer,
             tool_calls=trace.tool_calls,
-            finish=_finish(trace),
+            finish=trace.finish,
             usage=total_usage(trace.attempts),
             cost_usd=trace.cost_usd,
             attempts=trace.attempts,
@@ -206,14 +205,6 @@ class Conductor:
                     f'a cost cap needs a price for worker "{info.name}"; '
                     "add  price = { input = 0, output = 0 }  if it is free"
                 )
-
-
-def _finish(trace: Trace) -> Finish:
-    """Why the answering step ended. A tool call that the answer did not wait for does not count."""
-    if trace.tool_calls:
-        return "tool_calls"
-    reply = trace.steps[-1].reply if trace.steps else None
-    return "stop" if reply is None or reply.finish == "tool_calls" else reply.finish
 
 
 class _AnswerWords:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dirigent.messages import Image, Request, Schema, Text, Tool, ToolCall
 from dirigent.serve.apis.anthropic import wire as anthropic
@@ -16,6 +18,7 @@ from dirigent.serve.apis.chat import wire as chat
 from dirigent.serve.apis.responses import wire as responses
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Asked, Extension, Fields, PoolChoice
+from tests.serve.test_wire import VALUES, places
 
 SOURCES = Path(__file__).parents[2] / "src"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -79,6 +82,13 @@ def read(api: str, body: dict[str, Any]) -> Asked:
     return (chat if api == "chat" else anthropic).read(encoded)
 
 
+def read_or_refused(api: str, body: dict[str, Any]) -> Asked | Problem:
+    try:
+        return read(api, body)
+    except Problem as problem:
+        return problem
+
+
 BODIES = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
 
 
@@ -139,6 +149,26 @@ def test_a_result_without_its_call_is_refused_by_its_own_name(api: str, param: s
     with pytest.raises(Problem) as refused:
         read(api, body)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), VALUES, st.booleans())
+@pytest.mark.parametrize("api", BODIES)
+def test_any_value_in_any_place_is_understood_or_refused(
+    api: str, data: st.DataObject, value: Any, added: bool
+) -> None:
+    body = json.loads(json.dumps(BODIES[api]))
+    place = data.draw(st.sampled_from(places(body)))
+    at = body
+    for key in place[:-1]:
+        at = at[key]
+    at[f"{place[-1]}x" if added and isinstance(at, dict) else place[-1]] = value
+    found = read_or_refused(api, body)
+    if isinstance(found, Problem):
+        assert found.status == 400
+        assert str(found)
+    else:
+        assert msgspec.json.decode(msgspec.json.encode(found), type=Asked) == found
 
 
 def test_a_sampling_setting_is_known_to_few_files() -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
-from dirigent.messages import Attempt, Event, Message, Reply, ToolCall, Usage
+from dirigent.messages import Attempt, Event, Finish, Message, Reply, ToolCall, Usage
 from dirigent.plan.plan import Dialect, EarlierStep, Plan
 from dirigent.workers.worker import WorkerInfo
 
@@ -185,6 +185,15 @@ class Trace(msgspec.Struct, frozen=True):
             for step in r.steps:
                 found.extend(step.attempts)
         return tuple(found)
+
+    @property
+    def finish(self) -> Finish:
+        """Why the answering step ended. A tool call that the answer did not wait for does not count."""
+        if self.tool_calls:
+            return "tool_calls"
+        steps = self.steps
+        reply = steps[-1].reply if steps else None
+        return "stop" if reply is None or reply.finish == "tool_calls" else reply.finish
 
     @property
     def cost_usd(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -35,15 +35,6 @@ request at concurrency 1, and a client that leaves earlier is noticed then."""
 
 CLIENT_GONE = Response(status_code=499)
 """The reply to a client that has left. Nobody reads it; proxies log this number for it."""
-
-
-class JsonReply(Response):
-    """A successful reply whose body is JSON already."""
-
-    media_type = "application/json"
-
-    def __init__(self, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(body, headers=headers)
 
 
 async def read_body(request: Request, *, timeout_s: float) -> bytes:

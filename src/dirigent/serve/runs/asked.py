@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -53,6 +53,8 @@ class Extension(Strict, frozen=True):
 
 
 NOTHING_MORE = Extension()
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+"""The schema of a tool that its caller gave none."""
 
 
 class Fields(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from dirigent.messages import Finish
 from dirigent.plan.plan import Plan
 from dirigent.run.trace import Round, StepRecord, Trace, attempts_since
 
@@ -102,14 +101,6 @@ def resumed_header(resumed: bool | None) -> dict[str, str]:
 
 def planned_steps(plan: Plan) -> tuple[WireStep, ...]:
     return tuple(WireStep(step.worker, step.subtask, step.access) for step in plan.steps)
-
-
-def finish_of(trace: Trace) -> Finish:
-    """Why the answering step ended. A tool call that the answer did not wait for does not count."""
-    if trace.tool_calls:
-        return "tool_calls"
-    reply = trace.steps[-1].reply if trace.steps else None
-    return "stop" if reply is None or reply.finish == "tool_calls" else reply.finish
 
 
 def upstream_s(trace: Trace, *, before: Trace | None = None) -> float:

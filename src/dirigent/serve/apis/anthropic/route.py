@@ -29,7 +29,7 @@ from dirigent.serve.apis.exchange import respond
 from dirigent.serve.http.body import CLIENT_GONE, read_body
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.handle import Run
-from dirigent.serve.runs.report import RunReport, finish_of
+from dirigent.serve.runs.report import RunReport
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
 
@@ -108,7 +108,7 @@ class MessagesWriter:
             self._run.asked.model,
             (*text, *calls),
             usage_of(trace, before=self._run.before),
-            stop_reason=STOP_REASONS[finish_of(trace)],
+            stop_reason=STOP_REASONS[trace.finish],
             dirigent=report,
         )
 

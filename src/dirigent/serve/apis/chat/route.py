@@ -28,7 +28,7 @@ from dirigent.serve.apis.chat.wire import (
 from dirigent.serve.apis.exchange import respond
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.handle import Run
-from dirigent.serve.runs.report import RunReport, finish_of
+from dirigent.serve.runs.report import RunReport
 
 
 async def chat(request: Request) -> Any:
@@ -43,6 +43,7 @@ class ChatWriter:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._id = f"chatcmpl-{run.id}"
         self._created = int(time.time())
         self._wants_usage = run.asked.stream_usage
 
@@ -56,7 +57,7 @@ class ChatWriter:
             id=self._id,
             created=self._created,
             model=self._run.asked.model,
-            choices=(Choice(message, FINISH[finish_of(trace)]),),
+            choices=(Choice(message, FINISH[trace.finish]),),
             usage=usage_of(trace, before=self._run.before),
             dirigent=report,
         )
@@ -86,17 +87,13 @@ class ChatWriter:
             calls = enumerate(trace.tool_calls)
             deltas = tuple(CallDelta(i, call.id, FunctionCall(call.name, call.arguments)) for i, call in calls)
             out += self._chunk(ChunkDelta(tool_calls=deltas))
-        out += self._chunk(ChunkDelta(), finish=FINISH[finish_of(trace)], dirigent=self._run.report(trace))
+        out += self._chunk(ChunkDelta(), finish=FINISH[trace.finish], dirigent=self._run.report(trace))
         if self._wants_usage:
             out += _event(msgspec.structs.replace(self._bare(()), usage=usage_of(trace, before=self._run.before)))
         return out + b"data: [DONE]\n\n"
 
     async def failed(self, problem: Problem, body: bytes) -> bytes:
         return b"data: " + body + b"\n\n"
-
-    @property
-    def _id(self) -> str:
-        return f"chatcmpl-{self._run.id}"
 
     def _chunk(self, delta: ChunkDelta, *, finish: str | None = None, **more: Any) -> bytes:
         return _event(msgspec.structs.replace(self._bare((ChunkChoice(delta, finish),)), **more))

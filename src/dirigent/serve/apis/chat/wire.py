@@ -17,6 +17,7 @@ from dirigent.messages import Effort, Message, Part, Request, Schema, Text, Tool
 from dirigent.serve.http.body import check_depth, decoded
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import (
+    NO_PARAMETERS,
     NOTHING_MORE,
     Asked,
     Extension,
@@ -245,9 +246,6 @@ def _content(said: ChatMessage, where: str) -> str | tuple[Part, ...]:
             param = f"{where}.content[{index}].image_url.url"
             parts.append(image_part(part.image_url.url, detail=part.image_url.detail, param=param))
     return message_content(parts, may_show_images=said.role == "user")
-
-
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 # ---- the reply --------------------------------------------------------------------------------------------

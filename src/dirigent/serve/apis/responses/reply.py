@@ -34,7 +34,7 @@ from dirigent.serve.apis.responses.wire import (
 )
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.handle import Run
-from dirigent.serve.runs.report import RunReport, finish_of
+from dirigent.serve.runs.report import RunReport
 from dirigent.workers.secret import redact
 
 SHOWN_SUBTASK_CHARS = 500
@@ -104,7 +104,7 @@ def completed(
     before: Trace | None = None,
 ) -> ResponseObject:
     """The response with its answer. Its usage counts from `before`, so that the replies of a resumed run add up."""
-    reason = INCOMPLETE.get(finish_of(trace))
+    reason = INCOMPLETE.get(trace.finish)
     return msgspec.structs.replace(
         response,
         status="completed" if reason is None else "incomplete",
@@ -131,7 +131,7 @@ INCOMPLETE: dict[Finish, IncompleteDetails] = {
 def output_of(response_id: str, trace: Trace, *, summary: Sequence[str]) -> tuple[Item, ...]:
     items: list[Item] = [*reasoning_items(response_id, summary)]
     if trace.answer or not trace.tool_calls:
-        status: ItemStatus = "incomplete" if finish_of(trace) in INCOMPLETE else "completed"
+        status: ItemStatus = "incomplete" if trace.finish in INCOMPLETE else "completed"
         items.append(message_item(response_id, trace.answer, status))
     for index, call in enumerate(trace.tool_calls):
         id = f"fc_{_own(response_id)}_{index}"

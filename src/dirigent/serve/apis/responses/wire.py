@@ -19,6 +19,7 @@ from dirigent.serve.apis.chat.wire import ObjectFormat, TextFormat
 from dirigent.serve.http.body import check_depth, decoded
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import (
+    NO_PARAMETERS,
     NOTHING_MORE,
     Asked,
     Extension,
@@ -331,9 +332,6 @@ def _content(
         else:
             parts.append(image_part(part.image_url, detail=part.detail, param=f"{where}[{index}].image_url"))
     return message_content(parts, may_show_images=role == "user")
-
-
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class _Kind(msgspec.Struct, frozen=True):
