@@ -10,7 +10,7 @@ import pytest
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Delta, Event, Message, Request, Tool, Usage, conversation
-from dirigent.workers.recorded import Recorded, recorded_models
+from dirigent.workers.recorded import Recorded
 from dirigent.workers.worker import Price
 from tests.facts import facts
 
@@ -45,7 +45,6 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
 async def test_a_recorded_question_gets_its_models_answer(tmp_path: Path, name: str):
     path = written(tmp_path / name, ROWS)
-    assert recorded_models(path) == ("big", "small")
     assert (await Recorded(path, model="big").ask(asked("What is two plus two?"))).text == "It is 4."
     assert (await Recorded(path, model="small").ask(asked("What is two plus two?"))).text == "5"
 
@@ -142,20 +141,22 @@ def test_a_model_without_answers_is_refused_with_the_nearest_name():
 
 def test_a_missing_broken_or_foreign_file_is_a_configuration_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=facts("none.jsonl")):
-        recorded_models(tmp_path / "none.jsonl")
+        Recorded(tmp_path / "none.jsonl", model="big")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b"{}" * 1000)[:20])
     with pytest.raises(ConfigError, match=facts("cut.jsonl.gz")):
-        recorded_models(tmp_path / "cut.jsonl.gz")
+        Recorded(tmp_path / "cut.jsonl.gz", model="big")
     (tmp_path / "odd.jsonl").write_text(json.dumps(ROWS[0]) + '\n\n{"question": "q"}\n')
     with pytest.raises(ConfigError, match=facts("odd.jsonl 3 outputs")):
-        recorded_models(tmp_path / "odd.jsonl")
+        Recorded(tmp_path / "odd.jsonl", model="big")
 
 
 def test_workers_of_one_file_share_it_and_a_changed_file_is_read_again(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", ROWS)
     assert Recorded(path, model="big")._book is Recorded(str(path), model="small")._book
     written(path, [{"question": "q", "outputs": {"new": {"text": "n"}}}])
-    assert recorded_models(path) == ("new",)
+    assert Recorded(path, model="new").info.model == "new"
+    with pytest.raises(ConfigError, match=facts("big new")):
+        Recorded(path, model="big")
 
 
 async def test_five_thousand_questions_that_begin_alike_are_told_apart_quickly():

@@ -1,12 +1,11 @@
 """Recorded: a model that answers from a file of its earlier answers.
 
-A pool of expensive models can be evaluated offline, again and again, at no cost. A file has one JSON object a
-line (gzipped or not): `question`, and `outputs` with one entry a model: its `text`, and what is known of
-`input_tokens`, `output_tokens` (or an estimate, `est_tokens`) and `cost_usd`. Other fields are left alone.
+With recorded answers, a pool of expensive models can be evaluated offline and often at no cost. A file has one JSON
+object a line (gzipped or not): `question`, and `outputs` with one entry for each model: its `text`, and, if known,
+`input_tokens`, `output_tokens` (or an estimate, `est_tokens`) and `cost_usd`. Other fields are ignored.
 
-Which question is asked is settled exactly: the user's last turn is a recorded question, or contains one (a
-step's prompt puts words around it); then the longest counts. One that is not recorded is an error, never a
-guess.
+The match of questions is exact: the user's last turn is a recorded question, or contains one (a step's prompt adds text
+around it). If it contains several, the longest counts. A question that is not recorded is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dirigent.workers.worker import Price, WorkerInfo
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What one model answered."""
+    """The answer of one model."""
 
     text: str
     input_tokens: int | None = None
@@ -43,10 +42,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Recorded:
-    """The worker that replays one model of a file, or of rows given directly.
+    """A worker that replays one model of a file, or of rows given directly.
 
-    Without a `price` its calls cost what the file says they did. Further keywords fill the other fields of
-    the worker's card (`skills`, `region`, ...).
+    Without a `price`, its calls cost the sums that the file states. Further keywords set other fields of the worker's
+    card (`skills`, `region`, ...).
     """
 
     def __init__(
@@ -61,7 +60,9 @@ class Recorded:
     ) -> None:
         self._book = _book(source)
         if model not in self._book.models:
-            raise ConfigError(f"{self._book.source} has no answers of {model!r}{_hint(model, self._book.models)}")
+            near = difflib.get_close_matches(model, self._book.models, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(self._book.models) or 'none'}"
+            raise ConfigError(f"{self._book.source} has no answers of {model!r}; {hint}")
         fields = {"kind": "recorded", **card}
         self._info = WorkerInfo(name=name or model, about=about, model=model, price=price, **fields)
 
@@ -73,7 +74,7 @@ class Recorded:
         return f"Recorded({self._book.source}, model={self.info.model!r})"
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        self._refuse_what_was_not_recorded(request)
+        self._refuse_unrecorded_settings(request)
         asked = _last_turn(request)
         question = self._book.find(asked)
         output = self._book.rows[question].get(self.info.model) if question is not None else None
@@ -87,7 +88,7 @@ class Recorded:
         await stream_words(reply.text, observe)
         return msgspec.structs.replace(reply, model=self.info.model)
 
-    def _refuse_what_was_not_recorded(self, request: Request) -> None:
+    def _refuse_unrecorded_settings(self, request: Request) -> None:
         wanted = {
             "tools": request.tools,
             "schema": request.schema,
@@ -103,22 +104,17 @@ class Recorded:
                 )
 
 
-def recorded_models(source: Path | str | Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The models a file has answers of, in the order they first appear."""
-    return _book(source).models
-
-
 ANCHOR_CHARS = 16
-"""Questions are found by their first so many characters; shorter ones are looked for one by one."""
+"""The index of questions uses this many first characters. Shorter questions are searched one by one."""
 
 
 class _Book:
-    """The rows of one source, and an index to find the question within a longer text."""
+    """The rows of one source, and an index that finds a question within a longer text."""
 
     def __init__(self, rows: Iterable[Row], *, source: str) -> None:
         self.source = source
         self.rows: dict[str, dict[str, Output]] = {}
-        """By question, outer whitespace stripped. Of two rows with the same question the first counts."""
+        """By question, without outer whitespace. The first of two rows with the same question counts."""
         self._by_anchor: dict[str, list[str]] = {}
         self._short: list[str] = []
         models: dict[str, None] = {}
@@ -137,7 +133,7 @@ class _Book:
             self._by_anchor.setdefault(question[:ANCHOR_CHARS], []).append(question)
 
     def find(self, text: str) -> str | None:
-        """The recorded question that the text is, or the longest that it contains as whole words."""
+        """Return the recorded question that equals the text, or the longest that it contains as whole words."""
         if (whole := text.strip()) in self.rows:
             return whole
         found = {question for question in self._short if question in text}
@@ -149,7 +145,7 @@ class _Book:
 
 
 def _stands_alone(question: str, text: str) -> bool:
-    """Whether it occurs other than as a part of longer words: "2 + 2" is not asked by "12 + 21"."""
+    """Return whether the question occurs as whole words: "12 + 21" does not ask "2 + 2"."""
     at = text.find(question)
     while at >= 0:
         end = at + len(question)
@@ -174,7 +170,7 @@ def _book(source: Path | str | Iterable[Mapping[str, Any]]) -> _Book:
 
 @functools.lru_cache(maxsize=32)
 def _load(path: Path, modified_ns: int, size: int) -> _Book:
-    """Read a file once for all the workers that replay it, and again if it has changed."""
+    """Read a file once for all workers that replay it, and again after it has changed."""
     try:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
@@ -193,18 +189,18 @@ def _load(path: Path, modified_ns: int, size: int) -> _Book:
 
 
 def _last_turn(request: Request) -> str:
-    """What the user said since the last answer."""
-    said: list[str] = []
+    """Return the user's messages since the last answer, as one text."""
+    texts: list[str] = []
     for message in reversed(request.messages):
         if message.role == "assistant":
             break
         if message.role == "user":
-            said.append(message.text)
-    return "\n".join(reversed(said))
+            texts.append(message.text)
+    return "\n".join(reversed(texts))
 
 
 def _reply(output: Output, request: Request, *, priced: bool) -> Reply:
-    """The recorded answer, cut where the request allows less than the model then wrote."""
+    """Return the recorded answer, cut if it is longer than the request allows."""
     written = next(
         count for count in (output.output_tokens, output.est_tokens, estimate_tokens(output.text)) if count is not None
     )
@@ -217,11 +213,6 @@ def _reply(output: Output, request: Request, *, priced: bool) -> Reply:
         return Reply(output.text, usage=Usage(read, written), cost_usd=cost_usd)
     text = output.text[: len(output.text) * allowed // written]
     return Reply(text, finish="length", usage=Usage(read, allowed), cost_usd=cost_usd)
-
-
-def _hint(model: str, models: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(model, models, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; it has: {', '.join(models) or 'none'}"
 
 
 def _start(text: str) -> str:

@@ -1,10 +1,10 @@
-"""Workers that say what they were told to say: for tests, examples and trying a pool out.
+"""Workers that return given replies: for tests, examples and trying out a pool.
 
-`Scripted` answers in turn; `FromFunction` computes its answer. Both are public, so that users can test their
-own pools, planners and plans without a model. They keep what they were asked, stream word by word to whoever
-watches, can be cancelled at any time and cut a text that is longer than the request allows, as a model would.
+`Scripted` returns its replies in turn; `FromFunction` computes its reply. Both are public, so that users can test their
+own pools, planners and plans without a model. They store the requests they get, stream word by word to an observer, can
+be cancelled at any time, and cut a text that is longer than the request allows, as a model would.
 
-They know nothing of retries or ledgers: `Metered(Scripted("yes", price=...))` is billed like any other.
+They know nothing of retries or ledgers: `Metered(Scripted("yes", price=...))` is billed like any other worker.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from dirigent.messages import Delta, Observe, Reply, Request, Usage, estimate_to
 from dirigent.workers.worker import Price, WorkerInfo
 
 Outcome: TypeAlias = str | Reply | Exception
-"""What one call comes to: a text, a whole reply, or an error to raise."""
+"""The result of one call: a text, a whole reply, or an error to raise."""
 
 Answerer: TypeAlias = Callable[[Request], Outcome | Awaitable[Outcome]]
-"""A plain or async function that decides on the outcome from the request."""
+"""A plain or async function that returns the outcome for a request."""
 
 WORD = re.compile(r"\s*\S+(?:\s+\Z)?|\s+\Z")
 """A word with the space before it, so that the pieces of a text join to the text."""
 
 KEPT_REQUESTS = 10_000
-"""Enough for any test; a scripted worker in a long-lived server must not grow without end."""
+"""Enough for any test, and bounded, since a scripted worker may be part of a server that runs for long."""
 
 
 class Scripted:
-    """A worker that gives these replies in turn; the last one repeats.
+    """A worker that returns these replies in turn. The last one repeats.
 
-    `delay_s` passes before the first word and `word_delay_s` after each streamed one. `usage` replaces the
-    estimated token counts. Further keywords fill the other fields of the worker's card (`skills`,
-    `abilities`, `region`, `subtask_only`, ...).
+    It waits `delay_s` before the first word and `word_delay_s` after each streamed word. `usage` replaces the estimated
+    token counts. Further keywords set other fields of the worker's card (`skills`, `abilities`, `region`,
+    `subtask_only`, ...).
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Scripted:
         **card: Any,
     ) -> None:
         if not replies:
-            raise ConfigError(f"scripted worker {name!r} has nothing to say; give it at least one reply")
+            raise ConfigError(f"scripted worker {name!r} has no reply: give it at least one")
         self._info = WorkerInfo(name=name, about=about, price=price, **{"kind": "scripted", **card})
         self._replies = replies
         self._delay_s = delay_s
@@ -64,7 +64,7 @@ class Scripted:
         self._usage = usage
         self.calls = 0
         self.requests: list[Request] = []
-        """What it was asked, in the order it came (the last 10,000)."""
+        """The requests it got, oldest first (the last 10,000)."""
 
     @property
     def info(self) -> WorkerInfo:
@@ -72,7 +72,7 @@ class Scripted:
 
     @property
     def seen_text(self) -> str:
-        """The words of every message it was sent."""
+        """The text of all messages it got."""
         return "\n".join(message.text for request in self.requests for message in request.messages)
 
     def __repr__(self) -> str:
@@ -80,15 +80,16 @@ class Scripted:
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         started = time.monotonic()
-        said = self._replies[min(self.calls, len(self._replies) - 1)]
+        answer = self._replies[min(self.calls, len(self._replies) - 1)]
         self.calls += 1
         self.requests.append(request)
         del self.requests[:-KEPT_REQUESTS]
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
-        outcome = await _outcome(said, request)
+        outcome = await _outcome(answer, request)
         if isinstance(outcome, Exception):
-            raise _fresh(outcome)
+            # A repeated WorkerError is copied, since wrappers attach their attempts to it.
+            raise copy.copy(outcome) if isinstance(outcome, WorkerError) else outcome
         reply = outcome if isinstance(outcome, Reply) else _cut(outcome, request.max_output_tokens)
         await stream_words(reply.text, observe, pause_s=self._word_delay_s)
         return msgspec.structs.replace(
@@ -102,7 +103,7 @@ class Scripted:
 class FromFunction(Scripted):
     """A worker made of one plain or async function of the request.
 
-    The function returns a text or a `Reply`; what it raises is the worker's failure.
+    The function returns a text or a `Reply`. An exception it raises is the worker's failure.
     """
 
     def __init__(self, function: Answerer, *, name: str = "function", **settings: Any) -> None:
@@ -121,7 +122,7 @@ class FromFunction(Scripted):
 
 
 async def stream_words(text: str, observe: Observe, *, pause_s: float = 0.0) -> None:
-    """Show a finished text to an observer word by word, as if it were being written."""
+    """Send a finished text to an observer word by word."""
     if observe is ignore:
         return
     for word in WORD.findall(text):
@@ -129,8 +130,8 @@ async def stream_words(text: str, observe: Observe, *, pause_s: float = 0.0) -> 
         await asyncio.sleep(pause_s)
 
 
-async def _outcome(said: Outcome | Answerer, request: Request) -> Outcome:
-    outcome: Any = said
+async def _outcome(answer: Outcome | Answerer, request: Request) -> Outcome:
+    outcome: Any = answer
     if callable(outcome):
         outcome = outcome(request)
     if inspect.isawaitable(outcome):
@@ -140,11 +141,6 @@ async def _outcome(said: Outcome | Answerer, request: Request) -> Outcome:
     raise TypeError(f"a scripted reply must be a str, Reply or Exception, not {outcome!r}")
 
 
-def _fresh(error: Exception) -> Exception:
-    """A repeated `WorkerError` is a new one each time, since wrappers write their attempts on it."""
-    return copy.copy(error) if isinstance(error, WorkerError) else error
-
-
 def _cut(text: str, max_output_tokens: int | None) -> Reply:
     if max_output_tokens is None or estimate_tokens(text) <= max_output_tokens:
         return Reply(text)
@@ -152,7 +148,7 @@ def _cut(text: str, max_output_tokens: int | None) -> Reply:
 
 
 def _usage(request: Request, reply: Reply) -> Usage:
-    """The reply's own count if it has one, else an estimate."""
+    """Return the reply's own usage; an estimate if it has none."""
     if reply.usage != Usage():
         return reply.usage
     asked = sum(estimate_tokens(message.text) for message in request.messages)

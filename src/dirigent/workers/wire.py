@@ -1,8 +1,8 @@
-"""What the three wire formats share: their protocol, and the rules for trusting nothing that comes back.
+"""The part that all wire formats share: their protocol, and the checks of everything that a provider sends.
 
-A wire turns a `Request` into an `HttpCall` and bytes back into a `Reply`, as pure functions: no socket, no
-clock, no key. `http.py` does the calling. What a wire cannot carry, or cannot read, is a `WorkerError`
-here, so that no request is silently cut and no broken reply passes for an answer.
+A wire turns a `Request` into an `HttpCall` and bytes into a `Reply`, as pure functions: no socket, no clock, no key.
+`http.py` makes the calls. If a wire cannot carry a request or read a reply, it raises a `WorkerError`: no request is
+cut silently, and no broken reply passes as an answer.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dirigent.workers.worker import WorkerInfo
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
-"""Tokens as a provider reports them: a negative count would be money back, and too many are none either."""
+"""Tokens as a provider reports them. A negative count would pay the caller; a huge one is an error as well."""
 
 QUOTE_CHARS = 300
-"""How much of a provider's own words an error repeats."""
+"""The most characters of a provider's text that an error repeats."""
 
 
 class HttpCall(msgspec.Struct, frozen=True):
-    """One POST, ready but for the key."""
+    """One POST, complete except for the key."""
 
     url: str
     body: bytes
@@ -38,18 +38,18 @@ class HttpCall(msgspec.Struct, frozen=True):
 
 
 class Decoder(Protocol):
-    """Reads one streamed reply. `done` = its terminal event was seen: nothing more needs reading."""
+    """Reads one streamed reply. `done` is true after its last event: nothing more needs to be read."""
 
     done: bool
     written_chars: int
-    """Of all that the model wrote and is paid for: text, reasoning, arguments of tool calls."""
+    """Characters of everything that the model wrote and is paid for: text, reasoning, arguments of tool calls."""
 
     def feed(self, event: ServerEvent) -> str:
-        """The piece of the reply's text that this event adds, maybe empty."""
+        """Return the text that this event adds to the reply; it may be empty."""
         ...
 
     def finish(self) -> Reply:
-        """The whole reply; a `WorkerError` when the stream ended before it was complete."""
+        """Return the whole reply. Raise `WorkerError` if the stream ended before the reply was complete."""
         ...
 
 
@@ -57,24 +57,24 @@ class Wire(Protocol):
     """A provider's format."""
 
     def build(self, request: Request, *, info: WorkerInfo, base_url: str, stream: bool) -> HttpCall:
-        """The call that asks this request of `info.model`."""
+        """Return the call that sends this request to `info.model`."""
         ...
 
     def key_headers(self, key: str) -> Mapping[str, str]:
-        """The header that carries the key. Keys never stand in URLs."""
+        """Return the header that carries the key. URLs never hold keys."""
         ...
 
     def parse(self, body: bytes) -> Reply:
-        """A whole reply, without cost, attempts and seconds."""
+        """Return the whole reply, without cost, attempts and seconds."""
         ...
 
     def decoder(self) -> Decoder:
-        """A fresh reader for one streamed reply."""
+        """Return a new reader for one streamed reply."""
         ...
 
 
 def decode(body: bytes | str, shape: type[T]) -> T:
-    """Strict JSON of this shape (unknown fields aside), or a reply fault; NaN and deep nesting are faults."""
+    """Decode strict JSON of this shape. Unknown fields are ignored; NaN and deep nesting are faults of the reply."""
     try:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -87,25 +87,25 @@ def unreadable(message: str) -> WorkerError:
 
 
 def unusable(message: str, usage: Usage) -> WorkerError:
-    """A reply that came whole: what it used is billed."""
+    """Return the error of a reply that came whole but cannot be used. Its usage is billed."""
     error = unreadable(message)
     error.usage = usage
     return error
 
 
 def uncarried(field: str, why: str) -> WorkerError:
-    """A request that this wire cannot carry, by the name of its field."""
+    """Return the error of a request with a field that this wire cannot carry."""
     return WorkerError(f"{field}: {why}", said=f"{field}: {why}", fault="request")
 
 
 def quote(text: str) -> str:
-    """A provider's words for an error: on one line, short, without keys."""
-    line = redact(" ".join(text.split()))  # redacted before it is cut, since half a key matches nothing
+    """Return a provider's text for an error message: one short line without keys."""
+    line = redact(" ".join(text.split()))  # redacted before the cut, since half a key would not be found
     return line if len(line) <= QUOTE_CHARS else line[: QUOTE_CHARS - 1] + "…"
 
 
 def error_text(body: bytes | str) -> str:
-    """What an error body says: its message where it has the usual shape, else its beginning."""
+    """Return the message of an error body; the beginning of the body if it has no usual shape."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -124,7 +124,7 @@ def _message_in(found: Any) -> str:
 
 
 def refuse_error(error: Any) -> None:
-    """An error that came with status 200, in a body or in the middle of a stream."""
+    """Raise if a reply with status 200, or an event of a stream, holds an error."""
     if error:
         raise unreadable(f"the provider answered with an error: {quote(_message_in(error))}")
 
@@ -132,7 +132,7 @@ def refuse_error(error: Any) -> None:
 def finish_of(
     reason: str | None, known: Mapping[str, Finish], tool_calls: tuple[ToolCall, ...], usage: Usage
 ) -> Finish:
-    """Our word for a provider's reason. Unknown reasons are faults; calls count even under a plain stop."""
+    """Map a provider's finish reason to ours. Unknown reasons are faults; tool calls override a plain stop."""
     finish = known.get(reason or "")
     if finish is None:
         raise unusable(f"the reply ended for an unknown reason: {quote(str(reason))}", usage)
@@ -142,12 +142,12 @@ def finish_of(
 
 
 def named_tool(request: Request) -> str | None:
-    """The one tool that must be called, or None for `auto`, `none` and `required`."""
+    """Return the tool that must be called; None for `auto`, `none` and `required`."""
     choice = request.tool_choice
     if choice in ("auto", "none"):
         return None
     if not request.tools:
-        raise uncarried("tool_choice", f"{choice!r} was asked for, but there are no tools")
+        raise uncarried("tool_choice", f"{choice!r} needs tools, but the request has none")
     if choice == "required":
         return None
     names = [tool.name for tool in request.tools]
@@ -157,15 +157,15 @@ def named_tool(request: Request) -> str | None:
 
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """A call's arguments, for wires that carry them as an object."""
+    """Return a call's arguments as an object, for wires that need one."""
     try:
         return msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise uncarried("tool_calls", f"the arguments of {call.name!r} are no JSON object: {error}") from None
+        raise uncarried("tool_calls", f"the arguments of {call.name!r} are not a JSON object: {error}") from None
 
 
 def system_text(messages: Iterable[Message]) -> str:
-    """All system messages as one text, for wires that take it apart from the conversation."""
+    """Join all system messages, for wires that send them apart from the conversation."""
     return "\n\n".join(message.text for message in messages if message.role == "system")
 
 
@@ -173,7 +173,7 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.ASCII)
 
 
 def inline(image: Image) -> Image:
-    """An image with its `data:` URL taken apart, so that wires tell only links from bytes."""
+    """Return the image with a `data:` URL split into media type and bytes; other URLs stay."""
     if image.data:
         if not image.media_type:
             raise uncarried("messages", "an image has data but no media_type (such as image/png)")
@@ -187,7 +187,7 @@ def inline(image: Image) -> Image:
 
 
 def only_text(message: Message) -> str:
-    """The text of a message whose role takes no images on this wire."""
+    """Return the text of a message. Raise if it holds images, which its role cannot carry on this wire."""
     if message.images:
         raise uncarried("messages", f"images in a {message.role} message cannot be sent to this provider")
     return message.text
