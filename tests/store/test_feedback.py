@@ -10,7 +10,7 @@ from dirigent.store import PAGE, Store
 from dirigent.store.feedback import Verdict, add_feedback, export, feedback_of
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
-from dirigent.store.owners import run_keys
+from dirigent.store.traces import run_keys
 from dirigent.store.usage import GROUPS, usage_rows
 from tests.store.samples import a_trace
 

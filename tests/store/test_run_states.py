@@ -15,10 +15,10 @@ from dirigent.limits import Quote
 from dirigent.store import Store, run_states
 from dirigent.store.keys import LOCAL_ADMIN
 from dirigent.store.ledger import StoreLedger
-from dirigent.store.owners import run_keys
 from dirigent.store.process_id import own_name
 from dirigent.store.run_states import FORMAT, RunRow
 from dirigent.store.tables import run_states as rows
+from dirigent.store.traces import run_keys
 from tests.facts import facts
 from tests.store.samples import a_trace
 

@@ -33,8 +33,8 @@ from dirigent.store.migrations import upgrade
 from dirigent.store.statement import Statement
 from dirigent.store.traces import (
     INSERT_ROW,
+    TraceFilter,
     TraceRow,
-    Wanted,
     get_trace,
     list_rows,
     page_of_bodies,
@@ -105,8 +105,8 @@ class Store:
         search: str = "",
     ) -> builtins.list[TraceRow]:
         """The newest runs first; `limit=None` for all of them."""
-        wanted = Wanted(status, profile, since, search)
-        return await self.read(lambda connection: list_rows(connection, wanted, limit))
+        filter = TraceFilter(status, profile, since, search)
+        return await self.read(lambda connection: list_rows(connection, filter, limit))
 
     async def export(
         self,
@@ -117,10 +117,10 @@ class Store:
         search: str = "",
     ) -> AsyncIterator[Trace]:
         """Whole runs, the oldest first, a page in memory at a time. Runs saved meanwhile may be missed."""
-        wanted = Wanted(status, profile, since, search)
+        filter = TraceFilter(status, profile, since, search)
         after: tuple[str, str] | None = None
         while True:
-            page = await self.read(partial(page_of_bodies, wanted=wanted, after=after, size=PAGE))
+            page = await self.read(partial(page_of_bodies, filter=filter, after=after, size=PAGE))
             for created_at, id, format, body in page:
                 yield read_body(id, format, body)
                 after = (created_at, id)

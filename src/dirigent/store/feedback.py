@@ -1,7 +1,7 @@
-"""Feedback: what the caller of a run thought of it. One verdict a run and key, and only on a run of one's own.
+"""Feedback: a caller's score and comment on a run. A key can judge only its own runs, and each of them once.
 
-Kept apart from the trace, which is never rewritten. Nothing learns from it by itself: it leaves by export alone, beside
-the trace that it is about.
+Feedback is stored apart from the trace, which is never rewritten. Nothing learns from it by itself: it is only
+exported, together with the trace that it judges.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sqlalchemy import Connection, select
 from dirigent.run.trace import RunStatus, Trace
 from dirigent.store import PAGE, Store
 from dirigent.store.engine import insert_if_new
-from dirigent.store.owners import keys_of
 from dirigent.store.tables import feedback
 from dirigent.store.timestamps import now, utc_text
+from dirigent.store.traces import keys_of
 from dirigent.workers.secret import redact
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One row."""
+    """A caller's judgement of one run."""
 
     run_id: str
     key_id: str
@@ -34,21 +34,21 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 async def add_feedback(store: Store, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
-    """Keep a verdict. `again`: there is one already; `unknown`: this key has no such run."""
+    """Store a verdict. Returns `again` if this key has judged the run already, `unknown` if it has no such run."""
     comment = redact(verdict.comment).replace("\0", "\ufffd")
     row = msgspec.structs.replace(verdict, comment=comment, created_at=utc_text(now()))
     return await store.write(_add, prepare=lambda: row)
 
 
 async def feedback_of(store: Store, run_id: str) -> list[Verdict]:
-    """Every verdict on a run."""
+    """Returns every verdict on a run."""
     return await store.read(partial(_verdicts, run_ids=[run_id]))
 
 
 async def export(
     store: Store, *, status: RunStatus | None = None, search: str = ""
 ) -> AsyncIterator[tuple[Trace, list[Verdict]]]:
-    """Whole runs, the oldest first, each with the verdicts on it; one page is in memory at a time."""
+    """Yields whole traces, the oldest first, each with its verdicts; holds one page in memory at a time."""
     page: list[Trace] = []
     async for trace in store.export(status=status, search=search):
         page.append(trace)

@@ -1,8 +1,8 @@
-"""Responses that were kept: to be read again, to be gone on from, and, in the background, to be finished later.
+"""Stored responses of the Responses API: to read again, to continue, and to finish later in the background.
 
-A row holds a response's own items and the response itself, as JSON that the server wrote and reads; what came
-before it is in the rows that `previous_id` leads back to. Rows belong to one key: to every other they do not
-exist. Strings pass through `redact` here, the last door before the disk.
+A row holds a response's own input items and the response itself, as JSON that the server wrote and reads; earlier
+turns are in the rows that `previous_id` leads back to. A row belongs to one key; for every other key it does not
+exist. Secrets are masked before anything is written (`redaction.py`).
 """
 
 from __future__ import annotations
@@ -15,59 +15,59 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dirigent.errors import StoreError
 from dirigent.store import Store
+from dirigent.store.redaction import clean_json, masked
 from dirigent.store.tables import responses
 from dirigent.store.timestamps import now, utc_text
-from dirigent.workers.secret import may_hold_key, redact
 
 UNFINISHED = ("queued", "in_progress")
 
 
 class KeptResponse(msgspec.Struct, frozen=True):
-    """A row."""
+    """A stored response."""
 
     id: str
     key_id: str
     run_id: str
     status: str
     items: bytes
-    """JSON: what the request itself said, without what came before it."""
+    """JSON: the input items of this request, without those of earlier turns."""
     response: bytes
-    """JSON: the response as it stands."""
+    """JSON: the response, finished or not."""
     previous_id: str | None = None
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """A response and all it goes on from, the oldest first."""
+    """A response and all responses it continues, the oldest first."""
 
     links: tuple[KeptResponse, ...]
     missing_id: str = ""
-    """A link that is not there (any more): the chain cannot be gone on from."""
+    """A response that is missing or was deleted: the chain cannot be continued."""
     too_long: bool = False
-    """It holds more than was asked for; no link is given."""
+    """The chain is larger than the caller's bound; `links` is empty."""
 
 
 async def keep_response(store: Store, kept: KeptResponse) -> None:
-    """Keep a new response. Returns when it is committed."""
+    """Store a new response. Returns once it is committed."""
     await store.write(_insert, prepare=lambda: _row(kept))
 
 
 async def finish_response(store: Store, kept: KeptResponse) -> bool:
-    """Put the end in the place of an unfinished response. False: it had ended already, or is gone."""
+    """Replace an unfinished response by its finished form. Returns False if it had ended already or was deleted."""
     return await store.write(_finish, prepare=lambda: _row(kept))
 
 
 async def find_response(store: Store, id: str, *, key_id: str) -> KeptResponse | None:
-    """The response with this id, if it is this key's."""
+    """Returns the response with this id, or None if this key has none."""
     return await store.read(lambda connection: _find(connection, id, key_id))
 
 
 async def find_chain(store: Store, id: str, *, key_id: str, most_bytes: int) -> Chain:
-    """The response with this id, and what it goes on from."""
+    """Returns the response with this id and the responses it continues, of at most `most_bytes` together."""
     return await store.read(lambda connection: _chain(connection, id, key_id, most_bytes))
 
 
 async def delete_response(store: Store, id: str, *, key_id: str) -> bool:
-    """Forget a response. False: there is none."""
+    """Delete a response. Returns False if this key has none with this id."""
     return await store.write(_delete, prepare=lambda: (id, key_id))
 
 
@@ -77,11 +77,13 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 _BODY = msgspec.json.Decoder(_Body)
-"""Made here for the reason that is given in `traces.py`."""
+"""Built at import, for the reason given in `traces.py`."""
 
 
 def _row(kept: KeptResponse) -> dict[str, Any]:
     at = utc_text(now())
+    body = msgspec.json.encode(_Body(Raw(kept.items), Raw(kept.response)))
+    clean = clean_json(Raw(body))
     return {
         "id": kept.id,
         "key_id": kept.key_id,
@@ -90,22 +92,8 @@ def _row(kept: KeptResponse) -> dict[str, Any]:
         "status": kept.status,
         "created_at": at,
         "updated_at": at,
-        "body": _without_secrets(msgspec.json.encode(_Body(Raw(kept.items), Raw(kept.response)))),
+        "body": clean if clean is not None else msgspec.json.encode(masked(msgspec.json.decode(body))),
     }
-
-
-def _without_secrets(body: bytes) -> bytes:
-    """Nearly all hold nothing to hide, which one look at the JSON tells."""
-    return msgspec.json.encode(_scrubbed(msgspec.json.decode(body))) if may_hold_key(body.decode()) else body
-
-
-def _scrubbed(value: Any) -> Any:
-    """String by string rather than over the JSON: there, an escaped line break hides where a key begins."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {name: _scrubbed(item) for name, item in value.items()}
-    return [_scrubbed(item) for item in value] if isinstance(value, list) else value
 
 
 def _insert(connection: Connection, row: dict[str, Any]) -> None:
@@ -149,7 +137,9 @@ def _kept(row: Row[Any]) -> KeptResponse:
     try:
         body = _BODY.decode(row.body)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"response {row.id} cannot be read back: {error}; delete it to be rid of it") from error
+        raise StoreError(
+            f"response {row.id} cannot be read: {error}; delete it (DELETE /v1/responses/{row.id})"
+        ) from error
     return KeptResponse(
         id=row.id,
         key_id=row.key_id,

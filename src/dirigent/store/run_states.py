@@ -1,13 +1,14 @@
-"""Runs that have not ended, as rows: what they go on from, and who carries them out.
+"""States of runs that have not ended: what is needed to continue a run, and which process carries it out.
 
-A row is `waiting` (its caller's tools come next), `running` (a process has it) or `cancelling` (its process is
-to stop it). Whoever goes on with a run takes its row first, by an update that only one can win; from then on
-only that process writes it. A process says that it is at a run by touching its row (`beat`). Rows of processes
-that died, and rows that nobody has touched for too long, are `orphans`, which anybody may take.
+A row is `waiting` (for the results of its caller's tools), `running` (a process carries it out) or `cancelling` (its
+process must stop it). A process takes a run's row before it continues the run, by an update that only one process
+can win; from then on only that process writes the row. A process touches the rows of its runs (`beat`) to show that
+it lives. `orphans` are the rows of dead processes and rows that no process has touched for too long; any process may
+take them.
 
-What a body holds is not known here; every string in it passes through `redact`, as in `traces.py`.
-A run's trace is written in the same commit as the change of its row, and so is, under an Idempotency-Key, that it
-was begun: whoever sends the key again is to find the run, whenever its process dies.
+This module does not know what a body holds; it masks secrets in it (`redaction.py`). A run's trace is written in the
+same commit as the change of its row. The start of a run under an Idempotency-Key is noted in that commit too, so that
+a caller who sends the key again finds the run, whenever its process dies.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from dirigent.run.trace import Trace
 from dirigent.store import Store
 from dirigent.store.idempotency import Begun, note_begun
 from dirigent.store.process_id import NOBODY, is_dead, own_name
+from dirigent.store.redaction import clean_json, masked
 from dirigent.store.tables import attempts, run_states, traces
 from dirigent.store.timestamps import now, utc_text
 from dirigent.store.traces import to_row
-from dirigent.workers.secret import may_hold_key, redact
 
 FORMAT = 2
 """2: steps are numbered through the whole run, and a background run has its request in core types."""
 LEASE_S = 60.0
-"""A run whose row nobody has touched for so long is taken to be left, wherever its process was."""
+"""A run whose row no process has touched for this long is an orphan, wherever its process was."""
 
 RowState = Literal["waiting", "running", "cancelling"]
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """A run that has not ended."""
+    """The state of a run that has not ended."""
 
     run_id: str
     key_id: str
@@ -75,17 +76,17 @@ class RunRow(msgspec.Struct, frozen=True):
 
     @property
     def mine(self) -> bool:
-        """Whether this process carries it out."""
+        """Whether this process carries the run out."""
         return self.owner == own_name()
 
     def abandoned(self, at: datetime) -> bool:
-        """Whether nobody carries it out, though somebody should."""
+        """Whether no living process carries the run out."""
         silent_since = utc_text(at - timedelta(seconds=LEASE_S))
         return self.owner == NOBODY or self.updated_at < silent_since or is_dead(self.owner)
 
 
 class Paid(msgspec.Struct, frozen=True):
-    """A call of a run, as the ledger has it."""
+    """A call of a run that the ledger has charged."""
 
     worker: str
     cost_nusd: int
@@ -93,88 +94,90 @@ class Paid(msgspec.Struct, frozen=True):
 
 
 async def begin(store: Store, run_id: str, *, key_id: str, body: msgspec.Struct, begun: Begun | None = None) -> None:
-    """Keep a run that this process starts to carry out. Under a claim that is lost it is not begun: `StoreError`."""
+    """Store a run that this process starts. Raises `StoreError` if the claim in `begun` was lost: do not start it."""
     await store.write(_begin, prepare=lambda: (_values(run_id, key_id, "running", own_name(), body), begun))
 
 
 async def journal(store: Store, run_id: str, *, body: msgspec.Struct, begun: Begun | None = None) -> None:
-    """Write down how far it got. `StoreError` where it is no longer this process's to carry out."""
+    """Store how far a run got. Raises `StoreError` if this process no longer owns the run."""
     changes = await store.write(_journal, prepare=lambda: (run_id, _changes("running", own_name(), body), begun))
     if not changes:
         raise StoreError(f"run {run_id} was cancelled, or another process has taken it over")
 
 
 async def pause(store: Store, trace: Trace, *, key_id: str, body: msgspec.Struct) -> None:
-    """Keep a run that waits, and its trace so far."""
+    """Store a run that waits for its caller's tools, and its trace so far."""
     await store.write(
         _replace, prepare=lambda: (to_row(trace, key_id), _values(trace.id, key_id, "waiting", NOBODY, body))
     )
 
 
 async def hand_over(store: Store, run_id: str, *, body: msgspec.Struct) -> None:
-    """Let another process carry the run on."""
+    """Give a running run up, so that another process takes it."""
     await store.write(_renew, prepare=lambda: (run_id, _changes("running", NOBODY, body)))
 
 
 async def let_wait(store: Store, run_id: str, *, body: msgspec.Struct) -> None:
-    """Let a run that this process carried out wait for its caller's tools."""
+    """Store that a run of this process now waits for its caller's tools."""
     await store.write(_renew, prepare=lambda: (run_id, _changes("waiting", NOBODY, body)))
 
 
 async def end(store: Store, trace: Trace) -> None:
-    """Keep the trace of a run that is over, and forget its state."""
+    """Store the trace of a run that has ended, and delete its state."""
     await store.write(_replace, prepare=lambda: (to_row(trace), None))
 
 
 async def keep_trace(store: Store, trace: Trace) -> None:
-    """Keep a trace in place of an earlier one of the same run; the run's state stays."""
+    """Replace the trace of a run by a newer one; the run's state stays."""
     await store.write(_replace_trace, prepare=lambda: to_row(trace))
 
 
 async def forget(store: Store, run_id: str) -> None:
+    """Delete the state of a run."""
     await store.write(_delete, prepare=lambda: run_id)
 
 
 async def find(store: Store, run_id: str) -> RunRow | None:
+    """Returns the state of a run, or None if it has none."""
     rows = await store.read(lambda connection: _rows(connection, run_states.c.run_id == run_id))
     return rows[0] if rows else None
 
 
 async def take(store: Store, row: RunRow) -> bool:
-    """Make the run this process's, unless the row has changed since it was read."""
+    """Make this process the owner of a run. Returns False if the row has changed since it was read."""
     return bool(await store.write(_take, prepare=lambda: row))
 
 
 async def give_back(store: Store, run_id: str) -> None:
-    """Let a run wait again that this process had taken and not gone on with."""
+    """Let a run wait again that this process has taken but not continued."""
     await store.write(_give_back, prepare=lambda: run_id)
 
 
 async def orphans(store: Store) -> list[RunRow]:
-    """Runs that nobody carries out any more."""
+    """Returns the runs that no living process carries out."""
     rows = await store.read(lambda connection: _rows(connection, run_states.c.state != "waiting"))
     at = now()
     return [row for row in rows if row.abandoned(at)]
 
 
 async def beat(store: Store, run_ids: Collection[str]) -> list[str]:
-    """Say that this process is at these runs; gives those of them that are to be cancelled."""
+    """Show that this process still carries out these runs; returns those that it must cancel."""
     return await store.write(_beat, prepare=lambda: list(run_ids))
 
 
 async def cancel(store: Store, run_id: str, *, key_id: str) -> bool:
-    """Have a run cancelled, wherever it is carried out; whether there was such a run of this key."""
+    """Ask the process that carries out a run to cancel it. Returns False if this key has no such running run."""
     return bool(await store.write(_cancel, prepare=lambda: (run_id, key_id)))
 
 
 async def prune(store: Store, *, older_than_s: float) -> int:
-    """Forget runs that have waited for longer than this; how many there were."""
+    """Delete the states of runs that have waited longer than this; returns their number."""
     before = utc_text(now() - timedelta(seconds=older_than_s))
     return await store.write(_prune, prepare=lambda: before)
 
 
 async def paid_calls(store: Store, run_id: str) -> list[Paid]:
-    """What the ledger has of a run's calls, in their order; those still open are left out."""
+    """Returns a run's calls from the ledger, in order, without those still open."""
     query = (
         select(attempts.c.worker, attempts.c.cost_nusd, attempts.c.output_tokens)
         .where(attempts.c.run_id == run_id, attempts.c.state != "open")
@@ -184,7 +187,10 @@ async def paid_calls(store: Store, run_id: str) -> list[Paid]:
 
 
 def drop(connection: Connection, run_id: str) -> int:
-    """Delete a run's state within the caller's transaction; how many rows went. Refused while it is carried out."""
+    """Delete a run's state within the caller's transaction; returns the number of deleted rows (0 or 1).
+
+    Raises `StoreError` while a process carries the run out.
+    """
     rows = _rows(connection, run_states.c.run_id == run_id)
     if not rows:
         return 0
@@ -203,29 +209,11 @@ def _values(run_id: str, key_id: str, state: RowState, owner: str, body: msgspec
 
 
 def _changes(state: RowState, owner: str, body: msgspec.Struct) -> dict[str, Any]:
-    packed = zlib.compress(_without_secrets(body), 1)
+    encoded = clean_json(body)
+    if encoded is None:
+        encoded = msgspec.json.encode(masked(msgspec.to_builtins(body)))
+    packed = zlib.compress(encoded, 1)
     return {"state": state, "owner": owner, "updated_at": utc_text(now()), "format": FORMAT, "body": packed}
-
-
-def _without_secrets(body: msgspec.Struct) -> bytes:
-    """As JSON. Nearly all hold nothing to hide, which one look tells."""
-    try:
-        encoded = msgspec.json.encode(body)
-        if not may_hold_key(encoded.decode()):
-            return encoded
-    except UnicodeEncodeError:
-        pass  # half a character, as some providers cut their streams: in no UTF-8
-    return msgspec.json.encode(_scrub(msgspec.to_builtins(body)))
-
-
-def _scrub(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact(value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    if isinstance(value, dict):
-        return {name: _scrub(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_scrub(item) for item in value]
-    return value
 
 
 def _insert(connection: Connection, values: dict[str, Any]) -> None:
@@ -262,13 +250,13 @@ def _replace(connection: Connection, wanted: tuple[dict[str, Any], dict[str, Any
 
 
 def _replace_trace(connection: Connection, trace: dict[str, Any]) -> None:
-    """A trace is never rewritten once its run is over; until then, each end of it takes the last one's place.
+    """Write a trace in place of an earlier one, which is allowed only until its run has ended.
 
-    Whose run it is stands in its state, where the caller does not say.
+    If the row names no key, the run's state does.
     """
     if trace["key_id"] is None:
-        whose = select(run_states.c.key_id).where(run_states.c.run_id == trace["id"])
-        trace = trace | {"key_id": connection.scalar(whose)}
+        owner = select(run_states.c.key_id).where(run_states.c.run_id == trace["id"])
+        trace = trace | {"key_id": connection.scalar(owner)}
     connection.execute(delete(traces).where(traces.c.id == trace["id"]))
     connection.execute(insert(traces), trace)
 
@@ -290,7 +278,7 @@ def _take(connection: Connection, row: RunRow) -> int:
 
 
 def _unchanged(row: RunRow) -> tuple[ColumnElement[bool], ...]:
-    """The row as it was read: who else changed it meanwhile has won."""
+    """Conditions that match the row only if no other process has changed it since it was read."""
     return (
         run_states.c.run_id == row.run_id,
         run_states.c.state == row.state,

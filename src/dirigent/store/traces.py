@@ -1,11 +1,14 @@
-"""Traces as rows: what is written for a run, and how runs are found again.
+"""Traces as rows: how a trace is written, found, listed and read back, and which keys own a run.
 
-A row holds a few columns to list and search by, and the whole trace as JSON, compressed where it is long. `format`
-says how that body was written, so that a trace stays readable when the code moves on: a changed format gets a new
-number and its own reader, and the old reader stays. Every string passes through `redact` here, the last door
-before the disk.
+A row holds a few columns to list and search by, and the whole trace as JSON, compressed if it is long. `format`
+names the way the body was written, so that old traces stay readable: a changed format gets a new number and its own
+reader, and the old reader stays. Secrets are masked before anything is written (`redaction.py`).
 
-Functions take a connection and know nothing of threads or transactions.
+A run belongs to the key that asked for it (the trace's row) and to the keys that paid for its calls (the ledger). The
+ledger is needed because a run under way has no trace yet, and rows older than migration 0004 name no key; the row is
+needed because a run that was refused before its first call is not in the ledger. A trace's body names no key.
+
+Functions that take a connection know nothing of threads or transactions.
 """
 
 from __future__ import annotations
@@ -13,28 +16,31 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, select, tuple_
+from sqlalchemy import ColumnElement, Connection, select, tuple_, union
 from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
 from dirigent.run.trace import RunStatus, Trace, total_usage
+from dirigent.store.redaction import clean_json, masked
 from dirigent.store.statement import Statement
-from dirigent.store.tables import traces
+from dirigent.store.tables import attempts, traces
 from dirigent.store.timestamps import utc_text
-from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
+
+if TYPE_CHECKING:
+    from dirigent.store import Store
 
 COMPRESSED, PLAIN = 1, 2
-"""The formats: JSON through zlib, and JSON as it is."""
+"""Values of `format`: zlib-compressed JSON, and plain JSON."""
 PLAIN_BYTES = 4096
-"""Most that is kept as it is: compressing so little costs more CPU than all else that is done to a row."""
+"""The longest body stored as plain JSON. Compressing less costs more CPU than all other work on a row."""
 PREVIEW_CHARS = 240
 
 
 class TraceRow(msgspec.Struct, frozen=True):
-    """A run as a list shows it."""
+    """A run as one line of a list."""
 
     id: str
     created_at: str
@@ -43,7 +49,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     planner: str
     status: RunStatus
     question: str
-    """The beginning of the last thing the user said."""
+    """The beginning of the last user message."""
     answer: str
     """The beginning of the answer."""
     steps: int
@@ -54,20 +60,23 @@ class TraceRow(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which traces a caller asks for. Empty fields ask for nothing."""
+class TraceFilter(msgspec.Struct, frozen=True):
+    """Which traces to return. An empty field does not filter."""
 
     status: RunStatus | None = None
     profile: str | None = None
     since: datetime | None = None
-    """A time without a zone is taken as UTC."""
+    """A time without a zone means UTC."""
     search: str = ""
-    """Part of the question, the answer or the error, in any case."""
+    """A part of the question, the answer or the error; upper and lower case are equal."""
 
 
 def to_row(trace: Trace, key_id: str | None = None) -> dict[str, Any]:
-    """Everything the table keeps of a trace, without secrets; `key_id` is whose run it was."""
-    trace, encoded = _without_secrets(trace)
+    """Returns the row of a trace, with secrets masked; `key_id` is the key that asked for the run."""
+    encoded = clean_json(trace)
+    if encoded is None:
+        trace = msgspec.convert(masked(msgspec.to_builtins(trace)), Trace)
+        encoded = msgspec.json.encode(trace)
     format, body = (PLAIN, encoded) if len(encoded) <= PLAIN_BYTES else (COMPRESSED, zlib.compress(encoded, 1))
     attempts = trace.attempts
     usage = total_usage(attempts)
@@ -93,64 +102,79 @@ def to_row(trace: Trace, key_id: str | None = None) -> dict[str, Any]:
     }
 
 
-# SQLite took the clause over from PostgreSQL, and compiles it from there.
+# SQLite adopted PostgreSQL's ON CONFLICT clause, so the same construct compiles for both.
 INSERT_ROW = Statement(postgresql.insert(traces).on_conflict_do_nothing(), names=traces.c.keys())
-"""Keeps a trace. One that is already there stays as it was: a record is never rewritten."""
+"""Stores a trace, unless a trace with its id is stored already: a record is never rewritten."""
 
 
 def get_trace(connection: Connection, id_or_prefix: str) -> Trace:
-    """The trace with this id, or the only one whose id begins so."""
+    """Returns the trace with this id, or the only trace whose id begins with it."""
     id = whole_id(connection, id_or_prefix)
     body = connection.execute(select(traces.c.id, traces.c.format, traces.c.body).where(traces.c.id == id))
     return read_body(*body.one())
 
 
 def whole_id(connection: Connection, id_or_prefix: str) -> str:
-    """This id, or the only one that begins so."""
+    """Returns this id if a trace has it, or the only id that begins with it; raises `StoreError` otherwise."""
     if not id_or_prefix:
-        raise StoreError("which trace? give its id or the beginning of it; `dirigent traces list` shows them")
+        raise StoreError("no trace id was given; give an id or its beginning, `dirigent traces list` shows them")
     first, after = id_or_prefix, id_or_prefix + "\U0010ffff"
     query = select(traces.c.id).where(traces.c.id >= first, traces.c.id < after).order_by(traces.c.id).limit(6)
     found: list[str] = list(connection.scalars(query))
     if not found:
-        raise StoreError(f"no trace begins with {id_or_prefix!r}; `dirigent traces list` shows what there is")
+        raise StoreError(f"no trace has an id that begins with {id_or_prefix!r}; `dirigent traces list` shows the ids")
     if len(found) > 1 and found[0] != id_or_prefix:
         more = " and more" if len(found) == 6 else ""
-        raise StoreError(f"{id_or_prefix!r} begins several traces: {', '.join(found[:5])}{more}; give more of the id")
+        raise StoreError(
+            f"several traces have an id that begins with {id_or_prefix!r}: {', '.join(found[:5])}{more}; "
+            "give more of the id"
+        )
     return found[0]
 
 
-def list_rows(connection: Connection, wanted: Wanted, limit: int | None) -> list[TraceRow]:
-    """The newest first."""
+async def run_keys(store: Store, run_id: str) -> frozenset[str]:
+    """Returns the ids of the keys that own a run; empty if no key asked for it, or if there is no such run."""
+    return await store.read(lambda connection: keys_of(connection, run_id))
+
+
+def keys_of(connection: Connection, run_id: str) -> frozenset[str]:
+    """Does the same as `run_keys`, within the caller's transaction."""
+    paid = select(attempts.c.key_id).where(attempts.c.run_id == run_id)
+    asked = select(traces.c.key_id).where(traces.c.id == run_id, traces.c.key_id.is_not(None))
+    return frozenset(connection.scalars(union(paid, asked)))
+
+
+def list_rows(connection: Connection, filter: TraceFilter, limit: int | None) -> list[TraceRow]:
+    """Returns the newest traces first; `limit=None` returns all."""
     columns = [traces.c[name] for name in TraceRow.__struct_fields__]
     newest_first = (traces.c.created_at.desc(), traces.c.id.desc())
-    query = select(*columns).where(*_conditions(wanted)).order_by(*newest_first).limit(limit)
+    query = select(*columns).where(*_conditions(filter)).order_by(*newest_first).limit(limit)
     return [TraceRow(*row) for row in connection.execute(query)]
 
 
 def page_of_bodies(
-    connection: Connection, wanted: Wanted, *, after: tuple[str, str] | None, size: int
+    connection: Connection, filter: TraceFilter, *, after: tuple[str, str] | None, size: int
 ) -> Sequence[tuple[str, str, int, bytes]]:
-    """The next traces in order of time, as (created_at, id, format, body); `after` is the last key seen."""
+    """Returns the oldest traces after `after` as (created_at, id, format, body); `after` is (created_at, id)."""
     key = (traces.c.created_at, traces.c.id)
-    query = select(*key, traces.c.format, traces.c.body).where(*_conditions(wanted)).order_by(*key).limit(size)
+    query = select(*key, traces.c.format, traces.c.body).where(*_conditions(filter)).order_by(*key).limit(size)
     if after is not None:
         query = query.where(tuple_(*key) > tuple_(*after))
     return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
 
 
 def read_body(id: str, format: int, body: bytes) -> Trace:
-    """A trace as it was saved."""
+    """Returns the trace that was saved; raises `StoreError` if this Dirigent cannot read it."""
     reader = READERS.get(format)
     if reader is None:
         raise StoreError(
-            f"trace {id} is written in format {format}, this Dirigent reads up to {max(READERS)}; "
+            f"trace {id} has format {format}, and this Dirigent reads formats up to {max(READERS)}; "
             "pip install --upgrade dirigent"
         )
     try:
         return reader(body)
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise StoreError(f"trace {id} cannot be read back: {error}; delete it to be rid of it") from error
+        raise StoreError(f"trace {id} cannot be read: {error}; delete it with `dirigent traces delete {id}`") from error
 
 
 def _read_compressed(body: bytes) -> Trace:
@@ -162,51 +186,13 @@ def _read_plain(body: bytes) -> Trace:
 
 
 _TRACE = msgspec.json.Decoder(Trace)
-"""Made here, before there are threads: two that come first to a type at once crash msgspec, and queries run in them."""
+"""Built at import, before threads start: msgspec crashes when two threads are the first to use a type."""
 
 READERS: Mapping[int, Callable[[bytes], Trace]] = {COMPRESSED: _read_compressed, PLAIN: _read_plain}
 
 
-def _without_secrets(trace: Trace) -> tuple[Trace, bytes]:
-    """The trace as it may be kept, and its JSON. Nearly all hold nothing to hide, which one look at the JSON tells."""
-    try:
-        encoded = msgspec.json.encode(trace)
-        if not may_hold_key(encoded.decode()):
-            return trace, encoded
-    except UnicodeEncodeError:
-        pass  # half a character, which no UTF-8 holds: mended below
-    trace = _scrubbed(trace)
-    return trace, msgspec.json.encode(trace)
-
-
-def _scrubbed(trace: Trace) -> Trace:
-    """The trace without secrets, in text that every database and JSON can hold."""
-    return msgspec.convert(_scrub(msgspec.to_builtins(trace)), Trace)
-
-
-def _scrub(value: Any) -> Any:
-    """String by string rather than over the JSON: there, an escaped line break hides where a key begins."""
-    if isinstance(value, str):
-        return _scrub_text(value)
-    if isinstance(value, dict):
-        return {name: _scrub(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_scrub(item) for item in value]
-    return value
-
-
-def _scrub_text(text: str) -> str:
-    if len(text) < SHORTEST_REDACTED and text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a character, as some providers cut their streams: no UTF-8 holds it
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return redact(text)
-
-
 def _text(text: str) -> str:
-    """PostgreSQL's text holds no NUL; the body keeps it."""
+    """Returns the text without NUL, which PostgreSQL's text cannot hold. The body keeps it."""
     return text.replace("\0", "\ufffd")
 
 
@@ -214,17 +200,19 @@ def _stamp(trace: Trace) -> str:
     try:
         return utc_text(datetime.fromisoformat(trace.created_at))
     except ValueError:
-        raise StoreError(f"trace {trace.id} was created at {trace.created_at!r}, which is no ISO 8601 time") from None
+        raise StoreError(
+            f"trace {trace.id} was created at {trace.created_at!r}, which is not an ISO 8601 time"
+        ) from None
 
 
-def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _conditions(filter: TraceFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if wanted.status is not None:
-        conditions.append(traces.c.status == wanted.status)
-    if wanted.profile is not None:
-        conditions.append(traces.c.profile == wanted.profile)
-    if wanted.since is not None:
-        conditions.append(traces.c.created_at >= utc_text(wanted.since))
-    if wanted.search:
-        conditions.append(traces.c.searchable.contains(_text(wanted.search).casefold(), autoescape=True))
+    if filter.status is not None:
+        conditions.append(traces.c.status == filter.status)
+    if filter.profile is not None:
+        conditions.append(traces.c.profile == filter.profile)
+    if filter.since is not None:
+        conditions.append(traces.c.created_at >= utc_text(filter.since))
+    if filter.search:
+        conditions.append(traces.c.searchable.contains(_text(filter.search).casefold(), autoescape=True))
     return conditions

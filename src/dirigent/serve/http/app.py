@@ -50,8 +50,7 @@ from dirigent.serve.http.openapi import Endpoint, openapi
 from dirigent.serve.policy.models import ModelCard, ModelList
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
-from dirigent.store.owners import run_keys
-from dirigent.store.traces import TraceRow
+from dirigent.store.traces import TraceRow, run_keys
 from dirigent.version import __version__
 
 MAX_LISTED = 200
