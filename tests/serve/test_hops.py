@@ -17,8 +17,7 @@ from dirigent.messages import Message, Request
 from dirigent.serve.http.server import bound, check_no_loop, serving
 from dirigent.serve.service import ServeSettings, open_service
 from dirigent.store import Store
-from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops, hop_headers
-from dirigent.workers.http import HttpClient, HttpWorker
+from dirigent.workers.http import HEADER, MAX_HOPS, HttpClient, HttpWorker, after_hops, hop_headers
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.worker import WorkerInfo
 from tests.facts import facts

@@ -17,8 +17,7 @@ import pytest
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Message, Observe, Reply, Request, ignore
-from dirigent.workers.hops import HEADER, after_hops
-from dirigent.workers.http import HttpClient, HttpWorker
+from dirigent.workers.http import HEADER, HttpClient, HttpWorker, after_hops
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import HttpCall

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dirigent.concurrency import PerLoop
 from dirigent.conduct import Conductor
 from dirigent.errors import WorkerError
 from dirigent.messages import Request, conversation
@@ -22,7 +23,6 @@ from dirigent.planners.fixed import Single
 from dirigent.run.trace import Trace
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.cached import Cached
-from dirigent.workers.event_loops import PerLoop
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import HttpClient, HttpWorker
 from dirigent.workers.local import Local, LocalModel

@@ -1,6 +1,6 @@
 """End loops: refuse a request that has passed through too many servers of this kind, and make its failures final.
 
-`workers/hops.py` puts the number of servers into a header of every call. Both servers retry a request that one sends to
+`workers/http.py` puts the number of servers into a header of every call. Both servers retry a request that one sends to
 the other; a failure therefore says `x-should-retry: false`, so that tries do not multiply from server to server. The
 guard comes after the gate, so that callers without a key learn nothing from it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dirigent.serve.http.errors import Problem, send_problem
-from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops
+from dirigent.workers.http import HEADER, MAX_HOPS, after_hops
 
 _NAME = HEADER.lower().encode()
 
