@@ -1,9 +1,8 @@
-"""Waiting for several things at once, without leaving a task behind.
+"""What asyncio code of several rooms needs: waiting for several things, and values of one event loop.
 
-Values that belong to one event loop, for workers that are used in several.
-
-Every `asyncio.run` makes an event loop, and so does every thread that runs one. A connection or a lock works only in
-the loop it was made in. A worker that needs one therefore has one for each loop.
+`gather_or_cancel` leaves no task behind. `PerLoop` is for workers that are used in several event loops: every
+`asyncio.run` makes a loop, and so does every thread that runs one. A connection or a lock works only in the loop it was
+made in, so a worker that needs one has one for each loop.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ async def gather_or_cancel(work: Iterable[Awaitable[T]]) -> list[T]:
         raise
 
 
-# ---- event loops -----------------------------------------------------------------------------------------
+# ---- values of one event loop --------------------------------------------------------------------------------
 
 
 class PerLoop(Generic[T]):

@@ -1,24 +1,18 @@
 """The HTTP client of all providers, and the Worker that calls a provider through it.
 
 `HttpWorker` speaks any `Wire`. It asks the provider to stream only if the caller observes. Every failure ends as a
-`WorkerError` with its fault, within the time-outs. Nothing is followed (no redirect, no proxy from the environment, no
-cookie) and nothing is trusted: replies are bounded, checked, and either whole or an error. `http_errors.py` decides
-which fault a failure is. Retries, metering and rate limits belong to `wrappers.py`.
+`WorkerError` with its fault, within the time-outs; the fault decides what happens next: a retry, another worker, or an
+error for the operator. Nothing is followed (no redirect, no proxy from the environment, no cookie) and nothing is
+trusted: replies are bounded, checked, and either whole or an error. Retries, metering and rate limits belong to
+`wrappers.py`.
 
 Cancelling the task that asks closes its connection at once, so that the provider stops working and charging.
 
-Hops: how many Dirigent servers a request has passed through, so that a loop of servers ends.
-
-A worker's address may lead back to this server: through a proxy, under another name, or through a second server that
-has this one in its pool. Neither end can see that. So every call carries the number of servers that it has passed, and
-the server that would exceed the limit refuses the call (`serve/http/loop_guard.py`). The number is not signed: a caller
-that sends too large a number is refused, and a caller that sends too small a number could as well send none.
-
-HTTP failures as `WorkerError`s: which fault each failure is, and what the operator can do about it.
-
-A call fails before its reply begins (aiohttp raises an exception) or with a reply whose status is not 200. The fault
-decides what happens next: a retry, another worker, or an error for the operator. `http.py` handles replies that begin
-well and fail later.
+Every call carries the number of Dirigent servers that its request has passed through, so that a loop of servers ends. A
+worker's address may lead back to this server: through a proxy, under another name, or through a second server that has
+this one in its pool. Neither end can see that. The server that would exceed the limit refuses the call
+(`serve/http/loop_guard.py`). The number is not signed: a caller that sends too large a number is refused, and a caller
+that sends too small a number could as well send none.
 """
 
 from __future__ import annotations
@@ -357,10 +351,10 @@ def _counted(request: Request, reply: Reply) -> Usage:
     )
 
 
-# ---- hops ------------------------------------------------------------------------------------------------
+# ---- how many servers a request has passed -------------------------------------------------------------------
 
 
-HEADER = "Dirigent-Hops"
+HOPS_HEADER = "Dirigent-Hops"
 MAX_HOPS = 2
 """Servers that one request may pass through. A worker that leads back here is called at most this often a request."""
 
@@ -370,7 +364,7 @@ _passed: contextvars.ContextVar[int] = contextvars.ContextVar("dirigent_hops", d
 
 def hop_headers() -> dict[str, str]:
     """Return the header that tells the next server the number."""
-    return {HEADER: str(_passed.get() + 1)}
+    return {HOPS_HEADER: str(_passed.get() + 1)}
 
 
 @contextlib.contextmanager
@@ -383,7 +377,7 @@ def after_hops(count: int) -> Iterator[None]:
         _passed.reset(token)
 
 
-# ---- http errors -----------------------------------------------------------------------------------------
+# ---- failures as errors --------------------------------------------------------------------------------------
 
 
 def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:

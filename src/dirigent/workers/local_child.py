@@ -1,16 +1,14 @@
-"""Child: the process that serves a local model, from its start to its end.
+"""Child: the process that serves a local model, from its start to its end, and the places in it.
 
 `spawn` hands over the settings on stdin (the key among them), waits for the line that says where the server
 listens, and gives the child an owner. Whatever goes wrong on the way leaves no process behind. Its last
 words on stderr are kept, since they are all that is known of a crash.
 
-Knows nothing of requests, slots or adapters; the other side of the pipe is `local_server.py`.
+`Slots` are the places of the server; requests wait here for one. A slot remembers the last prompt it read: a prompt
+with the same beginning costs only its end. The server itself would give a request to any slot that has a tenth of its
+prompt, and a short question would then overwrite a planner's long prefix. So `choose_slot` chooses.
 
-Slots: the places of a local server, and the choice of one for each request.
-
-A slot remembers the last prompt it read: a prompt with the same beginning costs only its end. The server itself would
-give a request to any slot that has a tenth of its prompt, and a short question would then overwrite a planner's long
-prefix. So this module chooses the slot. Requests also wait here: one that is cancelled while it waits was never sent.
+Knows nothing of requests or adapters; the other side of the pipe is `local_server.py`.
 """
 
 from __future__ import annotations
@@ -140,7 +138,7 @@ async def _epitaph(process: asyncio.subprocess.Process, said: _Tail) -> str:
     return f"the local model's process {how}" + (f", saying: {words}" if words else "")
 
 
-# ---- kv slots --------------------------------------------------------------------------------------------
+# ---- the places of the server --------------------------------------------------------------------------------
 
 
 SHARED_CHARS = 256

@@ -9,17 +9,9 @@ The key comes with the settings: neither the command line nor the environment sh
 parent: stdin ends when the parent does, however it does, and on Linux the kernel sends SIGKILL on top, for
 the second in which loading the model keeps the thread that watches stdin from running.
 
+Before it serves, the child adds an adapter into the weights where the settings name one (`merged_file`).
+
 Knows nothing of workers or requests; `local.py` speaks to it over HTTP.
-
-Merge: a model with an adapter added in, as one file, made once and kept.
-
-An adapter beside its base costs four more small operations a matrix, 840 a token, a fifth of the time; llama.cpp has
-no fast routine for the 4-bit form of the default base (Q4_1) either. Added in, and kept in 8 bits (Q8_0), neither is
-paid: each number is within 0.4% of the largest of its 32 neighbours, so only near ties between tokens can fall
-otherwise. Measured on two cores with the conductor: a tenth to a third less CPU a plan. The price is a process and
-a file of its own (145 MB for the default base), so it is for one adapter that writes much.
-
-Runs in the child process before it serves. Knows nothing of servers, and of models only their numbers.
 """
 
 from __future__ import annotations
@@ -208,7 +200,7 @@ def _quota_cores() -> int:
         return os.cpu_count() or 1
 
 
-# ---- local merge -----------------------------------------------------------------------------------------
+# ---- the model with an adapter added in ----------------------------------------------------------------------
 
 
 FORM = "q8-1"
@@ -218,7 +210,14 @@ UNUSED_S = 7 * 24 * 3600.0
 
 
 def merged_file(weights: Path, adapter: Path, *, folder: Path) -> Path:
-    """The model with the adapter added in; made if it is not there yet."""
+    """Return the file of the model with the adapter added in; made once, and kept.
+
+    An adapter beside its base costs four more small operations a matrix, 840 a token, a fifth of the time; llama.cpp
+    has no fast routine for the 4-bit form of the default base (Q4_1) either. Added in, and kept in 8 bits (Q8_0),
+    neither is paid: each number is within 0.4% of the largest of its 32 neighbours, so only near ties between tokens
+    can fall otherwise. Measured on two cores with the conductor: a tenth to a third less CPU a plan. The price is a
+    process and a file of its own (145 MB for the default base), so it is for one adapter that writes much.
+    """
     name = f"{weights.stem}+{adapter.stem}"
     # Named after what it was made from, so it is never out of date.
     merged = folder / f"{name}.{_digest(weights, adapter)[:16]}.{FORM}.gguf"

@@ -1,17 +1,13 @@
-"""The part that all wire formats share: their protocol, and the checks of everything that a provider sends.
+"""The part that all wire formats share: protocol, event streams, and the checks of whatever a provider sends.
 
 A wire turns a `Request` into an `HttpCall` and bytes into a `Reply`, as pure functions: no socket, no clock, no key.
 `http.py` makes the calls. If a wire cannot carry a request or read a reply, it raises a `WorkerError`: no request is
 cut silently, and no broken reply passes as an answer.
 
-Server-sent events from bytes, independent of how the network cuts them.
-
-The rules are those of the WHATWG HTML standard, section 9.2.6: lines end in LF, CR or CRLF, one leading byte-order mark
-is dropped, lines that start with a colon are comments, several `data` lines are joined by newlines, and an event
-without a blank line after it is dropped. Two rules are stricter, since a provider is not trusted: bytes that are not
-UTF-8 and lines above 1 MiB are errors.
-
-Knows nothing of sockets or of the meaning of events.
+`EventParser` reads server-sent events, independent of how the network cuts them, by the rules of the WHATWG HTML
+standard, section 9.2.6: lines end in LF, CR or CRLF, one leading byte-order mark is dropped, lines that start with a
+colon are comments, several `data` lines are joined by newlines, and an event without a blank line after it is dropped.
+Two rules are stricter, since a provider is not trusted: bytes that are not UTF-8 and lines above 1 MiB are errors.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from dirigent.workers.metering import MOST_TOKENS
 from dirigent.workers.secret import redact
 from dirigent.workers.worker import WorkerInfo
 
-# ---- sse -------------------------------------------------------------------------------------------------
+# ---- server-sent events --------------------------------------------------------------------------------------
 
 
 MAX_LINE_BYTES = 1024 * 1024

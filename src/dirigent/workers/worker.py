@@ -3,10 +3,9 @@
 Wrappers add behaviour (`workers/wrappers.py`): a worker with retries, a cache and metering is still a Worker, and so
 is a whole Conductor.
 
-WorkerKind: a kind of worker that a plugin brings, for `kind = "NAME"` of a `[[worker]]`.
-
-The kinds that ship are built by `config/build.py`. A plugin's entry in `dirigent.workers` is one of these values; its
-worker gets the wrappers that every worker gets: retries, limits, cache, defaults.
+`WorkerKind` is a kind of worker that a plugin brings, for `kind = "NAME"` of a `[[worker]]`; the kinds that ship are
+built by `config/build.py`. A plugin's entry in `dirigent.workers` is a `WorkerKind`, and its worker gets the wrappers
+that every worker gets: retries, limits, cache, defaults.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def layers(worker: Worker) -> Iterator[Worker]:
         layer = getattr(layer, "worker", None)
 
 
-# ---- kind ------------------------------------------------------------------------------------------------
+# ---- kinds of workers that plugins bring ---------------------------------------------------------------------
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):

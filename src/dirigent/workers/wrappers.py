@@ -3,7 +3,7 @@
 `wrap` builds the stack. From the outside in:
 
     Cached        repeats an earlier answer to the same request (cached.py; only if a cache is set)
-    Masked        replaces a live key in a reply by `***` (masked.py)
+    Masked        replaces a live key in a reply by `***`
     Retrying      retries faults that may pass, within the deadline (retrying.py)
     RateLimited   makes each try wait for its turn (ratelimited.py; only if a limit is set)
     Breaker       stops asking an endpoint that keeps failing, for a while (breaker.py)
@@ -13,16 +13,6 @@
 So every try is metered and counted by the breaker, a try that has waited for its turn still meets a breaker that
 opened meanwhile, and a call that an open breaker refused is never retried. `Defaults` goes around the whole stack.
 No wrapper knows about wire formats or plans.
-
-Masked: a reply that quotes a live key has `***` in its place.
-
-Providers repeat keys, in an error that a model explains or in a tool call. Traces and errors are redacted when they are
-written. This wrapper redacts the reply for the caller: its text, each streamed piece, and the arguments of tool calls.
-It looks for the exact values of live secrets alone. Text that only looks like a key passes
-unchanged: a caller may have asked for an example of one.
-
-A piece of a stream is passed on at once, except for an end that a key may begin with. So less than the longest key is
-held back, and usually nothing.
 """
 
 from __future__ import annotations
@@ -107,11 +97,20 @@ class Defaults(Wrapper):
         return await self.worker.ask(request, observe=observe)
 
 
-# ---- masked ----------------------------------------------------------------------------------------------
+# ---- replies without keys ------------------------------------------------------------------------------------
 
 
 class Masked(Wrapper):
-    """A worker whose replies hold no live key."""
+    """A worker whose replies hold no live key: a reply that quotes one has `***` in its place.
+
+    Providers repeat keys, in an error that a model explains or in a tool call. Traces and errors are redacted when they
+    are written; this wrapper redacts the reply for the caller: its text, each streamed piece, and the arguments of tool
+    calls. It looks for the exact values of live secrets alone. Text that only looks like a key passes unchanged: a
+    caller may have asked for an example of one.
+
+    A piece of a stream is passed on at once, except for an end that a key may begin with. So less than the longest key
+    is held back, and usually nothing.
+    """
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         values = live_values()
