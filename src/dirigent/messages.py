@@ -142,6 +142,65 @@ class Attempt(msgspec.Struct, frozen=True):
     """It wrote or cost more than was reserved for it: its provider does not respect `max_output_tokens`."""
 
 
+class Ran(msgspec.Struct, frozen=True):
+    """How the program ended that a worker ran for its reply."""
+
+    program: str
+    """The source that was run."""
+    code: int | None
+    """Its exit code: 0 if it ended well. None if it was ended from outside: it took too long or wrote too much."""
+    stdout: str
+    """The end of what it printed."""
+    stderr: str = ""
+    """The end of its error output."""
+    seconds: float = 0.0
+    whole: bool = True
+    """False if the reply with the program was cut at its limit, so that the end of the program may be missing."""
+    sandbox: str = ""
+    """The walls around it, in words."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well and printed something."""
+        return self.code == 0 and bool(self.stdout.strip())
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The result that a local worker chose as its reply, and how sure it is of it."""
+
+    step: int
+    """The step whose reply it repeats."""
+    confidence: float
+    """0 to 1: the share of votes, or an estimate of the probability that the answer is right."""
+    votes: int
+    """How many results gave this answer."""
+    of: int
+    """How many results gave any answer."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The reply of a step that another step may read, as data."""
+
+    step: int
+    worker: str
+    subtask: str
+    text: str
+    finish: Finish = "stop"
+    ran: Ran | None = None
+    chosen: Choice | None = None
+
+
+class StepData(msgspec.Struct, frozen=True):
+    """What a step's worker is shown, as data. It holds no more than the messages of the same request."""
+
+    number: int
+    subtask: str
+    question: tuple[Message, ...] = ()
+    """The conversation; empty for a worker that sees only its subtask."""
+    results: tuple[Result, ...] = ()
+    """The results on the step's access list, in the order of their steps. Empty replies are left out."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """A request to a worker. A worker raises for a field that it cannot honour; it never ignores one."""
 
@@ -166,6 +225,8 @@ class Request(msgspec.Struct, frozen=True):
     """The ledger in which every attempt is reserved before it is made and settled after it."""
     tenant: str = ""
     """The tenant that sent the request. No tenant gets a stored reply of another; no provider sees this field."""
+    step: StepData | None = None
+    """The step as data, for a worker that is a program (`WorkerInfo.reads_data`). Others get the messages alone."""
 
     @property
     def may_call(self) -> bool:
@@ -187,6 +248,10 @@ class Reply(msgspec.Struct, frozen=True):
     """The model that the provider says answered."""
     reasoning: str = ""
     """Reasoning text or summary, if the provider returns one. Never passed to other workers."""
+    ran: Ran | None = None
+    """The program that was run for this reply, if one was."""
+    chosen: Choice | None = None
+    """The result that this reply repeats, if its worker chose one."""
 
 
 class Event(msgspec.Struct, frozen=True):

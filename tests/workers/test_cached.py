@@ -19,6 +19,7 @@ from dirigent.messages import (
     Reply,
     Request,
     Schema,
+    StepData,
     Tool,
     ToolCall,
     Usage,
@@ -87,6 +88,7 @@ OTHER: dict[str, Any] = {
     "stop": ("x",),
     "effort": "low",
     "tenant": "somebody else",
+    "step": StepData(0, "Count."),
 }
 
 

@@ -28,6 +28,7 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
+from dirigent.messages import Choice, Finish, Ran, Reply
 from dirigent.plan.dialects import (
     RawStep,
     clipped,
@@ -59,6 +60,18 @@ class EarlierStep(Step, frozen=True):
 
     reply: str = ""
     """Empty if the step gave no result."""
+    finish: Finish = "stop"
+    ran: Ran | None = None
+    chosen: Choice | None = None
+
+
+def answered(step: Step, reply: Reply | None) -> EarlierStep:
+    """The step with its reply; None if it gave no result."""
+    if reply is None:
+        return EarlierStep(step.worker, step.subtask, step.access)
+    return EarlierStep(
+        step.worker, step.subtask, step.access, reply.text, finish=reply.finish, ran=reply.ran, chosen=reply.chosen
+    )
 
 
 class Plan(msgspec.Struct, frozen=True):

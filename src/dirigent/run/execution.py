@@ -118,7 +118,7 @@ class _Steps:
     prior: Mapping[int, StepRecord]
     journal: Journal | None
     records: dict[int, StepRecord] = field(default_factory=dict)
-    replies: dict[int, str] = field(default_factory=dict)
+    replies: dict[int, Reply] = field(default_factory=dict)
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
     bug: str = ""
@@ -174,7 +174,7 @@ class _Steps:
                 self.records[index] = record
                 done[index].set()
             if record.status == "done" and record.reply is not None:
-                self.replies[index] = record.reply.text
+                self.replies[index] = record.reply
             elif record.status == "failed" and index in needed:
                 self.error = self.error or WorkerError(record.error)
 
@@ -246,7 +246,7 @@ class _Steps:
 
     def _answered(self, record: StepRecord, request: Request, attempts: tuple[Attempt, ...], reply: Reply) -> None:
         if not (request.may_call and reply.tool_calls):
-            self.replies[record.index] = reply.text
+            self.replies[record.index] = reply
             self._end(record, "done", attempts=attempts, reply=reply)
         elif record.index in _needed_for_last(self.plan):
             self._end(record, "waiting", attempts=attempts, reply=reply)

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dirigent.limits import Budget, Ledger, Limits
-from dirigent.messages import Message, Request
+from dirigent.messages import Message, Reply, Request, StepData
 from dirigent.plan.plan import EarlierStep, Plan
-from dirigent.run.step_prompt import step_messages
+from dirigent.run.step_prompt import step_data, step_messages
 from dirigent.run.trace import StepRecord
 from dirigent.workers.pool import substitute
 from dirigent.workers.worker import Ability, Worker, WorkerInfo
@@ -44,7 +44,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_request(
-    terms: Terms, record: StepRecord, info: WorkerInfo, *, replies: Mapping[int, str], deadline: float
+    terms: Terms, record: StepRecord, info: WorkerInfo, *, replies: Mapping[int, Reply], deadline: float
 ) -> Request:
     """The caller's settings, narrowed to this step: schema, grammar and stops are the last step's alone."""
     index, options = record.index, terms.options
@@ -54,7 +54,7 @@ def step_request(
         terms.question,
         terms.plan,
         index,
-        replies,
+        {j: replies[j].text for j in terms.plan.step(index).access if j in replies},
         secret=terms.secret,
         earlier=terms.earlier,
         subtask_only=info.subtask_only,
@@ -74,7 +74,12 @@ def step_request(
         effort=options.effort if "effort" in info.abilities else None,
         deadline=deadline,
         ledger=_step_ledger(terms, record),
+        step=_data(terms, index, info, replies) if info.reads_data else None,
     )
+
+
+def _data(terms: Terms, index: int, info: WorkerInfo, replies: Mapping[int, Reply]) -> StepData:
+    return step_data(terms.question, terms.plan, index, replies, earlier=terms.earlier, subtask_only=info.subtask_only)
 
 
 def step_deadline(terms: Terms) -> float:

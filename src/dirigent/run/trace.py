@@ -17,7 +17,7 @@ import msgspec
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Event, Finish, Message, Reply, ToolCall, Usage
-from dirigent.plan.plan import Dialect, EarlierStep, Plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Step, answered
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
@@ -75,8 +75,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     @property
     def as_earlier(self) -> EarlierStep:
         """The step as later rounds read it."""
-        reply = self.reply.text if self.status == "done" and self.reply is not None else ""
-        return EarlierStep(self.worker, self.subtask, self.access, reply)
+        step = Step(self.worker, self.subtask, self.access)
+        return answered(step, self.reply if self.status == "done" else None)
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
