@@ -143,35 +143,28 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """How the program ended that a worker ran for its reply."""
+    """A program that a worker wrote and that was run."""
 
     program: str
-    """The source that was run."""
-    code: int | None
-    """Its exit code: 0 if it ended well. None if it was ended from outside: it took too long or wrote too much."""
-    stdout: str
-    """The end of what it printed."""
-    stderr: str = ""
-    """The end of its error output."""
-    seconds: float = 0.0
-    whole: bool = True
-    """False if the reply with the program was cut at its limit, so that the end of the program may be missing."""
-    sandbox: str = ""
-    """The walls around it, in words."""
+    exit_code: int | None
+    """None: it was stopped at its limit of time or memory."""
+    output: str = ""
+    """The end of its standard output."""
+    error: str = ""
+    """The end of its standard error."""
+    confined_by: str = ""
+    """What confined it, such as `bubblewrap` or `landlock`."""
 
     @property
-    def ok(self) -> bool:
+    def printed(self) -> bool:
         """Whether it ended well and printed something."""
-        return self.code == 0 and bool(self.stdout.strip())
+        return self.exit_code == 0 and bool(self.output.strip())
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The result that a local worker chose as its reply, and how sure it is of it."""
+    """The result that a local worker repeats as its reply, and how many results agree with it."""
 
     step: int
-    """The step whose reply it repeats."""
-    confidence: float
-    """0 to 1: the share of votes, or an estimate of the probability that the answer is right."""
     votes: int
     """How many results gave this answer."""
     of: int
@@ -179,32 +172,24 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The reply of a step that another step may read, as data."""
+    """An earlier step's reply, as data."""
 
     step: int
     worker: str
     subtask: str
     text: str
-    finish: Finish = "stop"
+    ended: bool = True
+    """False if the reply was cut at its limit of tokens."""
     ran: Ran | None = None
-    chosen: Choice | None = None
-
-
-class StepData(msgspec.Struct, frozen=True):
-    """What a step's worker is shown, as data. It holds no more than the messages of the same request."""
-
-    number: int
-    subtask: str
-    question: tuple[Message, ...] = ()
-    """The conversation; empty for a worker that sees only its subtask."""
-    results: tuple[Result, ...] = ()
-    """The results on the step's access list, in the order of their steps. Empty replies are left out."""
 
 
 class Request(msgspec.Struct, frozen=True):
     """A request to a worker. A worker raises for a field that it cannot honour; it never ignores one."""
 
     messages: tuple[Message, ...]
+    results: tuple[Result, ...] = ()
+    """The results on the step's access list. Models read them in `messages`; local workers that count or choose among
+    results read them here."""
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of one tool."""
@@ -225,8 +210,6 @@ class Request(msgspec.Struct, frozen=True):
     """The ledger in which every attempt is reserved before it is made and settled after it."""
     tenant: str = ""
     """The tenant that sent the request. No tenant gets a stored reply of another; no provider sees this field."""
-    step: StepData | None = None
-    """The step as data, for a worker that is a program (`WorkerInfo.reads_data`). Others get the messages alone."""
 
     @property
     def may_call(self) -> bool:
@@ -249,9 +232,11 @@ class Reply(msgspec.Struct, frozen=True):
     reasoning: str = ""
     """Reasoning text or summary, if the provider returns one. Never passed to other workers."""
     ran: Ran | None = None
-    """The program that was run for this reply, if one was."""
+    """The program whose output is the text, if the worker ran one."""
+    confidence: float | None = None
+    """The chance that the text is right, from 0 to 1, if the worker measured one. Nothing is said without a measure."""
     chosen: Choice | None = None
-    """The result that this reply repeats, if its worker chose one."""
+    """The result that the text repeats, if the worker chose among results."""
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from dirigent.messages import Image, Message, Ran, Reply, Result, StepData, Text, conversation
+from dirigent.messages import Image, Message, Text, conversation
 from dirigent.plan.marks import MAX_RESULT_CHARS
 from dirigent.plan.plan import EarlierStep, Plan, Step
-from dirigent.run.step_prompt import step_data, step_messages
+from dirigent.run.step_prompt import step_messages
 
 QUESTION = conversation("How many letters has the capital of Norway?")
 PLAN = Plan((Step("a", "name the capital"), Step("b", "count its letters", (0,)), Step("c", "say it", (0, 1))))
@@ -95,24 +95,3 @@ def test_a_step_reads_earlier_rounds_by_number_and_nothing_else_of_them() -> Non
         ("0", "Name the capital.", "Oslo"),
         ("3", "Double it.", "8"),
     ]
-
-
-def test_a_program_gets_what_a_model_reads_as_data() -> None:
-    ran = Ran("print(8)", 0, "8\n")
-    plan = Plan((Step("a", "Double it.", (2,)), Step("vote", "Count.", (0, 1, 2, 3))), 3)
-    data = step_data(QUESTION, plan, 4, {3: Reply("8", finish="length", ran=ran)}, earlier=STEPS)
-    assert data == StepData(
-        4,
-        "Count.",
-        QUESTION,
-        (
-            Result(0, "a", "Name the capital.", "Oslo"),
-            Result(2, "a", "Count its letters.", "4"),
-            Result(3, "a", "Double it.", "8", "length", ran),
-        ),
-    )
-
-
-def test_the_data_holds_no_result_beyond_the_access_list_and_no_question_that_a_worker_may_not_see() -> None:
-    data = step_data(QUESTION, PLAN, 1, {0: Reply("Oslo"), 2: Reply("secret")}, subtask_only=True)
-    assert data == StepData(1, "count its letters", (), (Result(0, "a", "name the capital", "Oslo"),))

@@ -19,7 +19,6 @@ from dirigent.messages import (
     Reply,
     Request,
     Schema,
-    StepData,
     Tool,
     ToolCall,
     Usage,
@@ -88,7 +87,6 @@ OTHER: dict[str, Any] = {
     "stop": ("x",),
     "effort": "low",
     "tenant": "somebody else",
-    "step": StepData(0, "Count."),
 }
 
 

@@ -2,7 +2,7 @@
 
 What a model wrote stands between marks that its writer could not have known. The marks of a step are derived from a
 secret of the run and from the step's number, so a reply that repeats the marks it saw cannot close those of a later
-step. Workers that are programs get the results as data (`run/step_prompt.py`).
+step. Workers that are programs get the results as data (`Request.results`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
-from dirigent.messages import Choice, Finish, Ran, Reply
+from dirigent.messages import Ran
 from dirigent.plan.dialects import (
     RawStep,
     clipped,
@@ -60,18 +60,10 @@ class EarlierStep(Step, frozen=True):
 
     reply: str = ""
     """Empty if the step gave no result."""
-    finish: Finish = "stop"
+    ended: bool = True
+    """False if the reply was cut at its limit of tokens."""
     ran: Ran | None = None
-    chosen: Choice | None = None
-
-
-def answered(step: Step, reply: Reply | None) -> EarlierStep:
-    """The step with its reply; None if it gave no result."""
-    if reply is None:
-        return EarlierStep(step.worker, step.subtask, step.access)
-    return EarlierStep(
-        step.worker, step.subtask, step.access, reply.text, finish=reply.finish, ran=reply.ran, chosen=reply.chosen
-    )
+    """The program whose output is the reply, if its worker ran one."""
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dirigent.errors import ConfigError
-from dirigent.messages import Observe, Reply, Request, StepData, ignore
+from dirigent.messages import Observe, Reply, Request, Result, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, workers_of
@@ -57,10 +57,8 @@ class Picking(Reader):
         self._distances = distances
         self._weight = weight
 
-    async def read(self, step: StepData, request: Request) -> Reply:
-        if not step.results:
-            raise self.nothing_to_read()
-        texts = {result.step: result.text for result in step.results}
+    async def read(self, results: Sequence[Result], request: Request) -> Reply:
+        texts = {result.step: result.text for result in results}
         return Reply(texts[self.picked(texts)])
 
     def picked(self, results: Mapping[int, str]) -> int:

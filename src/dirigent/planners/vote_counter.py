@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from dirigent.messages import Choice, Reply, Request, Result, StepData
+from dirigent.messages import Choice, Finish, Reply, Request, Result
 from dirigent.workers.reader import Reader
 
 Same = Callable[[str, str], Awaitable[bool]]
@@ -38,24 +38,19 @@ class Counting(Reader):
         self._weights = weights
         self._unanimous = unanimous
 
-    async def read(self, step: StepData, request: Request) -> Reply:
-        if not step.results:
-            raise self.nothing_to_read()
-        votes = await count_votes(step.results, self._same, weights=self._weights)
+    async def read(self, results: Sequence[Result], request: Request) -> Reply:
+        votes = await count_votes(results, self._same, weights=self._weights)
         if self._unanimous and (len(votes) != 1 or len(votes[0].results) < 2):
             return Reply(UNDECIDED)
         if not votes:
-            first = step.results[0]
-            return Reply(first.text, finish=first.finish, chosen=Choice(first.step, 0.0, votes=0, of=0))
+            return _repeated(results[0], votes=0, of=0)
         best = max(votes, key=lambda vote: (vote.weight, vote.printed))  # the first of several equals: max keeps order
-        chosen = best.results[0]
-        share = best.weight / sum(vote.weight for vote in votes)
-        counted = sum(len(vote.results) for vote in votes)
-        return Reply(
-            chosen.text,
-            finish=chosen.finish,
-            chosen=Choice(chosen.step, share, votes=len(best.results), of=counted),
-        )
+        return _repeated(best.results[0], votes=len(best.results), of=sum(len(vote.results) for vote in votes))
+
+
+def _repeated(result: Result, *, votes: int, of: int) -> Reply:
+    finish: Finish = "stop" if result.ended else "length"
+    return Reply(result.text, finish=finish, chosen=Choice(result.step, votes, of))
 
 
 class Vote:
@@ -68,14 +63,14 @@ class Vote:
     @property
     def printed(self) -> bool:
         """Whether a program printed this answer."""
-        return any(result.ran is not None and result.ran.ok for result in self.results)
+        return any(result.ran is not None and result.ran.printed for result in self.results)
 
 
 async def count_votes(results: Sequence[Result], same: Same, *, weights: Sequence[float] = ()) -> list[Vote]:
     """Returns the answers in the order they first came. A weight belongs to a step number; without one it is 1."""
     votes: list[Vote] = []
     for result in results:
-        failed = result.ran is not None and not result.ran.ok
+        failed = result.ran is not None and not result.ran.printed
         if failed or not await same(result.text, result.text):
             continue
         for vote in votes:

@@ -32,7 +32,7 @@ def step(brief: Brief, worker: str, words: str = ANSWER, access: Sequence[int] =
 
 def answering(pool: Pool) -> tuple[str, ...]:
     """The workers that can be asked a question, in pool order; readers of results (`workers/reader.py`) cannot."""
-    return tuple(info.name for info in pool.infos if not info.reads_data)
+    return tuple(info.name for info in pool.infos if not info.reads_results)
 
 
 def named(pool: Pool, worker: str | Sequence[str]) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dirigent.messages import Message, Reply, Result, StepData, Text
+from dirigent.messages import Message, Text
 from dirigent.plan.marks import mark_of, marked_result
-from dirigent.plan.plan import EarlierStep, Plan, answered
+from dirigent.plan.plan import EarlierStep, Plan
 
 ANSWER = "Answer the question."
 """The subtask of a step that is only asked to answer: reading nothing, it gets the conversation as it is."""
@@ -92,25 +92,6 @@ def step_messages(
     if last.role != "user":  # the result of a tool must stay one, next to the call it answers
         return (*question, Message("user", f"{_CONTINUED}\n\n{task}"))
     return (*before, _with_text(last, before=_PREAMBLE, after=task))
-
-
-def step_data(
-    question: Sequence[Message],
-    plan: Plan,
-    index: int,
-    replies: Mapping[int, Reply],
-    *,
-    earlier: Sequence[EarlierStep] = (),
-    subtask_only: bool = False,
-) -> StepData:
-    """The same as `step_messages`, as data for a worker that is a program. Results are whole and have no marks."""
-    step = plan.step(index)
-    results = []
-    for j in step.access:
-        read = earlier[j] if j < plan.first else answered(plan.step(j), replies.get(j))
-        if read.reply.strip():
-            results.append(Result(j, read.worker, read.subtask, read.reply, read.finish, read.ran, read.chosen))
-    return StepData(index, step.subtask, () if subtask_only else tuple(question), tuple(results))
 
 
 def _with_text(message: Message, *, before: str, after: str) -> Message:

@@ -16,8 +16,8 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
-from dirigent.messages import Attempt, Event, Finish, Message, Reply, ToolCall, Usage
-from dirigent.plan.plan import Dialect, EarlierStep, Plan, Step, answered
+from dirigent.messages import Attempt, Event, Finish, Message, Reply, Result, ToolCall, Usage
+from dirigent.plan.plan import Dialect, EarlierStep, Plan
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
@@ -75,8 +75,14 @@ class StepRecord(msgspec.Struct, frozen=True):
     @property
     def as_earlier(self) -> EarlierStep:
         """The step as later rounds read it."""
-        step = Step(self.worker, self.subtask, self.access)
-        return answered(step, self.reply if self.status == "done" else None)
+        if self.status != "done" or self.reply is None:
+            return EarlierStep(self.worker, self.subtask, self.access)
+        ended = self.reply.finish != "length"
+        return EarlierStep(self.worker, self.subtask, self.access, self.reply.text, ended, self.reply.ran)
+
+    def result(self, reply: Reply) -> Result:
+        """This reply of the step, as the steps that read it get it as data."""
+        return Result(self.index, self.worker, self.subtask, reply.text, reply.finish != "length", reply.ran)
 
 
 class DraftRecord(msgspec.Struct, frozen=True):

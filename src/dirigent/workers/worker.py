@@ -66,8 +66,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     abilities: frozenset[Ability] = frozenset()
     subtask_only: bool = False
     """The worker gets its subtask and the results it may read, but not the user's question."""
-    reads_data: bool = False
-    """The worker is a program on this machine: it also gets its step as data (`Request.step`)."""
+    reads_results: bool = False
+    """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
 
 
 class Worker(Protocol):
