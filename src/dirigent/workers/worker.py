@@ -72,6 +72,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     abilities: frozenset[Ability] = frozenset()
     subtask_only: bool = False
     """The worker gets its subtask and the results it may read, but not the user's question."""
+    reads_results: bool = False
+    """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
 
 
 class Worker(Protocol):
