@@ -33,7 +33,7 @@ from dirigent.planners import PLANNERS
 from dirigent.workers import http, worker
 
 sys.path.append(str(Path(__file__).parent))
-from figures import with_figures  # noqa: E402
+from figures import with_figures
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
