@@ -41,7 +41,11 @@ API_PAGE = Path(__file__).parent / "api.md"
 LEARNING_PAGE = Path(__file__).parent / "how-it-learns.md"
 BASELINES_PAGE = Path(__file__).parent / "baselines.md"
 RESULTS = Path(__file__).parent / "results"
-PAGES_WITH_FIGURES = (RESULTS.parents[1] / "README.md", *sorted(RESULTS.parent.glob("*.md")))
+PAGES_WITH_FIGURES = (
+    RESULTS.parents[1] / "README.md",
+    *sorted(RESULTS.parent.glob("*.md")),
+    RESULTS.with_name("design") / "PLAN.md",
+)
 
 HEAD = """\
 # Configuration

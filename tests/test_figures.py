@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), DOCS / "design" / "PLAN.md"]
 FIGURES: dict[str, Any] = runpy.run_path(str(DOCS / "figures.py"))
 with_figures, UnknownFigure = FIGURES["with_figures"], FIGURES["UnknownFigure"]
 
