@@ -21,10 +21,9 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
-from dirigent.workers.kind import WorkerOptions
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import Wire
-from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo
+from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo, WorkerOptions
 from dirigent.workers.wrappers import Defaults, wrap
 
 if TYPE_CHECKING:

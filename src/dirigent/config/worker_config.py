@@ -21,9 +21,8 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Effort
 from dirigent.toml import nearest
 from dirigent.workers.http import Timeouts
-from dirigent.workers.kind import WorkerKind
 from dirigent.workers.pool import NAME
-from dirigent.workers.worker import Ability, Price
+from dirigent.workers.worker import Ability, Price, WorkerKind
 
 DEFAULT_WEIGHTS = "smollm2-135m"
 WIRES = ("openai", "anthropic", "gemini")

@@ -28,6 +28,7 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
+from dirigent.messages import Ran
 from dirigent.plan.dialects import (
     RawStep,
     clipped,
@@ -59,6 +60,10 @@ class EarlierStep(Step, frozen=True):
 
     reply: str = ""
     """Empty if the step gave no result."""
+    ended: bool = True
+    """False if the reply was cut at its limit of tokens."""
+    ran: Ran | None = None
+    """The program whose output is the reply, if its worker ran one."""
 
 
 class Plan(msgspec.Struct, frozen=True):

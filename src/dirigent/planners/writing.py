@@ -13,9 +13,6 @@ from dirigent.plan.planner import Brief, Draft
 from dirigent.run.step_prompt import ANSWER
 from dirigent.workers.pool import Pool
 
-LOCAL_KIND = "counting"
-"""Kind of the local workers that count or pick. They answer no question, so nobody asks them one."""
-
 
 def once(plan: Plan, brief: Brief) -> Draft:
     """The plan in the first round; in a later round the empty plan, which accepts the answer."""
@@ -34,8 +31,8 @@ def step(brief: Brief, worker: str, words: str = ANSWER, access: Sequence[int] =
 
 
 def answering(pool: Pool) -> tuple[str, ...]:
-    """The workers that can be asked a question, in pool order."""
-    return tuple(info.name for info in pool.infos if info.kind != LOCAL_KIND)
+    """The workers that can be asked a question, in pool order; readers of results (`workers/reader.py`) cannot."""
+    return tuple(info.name for info in pool.infos if not info.reads_results)
 
 
 def named(pool: Pool, worker: str | Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from dirigent.messages import (
     Observe,
     Reply,
     Request,
+    Result,
     conversation,
     ignore,
 )
@@ -108,7 +109,7 @@ async def execute(
 
 @dataclass
 class _Steps:
-    """The state of one execution: which steps have ended, and their replies."""
+    """The state of one execution: which steps have ended, and their results."""
 
     terms: Terms
     reassign: bool
@@ -118,7 +119,7 @@ class _Steps:
     prior: Mapping[int, StepRecord]
     journal: Journal | None
     records: dict[int, StepRecord] = field(default_factory=dict)
-    replies: dict[int, str] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
     bug: str = ""
@@ -174,7 +175,7 @@ class _Steps:
                 self.records[index] = record
                 done[index].set()
             if record.status == "done" and record.reply is not None:
-                self.replies[index] = record.reply.text
+                self.results[index] = record.result(record.reply)
             elif record.status == "failed" and index in needed:
                 self.error = self.error or WorkerError(record.error)
 
@@ -212,7 +213,7 @@ class _Steps:
         while True:
             name = tried[-1]
             worker = metered(self.terms.workers[name])
-            request = step_request(self.terms, record, worker.info, replies=self.replies, deadline=deadline)
+            request = step_request(self.terms, record, worker.info, results=self.results, deadline=deadline)
             base = request.messages[: len(request.messages) - len(record.tool_traffic)]
             record = msgspec.structs.replace(record, worker=name, messages=base)
             try:
@@ -246,7 +247,7 @@ class _Steps:
 
     def _answered(self, record: StepRecord, request: Request, attempts: tuple[Attempt, ...], reply: Reply) -> None:
         if not (request.may_call and reply.tool_calls):
-            self.replies[record.index] = reply.text
+            self.results[record.index] = record.result(reply)
             self._end(record, "done", attempts=attempts, reply=reply)
         elif record.index in _needed_for_last(self.plan):
             self._end(record, "waiting", attempts=attempts, reply=reply)

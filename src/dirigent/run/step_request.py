@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dirigent.limits import Budget, Ledger, Limits
-from dirigent.messages import Message, Request
+from dirigent.messages import Message, Request, Result
 from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.run.step_prompt import step_messages
 from dirigent.run.trace import StepRecord
@@ -44,7 +44,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_request(
-    terms: Terms, record: StepRecord, info: WorkerInfo, *, replies: Mapping[int, str], deadline: float
+    terms: Terms, record: StepRecord, info: WorkerInfo, *, results: Mapping[int, Result], deadline: float
 ) -> Request:
     """The caller's settings, narrowed to this step: schema, grammar and stops are the last step's alone."""
     index, options = record.index, terms.options
@@ -54,7 +54,7 @@ def step_request(
         terms.question,
         terms.plan,
         index,
-        replies,
+        {number: result.text for number, result in results.items()},
         secret=terms.secret,
         earlier=terms.earlier,
         subtask_only=info.subtask_only,
@@ -62,6 +62,7 @@ def step_request(
     return msgspec.structs.replace(
         options,  # whose other settings hold for every step
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
+        results=_read_results(terms, index, results),
         tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
         schema=options.schema if last else None,
@@ -75,6 +76,19 @@ def step_request(
         deadline=deadline,
         ledger=_step_ledger(terms, record),
     )
+
+
+def _read_results(terms: Terms, index: int, results: Mapping[int, Result]) -> tuple[Result, ...]:
+    """The results on the step's access list, of this round and of earlier ones. Steps without a result are left out."""
+    read = []
+    for number in terms.plan.step(index).access:
+        if number < terms.plan.first:
+            step = terms.earlier[number]
+            if step.reply.strip():
+                read.append(Result(number, step.worker, step.subtask, step.reply, step.ended, step.ran))
+        elif number in results:
+            read.append(results[number])
+    return tuple(read)
 
 
 def step_deadline(terms: Terms) -> float:

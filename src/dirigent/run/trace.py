@@ -16,7 +16,7 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
-from dirigent.messages import Attempt, Event, Finish, Message, Reply, ToolCall, Usage
+from dirigent.messages import Attempt, Event, Finish, Message, Reply, Result, ToolCall, Usage
 from dirigent.plan.plan import Dialect, EarlierStep, Plan
 from dirigent.workers.worker import WorkerInfo
 
@@ -75,8 +75,14 @@ class StepRecord(msgspec.Struct, frozen=True):
     @property
     def as_earlier(self) -> EarlierStep:
         """The step as later rounds read it."""
-        reply = self.reply.text if self.status == "done" and self.reply is not None else ""
-        return EarlierStep(self.worker, self.subtask, self.access, reply)
+        if self.status != "done" or self.reply is None:
+            return EarlierStep(self.worker, self.subtask, self.access)
+        ended = self.reply.finish != "length"
+        return EarlierStep(self.worker, self.subtask, self.access, self.reply.text, ended, self.reply.ran)
+
+    def result(self, reply: Reply) -> Result:
+        """This reply of the step, as the steps that read it get it as data."""
+        return Result(self.index, self.worker, self.subtask, reply.text, reply.finish != "length", reply.ran)
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
