@@ -32,10 +32,9 @@ import msgspec
 import dirigent
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.outcome import OUTCOMES
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
+from dirigent.evals.record import OUTCOMES, source_commit
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged

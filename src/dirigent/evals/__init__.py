@@ -11,9 +11,8 @@ from dirigent.evals.entries import Entry, ask_entries
 from dirigent.evals.evaluate import answers_of, evaluate, report_of
 from dirigent.evals.field import Field
 from dirigent.evals.metrics import Figures, figures, oracle
-from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.page import as_html
-from dirigent.evals.record import Record, read_outcomes
+from dirigent.evals.record import Outcome, Record, outcome_of, read_outcomes
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.evals.stats import Difference, paired_difference, wilson
 

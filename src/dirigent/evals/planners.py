@@ -14,10 +14,9 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Entry, PoolFor
-from dirigent.evals.hindsight import CEILING as CEILING
+from dirigent.evals.metrics import CEILING as CEILING
 from dirigent.evals.metrics import ORACLE as ORACLE
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record, name_of
+from dirigent.evals.record import Outcome, Record, name_of
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan
 from dirigent.planners import (

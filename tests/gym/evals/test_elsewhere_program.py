@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from gym.benchmarks import elsewhere as program
 
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record
+from dirigent.evals.record import Outcome, Record
 from dirigent.plan.plan import Plan, format_plan
 from dirigent.plan.planner import Planner
 from dirigent.planners.given import Written
