@@ -1,10 +1,9 @@
 """Evaluation: does conducting pay, on these questions, over this pool?
 
 Read in this order: `evaluate` (planners over a field, one report), `field` and its kinds `live` and `recorded` (the gym
-brings its own), `entries` (every entry answers every question), `outcome` and `record` (what is kept of an answer),
-`metrics`, `single_workers` and `stats` (the figures), `report`, `tables`, `footnotes`, `verdict` and `page` (the words
-around them). `planners` fits the planners that take part, `equal_cost` chooses how many samples a vote may have,
-`recipe` is a file that names it all.
+brings its own), `entries` (every entry answers every question), `record` (what is kept of an answer, and where),
+`metrics` and `stats` (the figures), `report`, `tables` and `page` (the words around them). `planners` fits the planners
+that take part, `costing` chooses how many samples a vote may have, `recipe` is a file that names it all.
 """
 
 from dirigent.evals.entries import Entry, ask_entries

@@ -1,18 +1,19 @@
-"""What an evaluation will cost, before it is paid: from the calls of a small dry run, prices and assumed lengths.
+"""What an evaluation costs: an estimate before it is paid, and votes that cost as much as another planner.
 
-A dry run shows who is called how often by each planner, which no formula knows; replies' lengths cannot be known, so
-they are assumed, once as they usually are and once as long as they may be. An estimate, and told as one.
+*The estimate* comes from the calls of a small dry run, prices and assumed lengths. A dry run shows how often each
+planner calls which worker; no formula knows that. The lengths of replies cannot be known, so they are assumed twice: as
+they usually are, and as long as they may be.
 
-Equal cost: `vote` and `self-moa` answer with as many samples as another planner's plans cost.
-
-The measure is the first planner of `SIZED_BY` that takes part. Its cost on each task is the money, so a vote is as dear
-as the measure on every task, not only in sum. Costs are looked at, grades never. An eighth of the questions, drawn by
-lot, is asked with the number of samples that the training split foretells; then half of the others, again and again,
-each lot with its share of the money left, at a forecast corrected by the lots before. Samples are whole numbers, so
-some questions get one more than the others.
+*Equal cost*: `vote` and `self-moa` answer with as many samples as another planner's plans cost. The measure is the
+first planner of `SIZED_BY` that takes part. Its cost on each task is the money, so a vote costs as much as the measure
+on every task, not only in sum. Costs are read, grades never. An eighth of the questions, drawn by lot, is asked with
+the number of samples that the training split predicts; then half of the others, again and again, each lot with its
+share of the money left, at a forecast corrected by the lots before. Samples are whole numbers, so some questions get
+one more than the others.
 
 Lots come from the seed and sizes from recorded costs, so a resumed evaluation comes to the same sizes. If nothing can
-be sized, the usual number is asked and the sizing says why; if the measure was cut for want of money, nothing is asked.
+be sized, the usual number is asked and the sizing says why; if the measure was cut because the money ended, nothing is
+asked.
 """
 
 from __future__ import annotations

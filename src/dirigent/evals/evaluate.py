@@ -4,7 +4,7 @@
 
 First every worker answers the questions to fit on, alone: that ranks the workers, and is all that fitted planners know.
 Then every planner answers the questions of the test, each run under the steps and rounds that its method needs.
-Planners whose number of samples is open come last, at another planner's cost (`equal_cost.py`). The answers are paid
+Planners whose number of samples is open come last, at another planner's cost (`costing.py`). The answers are paid
 once: `answers_of` asks, `report_of` adds them up, and a resumed evaluation asks only what its record lacks.
 """
 

@@ -4,26 +4,20 @@ Every question is offered every worker. So if a worker answers the test alone an
 own, `best` and `cheapest` are those same answers and are not paid for twice; nor is the `ceiling` if its plan is that
 worker alone.
 
-The ceiling of a live pool: for each benchmark the best of the plans that can be listed, chosen before the test.
+*The ceiling* is, for each benchmark, the best of the plans that can be listed, chosen before the test. Nobody knows the
+right plan of a real question, so plans of three shapes are tried on the questions to fit on: every worker alone; one
+works and another reviews; two or three answer and the best one judges. Plans of several steps are made of the four
+workers that did best alone on the benchmark, so their number is bounded (22 plans, 58 calls a question) however large
+the pool is. The cost of trying them is estimated from what the workers just read and wrote alone. The best plan on the
+questions to fit on answers the test; nothing is chosen there.
 
-Nobody knows the right plan of a real question, so plans of three shapes are tried on the questions to fit on: every
-worker alone; one works and another reviews; two or three answer and the best one judges. Those of several steps are
-made of the four workers that did best alone on the benchmark, so their number is bounded (22 plans, 58 calls a
-question) however large the pool is. What trying them will cost is estimated from what the workers just read and wrote
-alone. The best on the questions to fit on answers the test; nothing is chosen there.
-
-Knows no evaluation: `live.py` asks, pays and tells. The gym, whose right plans are known, has `ceiling.py`.
-
-Of a configured pool, who is asked and who only plans.
-
-A profile that says `planner = "conductor"` has a worker that only plans; no question is given to it. `conductor` is the
-planner of the first such profile. `warm-start` is the planner of the profile called so, where the file has one: the
-start of a conductor of one's own. Without it, it is the start of ours, which ships: its adapter joins the configuration
-as a local worker and a profile of that name, so it is opened, prompted and held to a grammar as the conductor is.
-
-A name does not say which weights stand behind it: a conductor that was trained on has the same name. So what an
-evaluation keeps names the files of local models by digest, and so it does what else of a worker's settings changes its
-answers.
+*The pool.* A profile that says `planner = "conductor"` has a worker that only plans; it gets no question. `conductor`
+is the planner of the first such profile. `warm-start` is the planner of the profile of that name, if the file has one:
+the start of the user's own conductor. Without it, `warm-start` is the start of ours, which ships: its adapter joins the
+configuration as a local worker with a profile of that name, so it is opened, prompted and held to a grammar as the
+conductor is. A name does not say which weights are behind it: a conductor that was trained further has the same name.
+So the record of an evaluation has the digests of local models' files, and the other settings of a worker that change
+its answers.
 """
 
 from __future__ import annotations
@@ -151,7 +145,7 @@ class LiveField(Field):
         return lambda asked: asked.kind
 
 
-# ---- live ceiling ----------------------------------------------------------------------------------------
+# ---- the ceiling ---------------------------------------------------------------------------------------------
 
 
 BROAD = 4
@@ -309,7 +303,7 @@ def _cost_usd(plan: Plan, tokens: Mapping[str, tuple[float, float]], pool: Pool)
     return total_usd
 
 
-# ---- live pool -------------------------------------------------------------------------------------------
+# ---- the pool, and its planners that are models --------------------------------------------------------------
 
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"

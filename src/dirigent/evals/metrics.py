@@ -1,17 +1,15 @@
 """Figures: what a planner's outcomes come to. Every number of a report is computed here, from outcomes alone.
 
-A question asked several times counts as one question with a mean. Two rows are not planners but figures: the oracle,
-made here out of what each worker did alone, and whatever else comes in as outcomes under a name of its own.
+A question that was asked several times counts as one question with a mean. Two rows are figures and no planners: the
+oracle, which is made here from what each worker did alone, and outcomes that come in under a name of their own.
 
-Capacity: what a pool could do, before anybody plans. Each worker alone, and the best choice of one per question.
+`Capacity` is what a pool could do before anybody plans: each worker alone, and the best choice of one for each
+question. Complementarity is the oracle minus the best single worker: the most that choosing one worker a question could
+add. It is computed on the questions that every worker answered, from outcomes of `single:NAME`.
 
-Complementarity is the oracle minus the best single worker: the most that choosing one worker a question could add. It
-is told of the questions that every worker answered; computed from outcomes of `single:NAME` alone.
-
-What can be said only afterwards: the worker that turned out best, and whom nothing beats for the same money.
-
-A planner that beats the worker chosen beforehand may only have beaten an unlucky choice; these figures keep a report
-honest about that. Computed from outcomes and rows alone.
+Some figures are known only afterwards: the worker that turned out best, and the planners that nothing beats for the
+same money. A planner that beats the worker chosen beforehand may only have beaten an unlucky choice; these figures keep
+a report honest about that.
 """
 
 from __future__ import annotations
@@ -257,7 +255,7 @@ def _share_or_none(truths: Iterable[bool]) -> float | None:
     return _share(found) if found else None
 
 
-# ---- single workers --------------------------------------------------------------------------------------
+# ---- each worker alone ---------------------------------------------------------------------------------------
 
 
 SINGLE = "single:"
@@ -332,7 +330,7 @@ def _alone(outcomes: Sequence[Outcome]) -> Alone:
     )
 
 
-# ---- hindsight -------------------------------------------------------------------------------------------
+# ---- with hindsight ------------------------------------------------------------------------------------------
 
 
 CEILING = "ceiling"

@@ -1,13 +1,11 @@
 """The report as one HTML page that stands alone: verdict, table, plots, each worker, examples with their plans.
 
 No script runs on it and nothing is loaded: its own policy forbids both. Everything a model or a file wrote goes through
-`markup.py`, which escapes it. Made from the `Report` alone, so that a page can be made again from its JSON.
+`tag` of `plots.py`, which escapes it. The page is made from the `Report` alone, so it can be made again from its JSON.
 
-Plots of plans: how many steps they have and whom they ask, of every planner, and of each by kind of question.
-
-By task where there are several, else by kind, so that a set of one task shows more than one bar. A worker has the same
-colour in every plot. Made of a report's figures alone; rows that were measured before kinds were counted stand in the
-plots of all planners only, and the page says so.
+Two plots show how many steps plans have and which workers they ask, of every planner; more show each planner by task,
+or by kind if there is one task only. A worker has the same colour in every plot. Rows that were measured before kinds
+were counted are in the plots of all planners only, and the page says so.
 """
 
 from __future__ import annotations
@@ -209,7 +207,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--soft);padding:.
 """
 
 
-# ---- plan plots ------------------------------------------------------------------------------------------
+# ---- plots of plans ------------------------------------------------------------------------------------------
 
 
 MOST_BARS = 12

@@ -1,13 +1,11 @@
-"""Plots of a report as inline SVG: accuracy against cost, and shares as stacked bars.
+"""Plots of a report as inline SVG (accuracy against cost, and shares as stacked bars), and the markup they are made of.
 
 Drawn by hand so that a page stands alone: no script, no font, no address. Colours come from the page's own style, so
-that light and dark both work; every plot has a title and a description for those who do not see it, and no meaning
-hangs on colour alone: points carry their names, bars their figures.
+that light and dark both work; every plot has a title and a description for people who do not see it, and no meaning
+depends on colour alone: points carry their names, bars their figures.
 
-Markup: HTML and SVG elements whose text is always escaped.
-
-What a model wrote may stand in any place of a page: a question, an answer, a worker's name. So there is one way to make
-an element, and only what it made itself passes unescaped. Knows nothing of reports.
+Text of a model may be in any place of a page: a question, an answer, a worker's name. So there is one way to make an
+element, `tag`, and only what it made itself passes unescaped.
 """
 
 from __future__ import annotations

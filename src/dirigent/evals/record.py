@@ -1,20 +1,17 @@
 """Record: the outcomes of an evaluation on disk, one JSON line each, so that nothing finished is ever paid twice.
 
-The first line says what was evaluated; going on with other questions or another seed is refused. It also says which
-weights planners that are models ran on. One that joins later is written down then, in a line of its own; one whose
-outcomes are here and that has other weights now is refused.
+An `Outcome` is what became of one question under one planner, as small as a report needs it. It is made from a trace;
+the trace itself is stored elsewhere, under the same id. A field that knows what a right plan looks like may inspect the
+plan; its findings are named marks. A call without a known price makes the run's cost unknown, never free: code that
+compares costs asks for `known_cost_usd`.
+
+The first line of the file says what was evaluated. Resuming with other questions or another seed is refused. The line
+also says which weights the planners ran on that are models. A model that joins later gets a line of its own; a model
+whose outcomes are here and that has other weights now is refused.
 
 Every outcome is handed to the operating system at once, so a killed process loses none, and forced to the disk in
 batches, so a power cut loses few. A last line that was cut off is dropped. One evaluation at a time: the file is locked
-before anything is done to it. Knows nothing of how outcomes come about.
-
-Outcome: what became of one question under one planner, as small as a report needs it.
-
-Made from a trace; the trace itself is kept elsewhere, under the same id. A planner's plan may be inspected by whoever
-knows what a right one looks like: what they find comes along as named marks. A call that nobody knows the price of
-makes the run's cost unknown, never free: whoever compares costs asks for `known_cost_usd`.
-
-Which source made a figure: the commit that the package stands in, marked where files have changed since.
+before anything is done to it. `source_commit` says which source made a figure.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from dirigent.run.trace import Trace
 from dirigent.tasks.task import Grade, Task
 from dirigent.workers.worker import WorkerInfo
 
-# ---- outcome ---------------------------------------------------------------------------------------------
+# ---- one outcome ---------------------------------------------------------------------------------------------
 
 
 Inspect = Callable[[Task, Plan], Mapping[str, bool]]
@@ -454,7 +451,7 @@ def _decode(content: bytes, path: Path) -> _Known:
     return _Known(header, weights, outcomes)
 
 
-# ---- git info --------------------------------------------------------------------------------------------
+# ---- the source of a figure ----------------------------------------------------------------------------------
 
 
 async def source_commit() -> str:

@@ -6,19 +6,12 @@ one fold are fitted on the others, so no question helps to choose its own worker
 other; only the answers come from a file. Seconds are those of the replay and mean nothing. The ceiling is the planner
 that did best on each kind of question, with hindsight.
 
-Prices for recorded models that have no price of their own in the price tables.
-
-Open models have none: a host's does instead, looked up in `genai-prices` under the host's name for the model, so that
-package sources and dates it. Together's is taken where it has one, since prices of one host compare; else that of a
-host that serves the very model, or its nearest variant, which the note then names. A price that its maker published
-and the tables no longer hold stands here with the page it was on. What nobody sold by itself is assumed, and says so:
-a host's rate for a model of that size. Prices order the models on a cost axis; no bill should be made from them. A
-planner that compares costs (`cheapest`, `escalate`) depends on them.
-
-Folds: which questions are kept out together, and how much `best` owes to the draw.
-
-What is chosen for one fold is fitted on the others, so that no question helps to choose its own worker. Who is fitted
-and on what pool is `recorded.py`'s part.
+Recorded models need prices. Open models have no price of their own in the tables of `genai-prices`, so the price of a
+host is looked up there under the host's name for the model. Together's price is used if there is one, because prices of
+one host compare; else that of a host that serves the same model, or its nearest variant, which the note then names. A
+price that its maker published and the tables no longer hold is here, with the page that it was on. The price of a model
+that nobody sold alone is assumed: a host's rate for a model of that size, and the note says so. Prices order the models
+on a cost axis; no bill should be made from them. `cheapest` and `escalate` compare costs, so they depend on them.
 """
 
 from __future__ import annotations
@@ -264,7 +257,7 @@ def _price_source(model: str, unpriced: Collection[str]) -> str:
     return source if price is not None or model in unpriced else "the file's own costs"
 
 
-# ---- recorded prices -------------------------------------------------------------------------------------
+# ---- prices of recorded models -------------------------------------------------------------------------------
 
 
 HOSTED: dict[str, tuple[str, str, str]] = {
@@ -320,7 +313,7 @@ def recorded_price(model: str) -> tuple[Price | None, str]:
     return None, "unknown"
 
 
-# ---- cross validation ------------------------------------------------------------------------------------
+# ---- folds ---------------------------------------------------------------------------------------------------
 
 
 DRAWS = 20

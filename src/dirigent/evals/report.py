@@ -1,21 +1,17 @@
 """Report: what an evaluation found, as a table for the terminal, JSON for programs and Markdown for the docs.
 
-It carries what it takes to believe it: the settings that reproduce it, the commit, the seed, the date, the prices.
-The sentence that says whether conducting paid is `verdict.py`'s part, what stands in the cells `cells.py`'s, the page
-with plots `page.py`'s, from the same struct.
+It has everything that is needed to believe it: the settings that reproduce it, the commit, the seed, the date, the
+prices. `tables.py` makes cells and footnotes, `page.py` the page with plots, both from the same struct.
 
-Verdict: one sentence that says whether conducting paid, just as plainly when it did not.
+*The verdict* is one sentence that says whether conducting paid, just as plainly when it did not. It is made from the
+rows alone. A row wins if it is better than the best single worker's row by a significant paired difference. A row
+without a difference, because it was measured elsewhere or not compared, is not named. If runs are missing, no planner
+is said to have failed: it may still win.
 
-Made of the rows alone. A row wins that is better than the best single worker's by a paired difference that counts; one
-without such a difference, measured elsewhere or not compared, is not spoken of. Where runs are missing nobody is said
-to have failed: what is left open may still be won.
-
-Examples for a report: a few questions with the plans that were written for them, right and wrong ones.
-
-Chosen by rule, not by taste: for each planner and task, a question on which it was right and the best single worker was
-not, and one the other way round, the longest plan first. A planner that never differs from it shows its longest plan,
-so that every planner has at least one. Of sets whose authors ask that their questions not be put online, nothing is
-shown.
+*Examples* are a few questions with the plans that were written for them, right and wrong ones. They are chosen by rule,
+not by taste: for each planner and task, a question on which it was right and the best single worker was not, and one
+the other way round, the longest plan first. A planner that never differs from it shows its longest plan, so that every
+planner has at least one. Of sets whose authors ask that their questions not be put online, nothing is shown.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Tables: the cells of a report as text, the same on a terminal, in Markdown and on the page, and their layout.
+"""Tables: the cells of a report as text, the same on a terminal, in Markdown and on the page; and their footnotes.
 
-A table is a header and rows of cells, the row's name first. Cells are made of figures alone. A dash stands for what was
-not measured; an unknown cost says so. `laid_out` and `in_blocks` fit a table to a terminal's width.
+A table is a header and rows of cells, the row's name first. Cells are made of figures alone. A dash means that nothing
+was measured; an unknown cost says so. `laid_out` and `in_blocks` fit a table to a terminal's width.
 
-Footnotes: the sentences under a report's tables, so that no figure is read for what it is not.
-
-Each is made of what the report holds, and empty if there is nothing to say; the terminal, the Markdown and the page
-show the same ones. `Weights` and `Earlier` say where the row of a trained planner comes from: its weights have a card
-that says what their figures may claim, and the row itself may be of an earlier report.
+A footnote is a sentence under the tables, so that no figure is mistaken for another. It is made from the report, and
+empty if there is nothing to say. `Weights` and `Earlier` say where the row of a trained planner comes from: its weights
+have a card that limits what their figures may claim, and the row itself may be of an earlier report.
 """
 
 from __future__ import annotations
