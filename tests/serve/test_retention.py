@@ -14,7 +14,7 @@ from dirigent.errors import StoreError
 from dirigent.serve.policy import retention
 from dirigent.serve.policy.retention import pruning
 from dirigent.store import Store
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 from tests.serve.conftest import Start
 from tests.store.samples import a_trace
 

@@ -19,11 +19,11 @@ from dirigent.messages import Observe
 from dirigent.run.trace import Trace
 from dirigent.serve.http.metrics import Metrics
 from dirigent.serve.http.telemetry import telemetry
+from dirigent.serve.policy.admission import Admission
 from dirigent.serve.policy.guardrails import guarded
 from dirigent.serve.policy.models import Models
 from dirigent.serve.policy.retention import pruning
 from dirigent.store import Store
-from dirigent.store.admission import Admission
 
 if TYPE_CHECKING:
     from dirigent.serve.runs.handle import Run

@@ -13,6 +13,12 @@ call may have left, and what was not heard of is billed all the same. Should its
 settlement still comes through and puts the true sum in its place.
 
 Stands behind a run's `Budget` as its parent. A worker whose price nobody knows is refused to a key with a budget.
+
+Mending: what a failing store kept from being written is written as soon as it answers again.
+
+For the few writes that must not be given up while their process lives, such as the settlement of a call that was
+paid: nobody waits for them here, and trying them twice does no harm. What is still missing when the process ends is
+found at the next start (`ledger.reconcile`).
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,9 +54,7 @@ from dirigent.store.keys import Caller, Period
 from dirigent.store.postgres_timeouts import none_to_come
 from dirigent.store.process_id import is_dead, own_name
 from dirigent.store.statement import Statement
-from dirigent.store.tables import attempts, spending
-from dirigent.store.timestamps import now, utc_text
-from dirigent.store.write_retry import mend, mended
+from dirigent.store.tables import attempts, now, spending, utc_text
 
 P = TypeVar("P")
 
@@ -400,3 +405,38 @@ _AMEND_BOOK = (
         day_nusd=spending.c.day_nusd + case((_SAME_DAY, _CHANGE), else_=0),
     )
 )
+
+
+# ---- write retry -----------------------------------------------------------------------------------------
+
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 10.0
+
+Work = Callable[[Any, Any], Any] | Statement
+
+
+def mended(write: asyncio.Future[Any], store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
+    """Watch a write that was handed in; where the store fails it, hand it in again until it is kept."""
+    write.add_done_callback(partial(_look, store, work, prepare, FIRST_WAIT_S))
+
+
+def mend(store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
+    """Hand in a write that nobody waits for, and see that it is kept."""
+    try:
+        mended(store.write_soon(work, prepare=prepare), store, work, prepare=prepare)
+    except StoreError:  # closed
+        return
+
+
+def _look(store: Store, work: Work, prepare: Callable[[], Any], wait_s: float, done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and isinstance(done.exception(), StoreError):
+        asyncio.get_running_loop().call_later(wait_s, _again, store, work, prepare, min(2 * wait_s, LONGEST_WAIT_S))
+
+
+def _again(store: Store, work: Work, prepare: Callable[[], Any], wait_s: float) -> None:
+    try:
+        done = store.write_soon(work, prepare=prepare)
+    except StoreError:  # it was closed: the next start sees to it
+        return
+    done.add_done_callback(partial(_look, store, work, prepare, wait_s))

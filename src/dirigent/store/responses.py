@@ -15,9 +15,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dirigent.errors import StoreError
 from dirigent.store import Store
-from dirigent.store.redaction import clean_json, masked
-from dirigent.store.tables import responses
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import clean_json, masked, now, responses, utc_text
 
 UNFINISHED = ("queued", "in_progress")
 

@@ -26,9 +26,7 @@ from dirigent.run.trace import Trace
 from dirigent.store import Store
 from dirigent.store.idempotency import Begun, note_begun
 from dirigent.store.process_id import NOBODY, is_dead, own_name
-from dirigent.store.redaction import clean_json, masked
-from dirigent.store.tables import attempts, run_states, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import attempts, clean_json, masked, now, run_states, traces, utc_text
 from dirigent.store.traces import to_row
 
 FORMAT = 2

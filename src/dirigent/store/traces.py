@@ -24,10 +24,8 @@ from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
 from dirigent.run.trace import RunStatus, Trace, total_usage
-from dirigent.store.redaction import clean_json, masked
 from dirigent.store.statement import Statement
-from dirigent.store.tables import attempts, traces
-from dirigent.store.timestamps import utc_text
+from dirigent.store.tables import attempts, clean_json, masked, traces, utc_text
 
 if TYPE_CHECKING:
     from dirigent.store import Store

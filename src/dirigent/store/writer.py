@@ -29,9 +29,8 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from dirigent.errors import StoreError
-from dirigent.store.at_once import AtOnce
 from dirigent.store.engine import explain, where, writing
-from dirigent.store.statement import Cursor, Statement
+from dirigent.store.statement import AtOnce, Cursor, Statement
 
 MAX_BATCH = 128
 """Most pieces in one commit: bounds how long another process waits for the lock."""
