@@ -1,24 +1,19 @@
 """The durable ledger: every attempt is a row before its call is made, and a key's budgets are never overspent.
 
-A reservation holds the worst case: it is checked against all budgets of the key and entered in one transaction
-that no other process can come between; settling replaces it by what the call used. Reservations of many callers
-share a commit, and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which
-a call was reserved pays for it, however late it ends.
+A reservation holds the worst case. It is checked against all budgets of the key and entered in one transaction that no
+other process can come between; settling replaces it by what the call used. Reservations of many callers share a commit,
+and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which a call was reserved
+pays for it, however late it ends.
 
-A store that fails for a while keeps a settlement from being written: it is written when the store answers again
-(`mending.py`), and so is the end of a reservation that failed so late that its row may be there all the same.
+If the store fails for a while, a settlement is written when the store answers again (`mend`), and so is the end of a
+reservation that failed so late that its row may exist. Nobody waits for these writes, and trying them twice does no
+harm. Those that are missing when the process ends are found at the next start (`reconcile`).
 
-A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the
-call may have left, and what was not heard of is billed all the same. Should its process live after all, its
-settlement still comes through and puts the true sum in its place.
+A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the call may
+have left, and a call without a known end is billed all the same. If its process lives after all, its settlement still
+arrives and puts the true sum in its place.
 
-Stands behind a run's `Budget` as its parent. A worker whose price nobody knows is refused to a key with a budget.
-
-Mending: what a failing store kept from being written is written as soon as it answers again.
-
-For the few writes that must not be given up while their process lives, such as the settlement of a call that was
-paid: nobody waits for them here, and trying them twice does no harm. What is still missing when the process ends is
-found at the next start (`ledger.reconcile`).
+The ledger is the parent of a run's `Budget`. A worker without a known price is refused to a key with a budget.
 """
 
 from __future__ import annotations
@@ -407,7 +402,7 @@ _AMEND_BOOK = (
 )
 
 
-# ---- write retry -----------------------------------------------------------------------------------------
+# ---- writes that are tried again until they are kept ---------------------------------------------------------
 
 
 FIRST_WAIT_S = 0.5

@@ -2,7 +2,7 @@
 
 A row holds a response's own input items and the response itself, as JSON that the server wrote and reads; earlier
 turns are in the rows that `previous_id` leads back to. A row belongs to one key; for every other key it does not
-exist. Secrets are masked before anything is written (`redaction.py`).
+exist. Secrets are masked before anything is written (`tables.py`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
-"""Statements of the hot path: written with SQLAlchemy, compiled once, carried out by the driver itself.
+"""Statements of the hot path, and commits of them in the event loop's own thread.
 
-What every served request writes goes this way. A commit of one row costs 0.2 ms of CPU through SQLAlchemy's
-connection and 0.06 ms without (measured; SQLite); everything else in the store stays with SQLAlchemy. Only plain
-values pass: text, numbers, bytes and None need no conversion on either database.
+Everything that each served request writes is a `Statement`: written with SQLAlchemy, compiled once, carried out by the
+driver itself. A commit of one row costs 0.2 ms of CPU through SQLAlchemy's connection and 0.06 ms without (measured;
+SQLite). Everything else in the store uses SQLAlchemy. Only plain values pass: text, numbers, bytes and None need no
+conversion on either database.
 
-Commits in the event loop's own thread, where they are a matter of microseconds.
+A commit to SQLite's journal is a write to the system's memory of the file. That is less work than to hand it to another
+thread and be woken by it, and the two threads would hold each other up at Python's one lock. So `AtOnce` commits on the
+spot as long as there is nothing to wait for:
 
-A commit to SQLite's journal is a write to the system's memory of the file: less work than handing it to another thread
-and being woken by it, and the two threads would hold each other up at Python's one lock. So it is done on the spot as
-long as nothing has to be waited for:
+    another connection has the write lock   `AtOnce` does not wait; the writer's thread does
+    the journal must be carried over        it costs a sync of the disk: after `PIECES`, a batch goes to the thread
+    a slow disk, or a large batch           after one that took longer than `SLOW_S`, the thread has the next `REST_S`
+    anything goes wrong                     nothing is kept; the thread does it again and reports the error
 
-    somebody else has the write lock     not waited for: the writer's thread does
-    the journal has to be carried over   costs a sync of the disk: after `PIECES`, a batch goes to the thread for that
-    a slow disk, or a large batch        what took longer than `SLOW_S` leaves the next `REST_S` to the thread
-    anything goes wrong                  nothing is kept, and the thread does it again and says what is wrong
-
-Knows nothing of callers or of their order: `writer.py` asks for this only while its thread has nothing to do.
+`AtOnce` knows nothing of callers or of their order: `writer.py` uses it only while its thread has nothing to do.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Statement:
         return made
 
 
-# ---- at once ---------------------------------------------------------------------------------------------
+# ---- commits on the spot -------------------------------------------------------------------------------------
 
 
 PIECES = 256

@@ -1,14 +1,12 @@
-"""The tables of the store, as they are after the newest migration.
+"""The tables of the store, as they are after the newest migration, and how times and JSON stand in them.
 
-Queries are written against these; `migrations/` is what makes a database look like them, and a test compares
-the two. Later tables join here together with a migration of their own. Money is in whole billionths of a dollar:
-sums of them are exact, which sums of fractions are not.
+Queries are written against these tables; `migrations/` makes a database look like them, and a test compares the two. A
+new table is added here together with its migration. Money is in whole billionths of a dollar: sums of them are exact,
+and sums of fractions are not.
 
-Moments as text: UTC, ISO 8601, always 27 characters, so that they sort by time on both databases.
-
-Mask secrets in what the store is about to write: the last point before the disk.
-
-Traces, responses and the states of runs pass through here. `dirigent.workers.secret` knows the secrets.
+Times are text: UTC, ISO 8601, always 27 characters, so that they sort by time on both databases. JSON is masked before
+it is written, the last point before the disk: traces, responses and the states of runs. `dirigent.workers.secret` knows
+the secrets.
 """
 
 from __future__ import annotations
@@ -202,7 +200,7 @@ feedback = Table(
 )
 
 
-# ---- timestamps ------------------------------------------------------------------------------------------
+# ---- times as text -------------------------------------------------------------------------------------------
 
 
 def utc_text(moment: datetime) -> str:
@@ -217,7 +215,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-# ---- redaction -------------------------------------------------------------------------------------------
+# ---- JSON without secrets ------------------------------------------------------------------------------------
 
 
 def clean_json(value: Any) -> bytes | None:
