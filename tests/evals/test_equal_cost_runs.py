@@ -17,7 +17,7 @@ from dirigent.evals.record import Outcome, Record, read_outcomes
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.limits import Budget
 from dirigent.messages import Event
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction

@@ -25,7 +25,7 @@ from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners import Fitted, Fitting, PlannerName, known_planners, parse_name
 from dirigent.planners.examples import Example
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.planners.table import log_odds
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool

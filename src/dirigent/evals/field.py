@@ -21,7 +21,7 @@ from dirigent.evals.tables import Weights
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe
 from dirigent.planners import Fitted, PlannerName, PlannerSpec, find_planner, parse_name, unknown_planner
-from dirigent.planners.given import Alone
+from dirigent.planners.fixed import Alone
 from dirigent.planners.spec import PlannerFor, check_argument
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.task import Task

@@ -53,7 +53,7 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import LanguagePlanner, Planner
 from dirigent.planners import Fitted, PlannerName, PlannerSpec
 from dirigent.planners.examples import ranked
-from dirigent.planners.given import Adapted
+from dirigent.planners.fixed import Adapted
 from dirigent.planners.spec import PlannerFor, kinds_of
 from dirigent.run.step_prompt import ANSWER, REVIEW, SYNTHESISE
 from dirigent.sandbox import Sandbox

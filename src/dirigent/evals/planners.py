@@ -30,7 +30,7 @@ from dirigent.planners import (
     unknown_planner,
 )
 from dirigent.planners.examples import Example
-from dirigent.planners.given import Adapted
+from dirigent.planners.fixed import Adapted
 from dirigent.planners.spec import UNKNOWN_USD
 from dirigent.planners.table import TEAM, given_planner
 from dirigent.planners.vote_counter import Same

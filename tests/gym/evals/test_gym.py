@@ -20,7 +20,7 @@ from dirigent.limits import Budget
 from dirigent.messages import Event
 from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.evaluation import GymField

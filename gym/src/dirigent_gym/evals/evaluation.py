@@ -29,8 +29,7 @@ from dirigent.evals.tables import HEADER, PER_CALL, Weights
 from dirigent.limits import Limits
 from dirigent.plan.planner import Planner
 from dirigent.planners import Fitted, Fitting, PlannerName, PlannerSpec
-from dirigent.planners.fixed import Fixed
-from dirigent.planners.given import Alone
+from dirigent.planners.fixed import Alone, Fixed
 from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool

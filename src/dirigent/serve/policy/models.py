@@ -14,6 +14,11 @@ has its adapter and the whole pool is on this machine, else the default profile'
 Whole conductors are made once. An operator's rule (`routing_rules.py`) is applied before the request's own wishes. A
 request and a key can only narrow: fewer workers, tighter limits. Every worker that plans or works on a request is
 within what its key and region allow. A name that a caller may not use looks exactly like a name that does not exist.
+
+One tool call at a time, if the caller asks for that (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
+
+Not every provider has such a setting, so it is done here for all of them: of several calls in one reply the first is
+kept. The worker can make the others when it has seen the result.
 """
 
 from __future__ import annotations
@@ -41,13 +46,12 @@ from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.policy.json_schema import Checked, checker
 from dirigent.serve.policy.routing_rules import note_of
-from dirigent.serve.policy.serial_tool_calls import OneCall
 from dirigent.serve.runs.asked import NOTHING_MORE, Asked, Extension, PoolChoice
 from dirigent.store.keys import Caller
 from dirigent.toml import nearest
 from dirigent.workers.adapters import read_cards
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import Ability, Worker, WorkerInfo
+from dirigent.workers.worker import Ability, Worker, WorkerInfo, Wrapper
 
 MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """`dirigent-mini` in a configuration without a profile of that name."""
@@ -411,3 +415,16 @@ def _policy_day(model: Model, runtime: Runtime) -> str:
     adapter = next((worker.adapter for worker in runtime.config.worker if worker.name == planner), "")
     card = read_cards().get(adapter) if adapter else None
     return card.date if card is not None else ""
+
+
+# ---- serial tool calls -----------------------------------------------------------------------------------
+
+
+class OneCall(Wrapper):
+    """A worker of whose tool calls only the first counts."""
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        reply = await self.worker.ask(request, observe=observe)
+        if len(reply.tool_calls) <= 1:
+            return reply
+        return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1])
