@@ -1,16 +1,10 @@
-"""Planners that write the same shape for every question: the plain baselines, and the serving fallback.
+"""Planners that write the same shape for every question, the serving fallback, and planners that are given their plan.
 
-Each writes its plan as a draft like any other planner, so execution, limits, cost and traces are the same code.
-Asked for a second round, they accept. Who answers is a name, or several of which the first that the pool has is taken;
-with none named it is the pool's first.
-
-What the planners of this package share: steps, the question as text, and the workers that can be asked.
-
-A worker that never sees the question (`subtask_only`) is given it in its subtask: asked alone, it must be asked at all.
-
-Planners that are handed their decision: one worker, a lot, a plan as it stands.
-
-For evaluations; a configuration has no use for them.
+Each writes its plan as a draft like any other planner, so execution, limits, cost and traces are the same code. Asked
+for a second round, they accept. The answering worker is a name, or several, of which the pool's first match is used;
+without a name it is the pool's first worker. Planners that are given their decision (one worker, a lot, a whole plan)
+are for evaluations; a configuration has no use for them. At the end are the parts that the planners of this package
+share: steps, the question as text, and the workers that can be asked.
 """
 
 from __future__ import annotations
@@ -198,7 +192,7 @@ class Pipeline:
         return await _draft(self, brief)
 
 
-# ---- given -----------------------------------------------------------------------------------------------
+# ---- planners that are given their decision ------------------------------------------------------------------
 
 
 class Alone:
@@ -251,7 +245,7 @@ class Written:
         return Draft(self._text, self._dialect)
 
 
-# ---- writing ---------------------------------------------------------------------------------------------
+# ---- what planners share -------------------------------------------------------------------------------------
 
 
 def once(plan: Plan, brief: Brief) -> Draft:
@@ -264,7 +258,7 @@ def question_text(brief: Brief) -> str:
 
 
 def step(brief: Brief, worker: str, words: str = ANSWER, access: Sequence[int] = ()) -> Step:
-    """A step of this worker; where it would not see the question, its subtask brings it along."""
+    """A step of this worker. A worker that never sees the question (`subtask_only`) gets it in its subtask."""
     if brief.pool[brief.pool.require(worker)].info.subtask_only:
         words = question_text(brief) if words == ANSWER else f"{question_text(brief)}\n{words}"
     return Step(worker, words, tuple(access))

@@ -3,10 +3,9 @@
 The pool, the store and the counters are opened together and closed in reverse order. Several servers may share one
 PostgreSQL store; processes share nothing else.
 
-The deletion job: deletes expired runs at start and once a day (`store/retention.py`).
-
-If the store fails, the job tries again the next time: rows that stay too long are no reason to stop serving. Several
-servers over one store may each run it; the second finds nothing left.
+While the server runs, expired runs are deleted at start and once a day (`pruning`). If the store fails, that is tried
+again the next time: rows that stay too long are no reason to stop serving. Several servers over one store may each do
+it; the second finds nothing left.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
                     await service.close()
 
 
-# ---- retention -------------------------------------------------------------------------------------------
+# ---- the deletion of old runs --------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ Routing, `/openapi.json` and the test that walks every route all read this table
 a bug is a 500 that tells the caller nothing about it.
 
 A request passes `Exchanges` (bounds.py), `MessagesErrors` (Anthropic's error shape), `Gate` (auth.py), `Hops`
-(loop_guard.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
+(bounds.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
 """
 
 from __future__ import annotations

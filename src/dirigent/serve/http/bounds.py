@@ -7,15 +7,14 @@ This module bounds the rest that an ASGI application can see:
     the announced length of a body `MAX_BODY_BYTES`; a longer one is a 413, before the body is awaited
     credentials                    two `Authorization` or two `x-api-key` headers are a 400
     a body that nobody reads       dropped for `LINGER_S` after the reply, then the connection is closed
+    servers that it passed         `MAX_HOPS` of this kind; one more is a 400 (`Hops`)
 
 The size of a body without an announced length and the time that a body takes are bounded where it is read (`body.py`).
 The time that a header takes cannot be bounded here: that is the task of the proxy in front (`docs/deploy.md`).
 
-End loops: refuse a request that has passed through too many servers of this kind, and make its failures final.
-
 `workers/http.py` puts the number of servers into a header of every call. Both servers retry a request that one sends to
-the other; a failure therefore says `x-should-retry: false`, so that tries do not multiply from server to server. The
-guard comes after the gate, so that callers without a key learn nothing from it.
+the other; a failure therefore says `x-should-retry: false`, so that tries do not multiply from server to server. `Hops`
+comes after the gate, so that callers without a key learn nothing from it.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class _Exchange:
                     left -= len((await self.receive()).get("body", b""))
 
 
-# ---- loop guard ------------------------------------------------------------------------------------------
+# ---- servers that a request has passed -----------------------------------------------------------------------
 
 
 _NAME = HOPS_HEADER.lower().encode()

@@ -14,11 +14,6 @@ has its adapter and the whole pool is on this machine, else the default profile'
 Whole conductors are made once. An operator's rule (`routing_rules.py`) is applied before the request's own wishes. A
 request and a key can only narrow: fewer workers, tighter limits. Every worker that plans or works on a request is
 within what its key and region allow. A name that a caller may not use looks exactly like a name that does not exist.
-
-One tool call at a time, if the caller asks for that (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
-
-Not every provider has such a setting, so it is done here for all of them: of several calls in one reply the first is
-kept. The worker can make the others when it has seen the result.
 """
 
 from __future__ import annotations
@@ -417,11 +412,15 @@ def _policy_day(model: Model, runtime: Runtime) -> str:
     return card.date if card is not None else ""
 
 
-# ---- serial tool calls -----------------------------------------------------------------------------------
+# ---- one tool call at a time ---------------------------------------------------------------------------------
 
 
 class OneCall(Wrapper):
-    """A worker of whose tool calls only the first counts."""
+    """A worker of whose tool calls only the first counts (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
+
+    Not every provider has such a setting, so this does it for all. The worker can make the other calls when it has seen
+    the result.
+    """
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         reply = await self.worker.ask(request, observe=observe)
