@@ -77,7 +77,7 @@ def test_every_target_and_program_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = [words[0] for words in of(page, "make")] + re.findall(r"`make ([a-z-]+)[^`]*`", text)
     assert set(named) <= TARGETS
-    for path in re.findall(r"\b((?:benchmarks|examples|recipes|tests|deploy)/[\w./-]*\w\.\w+)", text):
+    for path in re.findall(r"\b((?:gym/)?(?:benchmarks|examples|recipes|tests|deploy)/[\w./-]*\w\.\w+)", text):
         assert (ROOT / path).exists(), path
 
 
@@ -169,7 +169,7 @@ def test_what_is_required_is_locked_with_all_that_it_needs(path: Path) -> None:
 
 
 def test_the_metrics_in_the_guide_are_those_of_the_server_and_none_is_left_out() -> None:
-    source = (ROOT / "src" / "dirigent" / "serve" / "metrics.py").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "dirigent" / "serve" / "http" / "metrics.py").read_text(encoding="utf-8")
     told = re.findall(r"`(dirigent_\w+)`", (DOCS / "deploy.md").read_text(encoding="utf-8"))
     assert {name.removesuffix("_total") for name in told} == set(re.findall(r'"(dirigent_\w+)"', source))
 
