@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-FILES = sorted([*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "gym" / "benchmarks").glob("*.py")], key=lambda file: file.stem)
+FILES = sorted(
+    [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "gym" / "benchmarks").glob("*.py")], key=lambda file: file.stem
+)
 PROGRAMS = [file for file in FILES if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")]
 PARTS = {
     "claims_evidence": "claims",
