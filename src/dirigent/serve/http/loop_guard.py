@@ -1,6 +1,6 @@
 """End loops: refuse a request that has passed through too many servers of this kind, and make its failures final.
 
-`workers/hops.py` puts the number of servers into a header of every call. Both servers retry a request that one sends to
+`workers/http.py` puts the number of servers into a header of every call. Both servers retry a request that one sends to
 the other; a failure therefore says `x-should-retry: false`, so that tries do not multiply from server to server. The
 guard comes after the gate, so that callers without a key learn nothing from it.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dirigent.serve.http.errors import Problem, send_problem
-from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops
+from dirigent.workers.http import HOPS_HEADER, MAX_HOPS, after_hops
 
-_NAME = HEADER.lower().encode()
+_NAME = HOPS_HEADER.lower().encode()
 
 
 class Hops:
@@ -39,14 +39,14 @@ class Hops:
 def _count(said: bytes) -> int:
     text = said.decode("latin-1")
     if not text.isascii() or not text.isdecimal():
-        raise Problem(400, f"{HEADER} must be a number, not {text[:20]!r}", code="hops", param=HEADER)
+        raise Problem(400, f"{HOPS_HEADER} must be a number, not {text[:20]!r}", code="hops", param=HOPS_HEADER)
     if int(text[:9]) >= MAX_HOPS:
         raise Problem(
             400,
             f"this request has passed through {int(text[:9])} servers, and {MAX_HOPS} is the most: "
             "a worker's base_url leads back here; remove that worker",
             code="loop",
-            param=HEADER,
+            param=HOPS_HEADER,
         )
     return int(text[:9])
 
