@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gym.benchmarks import gym as program
+from gym.benchmarks import results as program
 
 from dirigent.evals.metrics import Figures, figures
 from dirigent.evals.page import as_html
