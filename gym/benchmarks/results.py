@@ -1,6 +1,6 @@
 """The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
-    python gym/benchmarks/results.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep F]
+    python gym/benchmarks/results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep F]
     python gym/benchmarks/results.py --page                the pages again, from the figures that are there
 
 Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
