@@ -68,6 +68,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """The worker gets its subtask and the results it may read, but not the user's question."""
     reads_results: bool = False
     """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
+    selects: bool = False
+    """The worker chooses among results and says how sure it is (`Reply.confidence`). A plan with `until` ends in it."""
 
 
 class Worker(Protocol):
