@@ -113,6 +113,7 @@ async def drafted(run: Run) -> DryRun:
         model=run.asked.model,
         planner=conductor.planner.name,
         steps=planned_steps(found.plan),
+        until=found.plan.until,
         critical_path=critical_path(found.plan),
         fallback=found.fallback,
         estimate=estimated,
