@@ -12,8 +12,9 @@ from dirigent.learn.journal import Journal
 from dirigent.learn.question_file import CalibrationQuestion
 from dirigent.learn.table import Question
 from dirigent.limits import Quote
-from dirigent.messages import Event, Ran, Reply, Request
+from dirigent.messages import Event, Ran, Request
 from dirigent.workers.pool import Pool
+from dirigent.workers.role import Role, RoleSettings
 from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price
 from tests.calibration.conftest import adder, calibrated, cut_end, sums
@@ -204,22 +205,35 @@ async def test_second_steps_read_the_answers_of_first_steps() -> None:
     assert [worker.reads for worker in done.table.workers] == [False, False, True, True]
 
 
-async def test_a_repair_reads_programs_that_failed() -> None:
-    def program(request: Request) -> Reply:
-        if "0 + 0" in request.messages[-1].text:
-            return Reply("NameError: n", ran=Ran("print(n)", 1, error="NameError: n"))
-        return Reply("2", ran=Ran("print(2)", 0, output="2\n"))
+class Programs:
+    """A sandbox in which every program but one prints 2."""
 
+    def start(self) -> None:
+        pass
+
+    async def run(self, source: str) -> Ran:
+        return Ran(source, 1, error="NameError: n") if source == "print(n)" else Ran(source, 0, output="2\n")
+
+
+async def test_a_repair_reads_programs_that_failed() -> None:
+    def program(request: Request) -> str:
+        return f"```python\nprint({'n' if '0 + 0' in request.messages[-1].text else '2'})\n```"
+
+    model = FromFunction(program, name="code", price=Price())
+    code = Role(
+        model, RoleSettings(instruction="Write a program.", runs="python"), info=model.info, programs=Programs()
+    )
     repair = Scripted("The answer is 0.", name="repair", second_step="repair", price=Price())
-    done = await calibrated(sums(2), [FromFunction(program, name="code", price=Price()), repair], samples=1)
+    done = await calibrated(sums(2), [code, repair], samples=1)
     assert [(a.worker, a.question, a.right, a.failed) for a in done.table.answers] == [
         ("code", "q0", 0.0, True),
         ("repair", "q0", 1.0, False),
         ("code", "q1", 1.0, False),
     ]
     assert done.table.answers[0].same == -1
-    assert done.table.workers[0].runs
+    assert [worker.runs for worker in done.table.workers] == [True, False]
     assert "NameError" in repair.seen_text
+    assert model.requests[0].messages[-1].text.startswith("What is 0 + 0?\n\nWrite a program.")
 
 
 async def test_workers_that_only_count_are_not_asked() -> None:

@@ -113,7 +113,6 @@ async def calibrated(
     from dirigent.learn.calibrate import estimate
     from dirigent.learn.cards import cards_of, write_cards
     from dirigent.learn.journal import Journal
-    from dirigent.learn.roles_table import Comparisons
 
     async with _opened_pool(config) as (_, pool):
         _check(rows, pool, settings)
@@ -134,7 +133,6 @@ async def calibrated(
                         journal,
                         settings,
                         sandbox=sandbox,
-                        comparisons=Comparisons(out / "comparisons.json"),
                         observe=observe,
                     )
             if not done.table.answers:

@@ -28,19 +28,21 @@ from dirigent.learn.agreement import with_estimates
 from dirigent.learn.intervals import wilson
 from dirigent.learn.journal import Answered, Journal
 from dirigent.learn.question_file import CalibrationQuestion
-from dirigent.learn.roles_table import Comparisons, answer_classes, answer_of
+from dirigent.learn.roles_table import Comparisons, answer_classes
 from dirigent.learn.table import Answer, Table, TableWorker
 from dirigent.messages import Event, Message, Observe, Reply, Request, estimate_tokens, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.step_prompt import ANSWER, JUDGE, REPAIR, REVIEW, step_messages
 from dirigent.sandbox import Sandbox
+from dirigent.tasks.answer_forms import answer_of
 from dirigent.tasks.answers import final_answer
 from dirigent.tasks.graders import judge, same_answer
 from dirigent.tasks.question_forms import closing_form
 from dirigent.tasks.task import Grader, Task
 from dirigent.workers.metering import metered, most_input_tokens
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import WorkerInfo
+from dirigent.workers.role import Role
+from dirigent.workers.worker import Worker, WorkerInfo, layers
 
 SUBTASKS: Mapping[str, str] = {"review": REVIEW, "repair": REPAIR, "judge": JUDGE}
 
@@ -166,12 +168,11 @@ async def calibrate(
     settings: Settings = USUAL,
     *,
     sandbox: Sandbox | None = None,
-    comparisons: Comparisons | None = None,
     observe: Observe = ignore,
 ) -> Calibration:
     """Asks what the journal lacks, grades, and returns the table."""
     asking = _Asking(pool, journal, settings, observe)
-    known = comparisons or Comparisons(None)
+    known = Comparisons(None)
     first = _first_calls(questions, pool, settings)
     await asking.all(first, "answers")
     second = await _second_calls(questions, pool, journal, first, settings, known)
@@ -184,7 +185,7 @@ async def calibrate(
         answers, measured = _judged(answers, judging, journal, settings.judge)
     unit, costs = _costs(pool, journal, [*first, *second])
     table = Table(
-        workers=tuple(_table_worker(info, answers, journal) for info in _asked_infos(pool)),
+        workers=tuple(_table_worker(pool[info.name]) for info in _asked_infos(pool)),
         questions=tuple(row.question for row in questions),
         answers=tuple(msgspec.structs.replace(answer, cost=costs[key]) for key, answer in answers.items()),
         unit=unit,
@@ -293,16 +294,22 @@ def _first_infos(pool: Pool) -> list[WorkerInfo]:
 def _first_calls(questions: Sequence[CalibrationQuestion], pool: Pool, settings: Settings) -> list[_Call]:
     """Every worker on every question; the first sample of all comes first, for a calibration that is cut."""
     return [
-        _call(info, (Message("user", _asked_text(row)),), row, settings, k=k)
+        _call(info, (Message("user", _asked_text(row, pool[info.name])),), row, settings, k=k)
         for k in range(settings.samples)
         for row in questions
         for info in _first_infos(pool)
     ]
 
 
-def _asked_text(row: CalibrationQuestion) -> str:
-    """The question with the form in which its answer must close, so that the grader finds it."""
-    return closing_form(row.question.text, row.question.grader or "")
+def _asked_text(row: CalibrationQuestion, worker: Worker) -> str:
+    """The question with the form in which its answer must close, so that the grader finds it; a role that runs
+    programs gets the bare question, because what its program prints is the answer."""
+    text = row.question.text
+    return text if _runs_programs(worker) else closing_form(text, row.question.grader or "")
+
+
+def _runs_programs(worker: Worker) -> bool:
+    return any(isinstance(layer, Role) and layer.settings.runs is not None for layer in layers(worker))
 
 
 def _call(
@@ -350,7 +357,7 @@ async def _second_calls(
             else:
                 wanted = [(call, a) for call, a in found if info.second_step == "review" or a.failed]
                 readings = [[one] for one in wanted if one[1].text.strip() or one[1].failed]
-            calls += [_second_call(info, row, reading, settings) for reading in readings]
+            calls += [_second_call(pool[info.name], row, reading, settings) for reading in readings]
     return calls
 
 
@@ -365,13 +372,14 @@ async def _differing(
 
 
 def _second_call(
-    info: WorkerInfo, row: CalibrationQuestion, reading: Sequence[tuple[_Call, Answered]], settings: Settings
+    worker: Worker, row: CalibrationQuestion, reading: Sequence[tuple[_Call, Answered]], settings: Settings
 ) -> _Call:
     """What a second step is shown, exactly as in a run: the question, the marked answers and its subtask."""
+    info = worker.info
     firsts = [Step(call.worker, ANSWER) for call, _ in reading]
     plan = Plan((*firsts, Step(info.name, SUBTASKS[info.second_step], tuple(range(len(firsts))))))
     messages = step_messages(
-        (Message("user", _asked_text(row)),),
+        (Message("user", _asked_text(row, worker)),),
         plan,
         plan.last,
         {i: answer.text for i, (_, answer) in enumerate(reading)},
@@ -475,7 +483,6 @@ def _answered(call: _Call, reply: Reply, *, seconds: float) -> Answered:
         worker=call.worker,
         text=reply.text,
         ended=reply.finish != "length",
-        ran=reply.ran is not None,
         failed=reply.ran is not None and not reply.ran.printed,
         cost_usd=sum(attempt.cost_usd for attempt in attempts) if attempts else reply.cost_usd,
         # A call that waited for its turn or was tried again took longer than the answer: its own time counts.
@@ -544,7 +551,10 @@ async def _classes(row: CalibrationQuestion, answers: Sequence[Answered], known:
     grader = row.question.grader or UNKNOWN_KIND
     finals = [_final(row, answer) for answer in answers]
     if grader != "code":
-        return await answer_classes(finals, known, grader=grader)
+        try:
+            return await answer_classes(finals, known, grader=grader)
+        except GradeError:  # math-verify is not installed
+            return await answer_classes(finals, known, grader=UNKNOWN_KIND)
     shown: list[str] = []
     classes = []
     for final in finals:
@@ -631,15 +641,15 @@ def _verdict(text: str) -> bool | None:
 # ---- the table -----------------------------------------------------------------------------------------------
 
 
-def _table_worker(info: WorkerInfo, answers: Mapping[str, Answer], journal: Journal) -> TableWorker:
-    ran = any(journal.answers[key].ran for key, answer in answers.items() if answer.worker == info.name)
+def _table_worker(worker: Worker) -> TableWorker:
+    info = worker.info
     return TableWorker(
         name=info.name,
         about=info.about,
         model=info.model,
         fingerprint=info.fingerprint,
         reads=bool(info.second_step),
-        runs=ran,
+        runs=_runs_programs(worker),
     )
 
 

@@ -34,8 +34,6 @@ class Answered(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
     error: str = ""
     """Why there is no answer: it is asked again by the next run."""
     ended: bool = True
-    ran: bool = False
-    """The text is what the worker's program printed."""
     failed: bool = False
     """Its program failed or printed nothing."""
     cost_usd: float = 0.0
