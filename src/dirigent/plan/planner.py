@@ -14,7 +14,7 @@ import msgspec
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Attempt, Message, Observe, Request, Schema, ignore
 from dirigent.plan.grammar import plan_grammar, plan_schema
-from dirigent.plan.plan import Dialect, EarlierStep, Plan, check_plan, format_plan, parse_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Reason, check_plan, format_plan, parse_plan
 from dirigent.plan.prompt import (
     next_round_messages,
     prompted_planner_messages,
@@ -71,6 +71,7 @@ class Draft(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     plan: Plan | None = None
     """The plan, from a planner that is a program. `text` is not read then."""
+    reason: Reason | None = None
 
 
 def read_draft(draft: Draft, brief: Brief) -> Plan:

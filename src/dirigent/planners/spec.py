@@ -20,6 +20,7 @@ from dirigent.errors import ConfigError
 from dirigent.plan.plan import Dialect
 from dirigent.plan.planner import Planner
 from dirigent.planners.examples import MAX_SAMPLES, Example, Rollout, SampleCost, mean_costs_usd, ranked
+from dirigent.planners.learned import FittedPolicy, Prefer
 from dirigent.planners.vote_counter import Same
 from dirigent.toml import nearest
 from dirigent.workers.pool import Pool
@@ -75,6 +76,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     show_names: bool = True
     temperature: float | None = 0.0
     max_output_tokens: int = 4096
+    policy: FittedPolicy | None = None
+    """The policy that `dirigent learn` fitted, if the profile names one."""
+    selector: str = ""
+    """The worker of the pool in which the policy's plans end."""
+    prefer: Prefer = "cost"
+    """Whether a learned plan asks its workers one after another, or all at once."""
 
 
 class Fitting(msgspec.Struct, frozen=True):
