@@ -7,6 +7,7 @@ database open on first use.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -136,15 +137,15 @@ class Runtime:
         if not settings.policy:
             return None
         try:
-            from dirigent.learn.policy import POLICY_FILE, Policy
+            module = importlib.import_module("dirigent.learn.policy")
         except ModuleNotFoundError as error:
             raise ConfigError(f'a learned policy needs {error.name}: pip install "dirigent[eval]"') from None
         folder = self.loaded.folder / Path(settings.policy).expanduser()
-        file = folder / POLICY_FILE
+        file = folder / "policy.json"
         changed_ns = file.stat().st_mtime_ns if file.is_file() else 0
         key = (folder, settings.operating_point, changed_ns)
         if key not in self._policies:
-            self._policies = {key: Policy.load(folder).at(settings.operating_point)}
+            self._policies = {key: module.Policy.load(folder).at(settings.operating_point)}
         return self._policies[key]
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
 
+from dirigent.messages import Ran
 from dirigent.plan.plan import Plan, critical_path
 from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s, saved_usd_estimate
 from dirigent.show.words import count_text, one_line, seconds_text, usd_text
@@ -266,7 +267,10 @@ def _bar(step: StepRecord, frame: _Frame) -> str:
 
 
 def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
-    """Returns `"subtask" → "reply"`. Each part may use the room that the other does not need."""
+    """Returns `"subtask" → "reply"`, with how the reply came about: `"subtask" → ran → "77"`.
+
+    Each part may use the room that the other does not need.
+    """
     if step.status == "waiting":
         quote, reply = _reply_text(step)
         reply = one_line(reply, cells // 2)
@@ -277,10 +281,21 @@ def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
         mark = "–" if step.status == "skipped" else "✗"
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (mark + label, _COLOURS[step.status])]
     quote, reply = _reply_text(step)
-    room = cells - len('"" → ""')
+    how = _how_text(step)
+    room = cells - len('"" → ""') - len(how)
     reply = one_line(reply, max(room // 2, room - _cells(one_line(step.subtask, room))))
     asked = one_line(step.subtask, room - _cells(reply))
-    return [f'"{asked}"', (" → ", "dim"), f"{quote}{reply}{quote}"]
+    return [f'"{asked}"', (f" → {how}", "dim"), f"{quote}{reply}{quote}"]
+
+
+def _how_text(step: StepRecord) -> str:
+    """Returns `ran → ` if a program was run for the reply, `3 of 4 → ` if it was chosen; else an empty text."""
+    reply = step.reply
+    if reply is not None and reply.chosen is not None:
+        return f"{reply.chosen.votes} of {reply.chosen.of} → "
+    if reply is not None and reply.ran is not None:
+        return "ran → " if reply.ran.printed else "ran, failed → "
+    return ""
 
 
 def _reply_text(step: StepRecord) -> tuple[str, str]:
@@ -303,6 +318,10 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     """Yields failed attempts, a substitute worker and the error, in the words of their reports."""
     for asked, answered in _tool_results(step):
         yield from _note(f"↳ {asked} → {answered}", "cyan", width, lead=lead)
+    if step.reply is not None and (ran := step.reply.ran) is not None:
+        lines = count_text(len(ran.program.strip().splitlines()), "line")
+        ended = "stopped" if ran.exit_code is None else f"exit code {ran.exit_code}"
+        yield from _note(f"↳ program of {lines}: {ended}, {_walls_text(ran)}", "dim", width, lead=lead)
     shown: set[str] = set()
     for attempt in step.attempts:
         failure = f"↳ {one_line(attempt.worker)}: {one_line(attempt.error)}"
@@ -324,6 +343,10 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     if step.error:
         mark = "–" if step.status == "skipped" else "✗"
         yield from _note(f"{mark} {one_line(step.error)}", _COLOURS[step.status], width, lead=lead)
+
+
+def _walls_text(ran: Ran) -> str:
+    return "unconfined" if ran.confined_by == "unconfined" else f"behind {one_line(ran.confined_by) or 'walls unknown'}"
 
 
 def _tree(steps: Sequence[StepRecord], earlier: Mapping[int, StepRecord], width: int) -> Iterator[Text]:
