@@ -482,6 +482,7 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         about="a policy fitted on graded answers asks workers in the order that suits the kind of question, until its "
         "selector is sure of an answer",
         make=_learned,
+        by_policy=True,
         extra="eval",
     ),
     PlannerSpec(
