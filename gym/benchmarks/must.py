@@ -31,9 +31,9 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gym.benchmarks.gym import source_digest
+from gym.benchmarks.gym_results import source_digest
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.entries import Entry, Evaluated, PoolFor, ask_entries

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gym.benchmarks import gym as program
+from gym.benchmarks import gym_results as program
 
 from dirigent.evals.footnotes import offered_note, planning_note, standing_note, times_note
 from dirigent.evals.metrics import Figures, figures

@@ -21,7 +21,6 @@ from dirigent.cli import app
 from dirigent.config.file import parse_config
 from dirigent.store import Store
 from dirigent.store.keys import Caller, create_key
-from tests.facts import says
 from tests.integrations.conftest import EXAMPLES, ROOT, Running
 
 DOCS = ROOT / "docs"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gym.benchmarks import gym as program
+from gym.benchmarks import gym_results as program
 from tests.evals.samples import outcome
 from tests.facts import Saying, facts, says
 from tests.gym.evals.samples import evaluate_gym
