@@ -1,7 +1,7 @@
 """The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
-    python gym/benchmarks/gym_results.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep FILE]
-    python gym/benchmarks/gym_results.py --page                the pages again, from the figures that are there
+    python gym/benchmarks/gym_results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep FILE]
+    python gym/benchmarks/gym_results.py --page        the pages again, from the figures that are there
 
 Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
 if their weights are in the package, first in the table; `--language` adds the same base untrained, which
