@@ -24,16 +24,7 @@ PARTS = {
     "specialists_page": "specialists",
 }
 """What is no program, and whose part it is."""
-WRITERS_OF_RESULTS = (
-    "gym_results",
-    "paper_table",
-    "fuzz_plan",
-    "executor",
-    "recorded",
-    "specialists",
-    "elsewhere",
-    "must",
-)
+WRITERS_OF_RESULTS = ("results", "paper_table", "fuzz_plan", "executor", "recorded", "specialists", "elsewhere", "must")
 
 
 def story(file: Path) -> str:

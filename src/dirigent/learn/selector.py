@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dirigent.errors import ConfigError
-from dirigent.learn.roles_table import OPTIONS, number_of
+from dirigent.tasks.answer_forms import OPTIONS, number_of
 
 ROLES = ("direct", "think", "code")
 WORDS = 1024

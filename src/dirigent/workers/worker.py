@@ -20,6 +20,10 @@ import msgspec
 from dirigent.messages import Observe, Reply, Request, Usage, ignore
 from dirigent.workers.secret import Secret
 
+SecondStep = Literal["", "review", "repair", "judge"]
+"""The part of a worker that reads other workers' answers: it checks one, mends a failed program, or decides between two
+answers that differ."""
+
 Ability = Literal["images", "tools", "schema", "json_mode", "grammar", "effort", "seed", "stop"]
 
 
@@ -72,8 +76,14 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     abilities: frozenset[Ability] = frozenset()
     subtask_only: bool = False
     """The worker gets its subtask and the results it may read, but not the user's question."""
+    fingerprint: str = ""
+    """Changes with the model and the settings that shape its answers: what was measured before says nothing of it."""
+    second_step: SecondStep = ""
+    """It answers after it has read another worker's answer; calibration asks it so."""
     reads_results: bool = False
     """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
+    selects: bool = False
+    """The worker chooses among results and says how sure it is (`Reply.confidence`). A plan with `until` ends in it."""
 
 
 class Worker(Protocol):

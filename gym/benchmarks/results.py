@@ -1,7 +1,7 @@
 """The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
-    python gym/benchmarks/gym_results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep FILE]
-    python gym/benchmarks/gym_results.py --page        the pages again, from the figures that are there
+    python gym/benchmarks/results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep F]
+    python gym/benchmarks/results.py --page                the pages again, from the figures that are there
 
 Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
 if their weights are in the package, first in the table; `--language` adds the same base untrained, which
@@ -32,10 +32,9 @@ import msgspec
 import dirigent
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.outcome import OUTCOMES
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
+from dirigent.evals.record import OUTCOMES, source_commit
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
@@ -109,7 +108,7 @@ def main() -> None:
 def source_of(*, language: bool) -> str:
     """What the report names as giving it again."""
     recipe = str(RECIPE.relative_to(ROOT))
-    return f"gym/benchmarks/gym_results.py --language ({recipe})" if language else recipe
+    return f"gym/benchmarks/results.py --language ({recipe})" if language else recipe
 
 
 def named(pairs: Sequence[str]) -> dict[str, str]:
