@@ -1,6 +1,6 @@
 """The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
-    python gym/benchmarks/results.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep F]
+    python gym/benchmarks/results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep F]
     python gym/benchmarks/results.py --page                the pages again, from the figures that are there
 
 Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
@@ -32,10 +32,9 @@ import msgspec
 import dirigent
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.outcome import OUTCOMES
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
+from dirigent.evals.record import OUTCOMES, source_commit
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged

@@ -210,6 +210,8 @@ class Request(msgspec.Struct, frozen=True):
     """The ledger in which every attempt is reserved before it is made and settled after it."""
     tenant: str = ""
     """The tenant that sent the request. No tenant gets a stored reply of another; no provider sees this field."""
+    drafts: bool = False
+    """The reply is a planner's draft: `max_output_tokens` counts as it is, not the limit on the worker's answers."""
 
     @property
     def may_call(self) -> bool:

@@ -140,7 +140,7 @@ def export(
 
 def _prices(files: list[Path], named: Path | None) -> Prices | None:
     """The prices of the named file, else of the only `prices_*.json` beside the first file, else today's lists."""
-    from dirigent.evals.recorded_prices import recorded_price
+    from dirigent.evals.recorded import recorded_price
     from dirigent.learn.table_import import Prices, read_prices, recorded_models
 
     beside = sorted(files[0].parent.glob("prices_*.json")) if named is None else []

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dirigent.errors import ConfigError
-from dirigent.learn.roles_table import OPTIONS, answer_of, normal_form, number_of
 from dirigent.messages import Result
+from dirigent.tasks.answer_forms import OPTIONS, answer_of, normal_form, number_of
 
 MOST_WORKERS = 12
 """Each worker adds six features; a selector over more would need more answers than tables have."""

@@ -11,7 +11,7 @@ Cancelling the task that asks closes its connection at once, so that the provide
 Every call carries the number of Dirigent servers that its request has passed through, so that a loop of servers ends. A
 worker's address may lead back to this server: through a proxy, under another name, or through a second server that has
 this one in its pool. Neither end can see that. The server that would exceed the limit refuses the call
-(`serve/http/loop_guard.py`). The number is not signed: a caller that sends too large a number is refused, and a caller
+(`serve/http/bounds.py`). The number is not signed: a caller that sends too large a number is refused, and a caller
 that sends too small a number could as well send none.
 """
 

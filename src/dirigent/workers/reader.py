@@ -24,9 +24,15 @@ class Reader:
     keeps_book = True
     """No call leaves and nothing is billed: there is nothing to meter."""
 
-    def __init__(self, name: str, *, about: str, kind: str, subtask_only: bool = True) -> None:
+    def __init__(self, name: str, *, about: str, kind: str, subtask_only: bool = True, selects: bool = False) -> None:
         self.info = WorkerInfo(
-            name, about=about, kind=kind, price=Price(), subtask_only=subtask_only, reads_results=True
+            name,
+            about=about,
+            kind=kind,
+            price=Price(),
+            subtask_only=subtask_only,
+            reads_results=True,
+            selects=selects,
         )
 
     async def read(self, results: Sequence[Result], request: Request) -> Reply:
