@@ -44,6 +44,13 @@ class Profile(Limits, frozen=True, kw_only=True):
 
     planner: str = "language"
     """The planner, by name: see [Planners](#planners)."""
+    policy: str = ""
+    """Of the planner `learned`: the folder that `dirigent learn` wrote, relative to the configuration's folder."""
+    operating_point: str = "same"
+    """Of the planner `learned`: `same` (as good as the best single worker, for less), `best`, or another point that
+    `dirigent learn` printed."""
+    prefer: Literal["cost", "speed"] = "cost"
+    """Of the planner `learned`: `cost` asks workers one after another and stops early, `speed` asks all at once."""
     planner_worker: str = ""
     """The worker that plans (`language`, `conductor`) or answers (the others). Default: the first worker."""
     workers: tuple[str, ...] = ()
