@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.plan.plan import Plan
-from dirigent.run.trace import Round, StepRecord, Trace, attempts_since
+from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate
 
 
 class WireStep(msgspec.Struct, frozen=True):
@@ -33,6 +33,16 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     trace_id: str
     cost_usd: float
     overhead_ms: float
+    why: str = ""
+    """Why the plan was written, if its planner is a policy."""
+    chosen: tuple[str, ...] = ()
+    """The workers that the policy chose, in the order in which they are asked."""
+    answered_by: str = ""
+    """The worker that wrote the answer, if a policy chose."""
+    confidence: float | None = None
+    """How sure the selector is that the answer is right."""
+    saved_usd_estimate: float | None = None
+    """An estimate of what the best single worker alone would have cost more; negative if it would have cost less."""
     planner: str = ""
     rounds: int = 0
     fallback: bool = False
@@ -66,6 +76,8 @@ class DryRun(msgspec.Struct, frozen=True):
 
     model: str
     planner: str
+    why: str
+    """Why the plan was written, if its planner is a policy."""
     steps: tuple[WireStep, ...]
     until: float | None
     critical_path: int
@@ -87,6 +99,17 @@ def report_of(
         overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
         resumed=resumed,
     )
+    if (reason := trace.reason) is not None:
+        saved_usd = saved_usd_estimate(trace)
+        reply = trace.steps[-1].reply if trace.steps else None
+        report = msgspec.structs.replace(
+            report,
+            why=reason.why,
+            chosen=reason.chosen,
+            answered_by=trace.answered_by,
+            confidence=None if reply is None else reply.confidence,
+            saved_usd_estimate=None if saved_usd is None else round(saved_usd, 9),
+        )
     if not whole:
         return report
     return msgspec.structs.replace(

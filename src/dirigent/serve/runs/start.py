@@ -112,6 +112,7 @@ async def drafted(run: Run) -> DryRun:
     return DryRun(
         model=run.asked.model,
         planner=conductor.planner.name,
+        why="" if found.drafts[-1].reason is None else found.drafts[-1].reason.why,
         steps=planned_steps(found.plan),
         until=found.plan.until,
         critical_path=critical_path(found.plan),
