@@ -167,7 +167,7 @@ class Selector(msgspec.Struct, frozen=True):
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: getattr(self, name) for name in ("features", "thresholds", "leaves", "words")}
         named = {"names": np.array(names(self.workers)), "workers": np.array(self.workers)}
-        np.savez_compressed(folder / "selector.npz", base=np.array(self.base), **named, **arrays)
+        np.savez_compressed(folder / "selector.npz", allow_pickle=False, base=np.array(self.base), **named, **arrays)
 
     @classmethod
     def load(cls, folder: Path) -> Selector:
