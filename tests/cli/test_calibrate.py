@@ -230,3 +230,13 @@ def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:
     assert says(run("pool", "list").out, "four measured: 100% right 30 questions")
     workers = run("pool", "list", "--json").object["workers"]
     assert [worker["measured"]["right"]["right"] for worker in workers] == [1.0, 0.0]
+
+
+def test_judged_runs_become_a_table(run: Run, own_place: Path) -> None:
+    trace = run("ask", "What is 2 + 2?", "--planner", "single", "--worker", "four", "--json").object
+    (own_place / "labels.jsonl").write_text(json.dumps({"trace_id": trace["trace_id"], "answer": "4"}) + "\n")
+    assert says(run("table", "from-traffic", "--out", "t").err, "error: no run feedback label")
+    done = run("table", "from-traffic", "--out", "t", "--labels", "labels.jsonl", "--json")
+    assert (done.object["answers"], done.object["graded"], done.object["sources"]) == (1, 1, 1)
+    assert Table.load(Path("t")).answers[0].right == 1.0
+    assert says(run("table", "from-traffic", "--out", "t", "--labels", "labels.jsonl").err, "error: t --out")
