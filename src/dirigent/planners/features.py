@@ -4,7 +4,7 @@ Words and pairs of words are hashed into buckets, weighted by how rare they are 
 (latent semantic analysis, Deerwester et al. 1990). The published routers use sentence encoders here; docs/baselines.md
 says what that costs. Needs numpy (the `eval` extra), so it is imported only when a planner that needs it is named.
 
-Adam (Kingma and Ba 2015) over a few numpy arrays, for the routers that are fitted here.
+`Adam` (Kingma and Ba 2015) fits the routers that learn by gradients, over a few numpy arrays.
 """
 
 from __future__ import annotations
@@ -89,10 +89,8 @@ def _leading_directions(rows: Array, dim: int, *, seed: int) -> Array:
     return signed
 
 
-# ---- optimise --------------------------------------------------------------------------------------------
+# ---- Adam ------------------------------------------------------------------------------------------------
 
-
-Array = npt.NDArray[np.float64]
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8

@@ -1,10 +1,8 @@
-"""Extract the final answer from a model's free text.
+"""The form that an answer must close in, and the final answer found in a model's free text.
 
 Models end a reply in a few ways: a JSON object with an `answer`, a `\boxed{}`, four hashes, "the answer is". The
 functions look for these in this order. An answer that was cut off before its end counts as no answer. The module only
-reads text; `graders.py` compares.
-
-How questions of public benchmarks are put to a model, and the form that an answer must close in.
+reads text; `graders.py` compares. Questions of public benchmarks end with the form that their grader looks for.
 """
 
 from __future__ import annotations
@@ -181,7 +179,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-# ---- question forms --------------------------------------------------------------------------------------
+# ---- how a question is put --------------------------------------------------------------------------------------
 
 
 ANSWER_FORMS: dict[str, str] = {
