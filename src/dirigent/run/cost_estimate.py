@@ -17,6 +17,13 @@ LOW_OUTPUT_TOKENS = 150
 """Length of a short reply. The low figure assumes that every reply is short."""
 
 
+class StepEstimate(msgspec.Struct, frozen=True):
+    """What one step will cost."""
+
+    low_usd: float
+    high_usd: float
+
+
 class Estimate(msgspec.Struct, frozen=True):
     low_usd: float
     """If every reply is short."""
@@ -24,20 +31,26 @@ class Estimate(msgspec.Struct, frozen=True):
     """If every reply is as long as the limits allow. Planning, retries and further rounds are not included."""
     critical_path: int
     """Steps that must follow one another."""
+    steps: tuple[StepEstimate, ...] = ()
+    """Each step's share."""
 
 
 def estimate(
     plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, limits: Limits = Limits()
 ) -> Estimate:
     """Prices the plan by the tokens of its prompts and the lengths its replies may have."""
-    low = _cost(plan, workers, question, reply_tokens=min(LOW_OUTPUT_TOKENS, limits.max_output_tokens))
-    high = _cost(plan, workers, question, reply_tokens=limits.max_output_tokens)
-    return Estimate(low, high, critical_path(plan))
+    low = _costs(plan, workers, question, reply_tokens=min(LOW_OUTPUT_TOKENS, limits.max_output_tokens))
+    high = _costs(plan, workers, question, reply_tokens=limits.max_output_tokens)
+    steps = tuple(StepEstimate(*each) for each in zip(low, high, strict=True))
+    return Estimate(sum(low), sum(high), critical_path(plan), steps)
 
 
-def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
+def _costs(
+    plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int
+) -> list[float]:
+    """The cost of each step."""
     messages = conversation(question)
-    total = 0.0
+    costs = []
     for index, step in plan.numbered():
         info = workers[step.worker].info
         if info.price is None:
@@ -45,5 +58,5 @@ def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Me
         prompt = step_messages(messages, plan, index, {}, secret="", subtask_only=info.subtask_only)
         input_tokens = sum(estimate_tokens(m.text) for m in prompt) + reply_tokens * len(step.access)
         output_tokens = min(reply_tokens, info.output_tokens or reply_tokens)
-        total += (input_tokens * info.price.input + output_tokens * info.price.output) / 1e6
-    return total
+        costs.append((input_tokens * info.price.input + output_tokens * info.price.output) / 1e6)
+    return costs

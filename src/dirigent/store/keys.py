@@ -23,13 +23,13 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dirigent.errors import ConfigError, StoreError
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
 from dirigent.store.pepper import PEPPER_VARIABLE, Pepper, find_pepper, make_pepper
-from dirigent.store.tables import keys
+from dirigent.store.tables import keys, sessions
 from dirigent.store.timestamps import now, utc_text
 
 T = TypeVar("T")
@@ -266,6 +266,12 @@ def _known(store: Store) -> _Known:
     return known
 
 
+def key_row(connection: Connection, key_id: str) -> KeyRow | None:
+    """The key with this id, within the caller's transaction."""
+    found = connection.execute(select(keys).where(keys.c.id == key_id)).one_or_none()
+    return None if found is None else _row(found)
+
+
 def _find(connection: Connection, digest: str) -> KeyRow | None:
     found = connection.execute(select(keys).where(keys.c.digest == digest)).one_or_none()
     # The index has compared already, but only HMACs, which nobody can steer; this one counts, in constant time.
@@ -281,6 +287,7 @@ def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | st
     if isinstance(row, str) or row.revoked_at is not None:
         return row
     connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(revoked_at=at))
+    connection.execute(delete(sessions).where(sessions.c.key_id == row.caller.key_id))
     append(connection, Entry(actor, "key.revoke", {"key_id": row.caller.key_id, "label": row.caller.label}))
     return msgspec.structs.replace(row, revoked_at=at)
 
@@ -296,6 +303,7 @@ def _rotate(connection: Connection, wanted: tuple[str, dict[str, Any], str]) -> 
     if fresh["expires_at"] is None:
         fresh = fresh | {"expires_at": row.expires_at}
     connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(fresh))
+    connection.execute(delete(sessions).where(sessions.c.key_id == row.caller.key_id))
     details = {"key_id": row.caller.key_id, "label": row.caller.label, "last4": fresh["last4"]}
     append(connection, Entry(actor, "key.rotate", details | {"expires_at": fresh["expires_at"]}))
     kept = {name: fresh[name] for name in ("last4", "expires_at", "pepper_id")}

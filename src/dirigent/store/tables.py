@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -187,4 +187,14 @@ feedback = Table(
     Column("comment", Text, nullable=False),
     Column("created_at", String(27), nullable=False),
     Index(None, "created_at"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True, comment="SHA-256 of the cookie's value, which is not kept"),
+    Column("key_id", String(16), nullable=False),
+    Column("created_at", String(27), nullable=False),
+    Column("expires_at", String(27), nullable=False),
+    Index(None, "key_id"),
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -39,7 +38,11 @@ from dirigent.serve.apis.responses.route import (
     list_input_items,
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
+from dirigent.serve.apis.runs import RunCancelled, RunStarted, cancel_run, run_events, start_run
+from dirigent.serve.apis.session import SignedIn, SignedOut, session, sign_in, sign_out
+from dirigent.serve.apis.traces import ForkRequest, TraceList, fork_trace, trace, traces
 from dirigent.serve.apis.usage import UsageReport, usage
+from dirigent.serve.http import console
 from dirigent.serve.http.auth import Gate
 from dirigent.serve.http.bounds import Exchanges
 from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of
@@ -50,10 +53,7 @@ from dirigent.serve.http.openapi import Endpoint, openapi
 from dirigent.serve.policy.models import ModelCard, ModelList
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
-from dirigent.store.traces import TraceRow, run_keys
 from dirigent.version import __version__
-
-MAX_LISTED = 200
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -67,20 +67,16 @@ class Readiness(msgspec.Struct, frozen=True):
     """The state of each worker's breaker: closed (in use), open (resting after failures), half-open (on trial)."""
 
 
-class TraceList(msgspec.Struct, frozen=True):
-    data: list[TraceRow]
-    object: str = "list"
-
-
 def build_app(service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     starlette = Starlette(
-        routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
+        routes=[*(Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS), *console.ROUTES],
         exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
     )
     starlette.router.redirect_slashes = False  # a path that is not in the table is a 404
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
+    console.files()  # compressed before the first request
     return Exchanges(MessagesErrors(Gate(Hops(starlette), service)), service)
 
 
@@ -124,38 +120,6 @@ async def model(request: Request) -> Response:
     return _json(card)
 
 
-async def traces(request: Request) -> Response:
-    """The newest runs; `limit`, `status`, `profile`, `since` and `search` narrow the list."""
-    _require_admin(request)
-    query = dict(request.query_params)
-    unknown = query.keys() - {"limit", "status", "profile", "since", "search"}
-    if unknown:
-        raise Problem(400, f"unknown parameter {min(unknown)[:60]!r}", param=min(unknown)[:60])
-    rows = await _service(request).store.list(
-        limit=_number(query.get("limit", "20")),
-        status=_one_of(query.get("status"), ("done", "failed", "cancelled", "waiting")),
-        profile=query.get("profile"),
-        since=_moment(query.get("since")),
-        search=query.get("search", ""),
-    )
-    return _json(TraceList(rows))
-
-
-async def trace(request: Request) -> Response:
-    """The trace of one run. Another key's run is a 404."""
-    service, caller, id = _service(request), _caller(request), request.path_params["id"]
-    missing = Problem(404, f"no trace has the id {id[:80]!r}", code="trace_not_found")
-    if caller.role != "admin" and caller.key_id not in await run_keys(service.store, id):
-        raise missing
-    try:
-        found = await service.store.get(id)
-    except StoreError:
-        raise missing from None
-    if found.id != id and caller.role != "admin":
-        raise missing
-    return _json(found)
-
-
 async def describe(request: Request) -> Response:
     """This description."""
     return Response(_DESCRIPTION(), media_type="application/json")
@@ -176,6 +140,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/models/{id:path}", model, gives=ModelCard),
     Endpoint("GET", "/v1/traces", traces, gives=TraceList),
     Endpoint("GET", "/v1/traces/{id}", trace, gives=Trace),
+    Endpoint("POST", "/v1/traces/{id}/fork", fork_trace, takes=ForkRequest, gives=RunStarted),
+    Endpoint("POST", "/v1/runs", start_run, takes=ChatRequest, gives=RunStarted),
+    Endpoint("GET", "/v1/runs/{id}/events", run_events),
+    Endpoint("POST", "/v1/runs/{id}/cancel", cancel_run, gives=RunCancelled),
+    Endpoint("POST", "/v1/session", sign_in, gives=SignedIn),
+    Endpoint("GET", "/v1/session", session, gives=SignedIn),
+    Endpoint("DELETE", "/v1/session", sign_out, gives=SignedOut),
     Endpoint("GET", "/healthz", healthz, gives=Health, open=True),
     Endpoint("GET", "/readyz", readyz, gives=Readiness, open=True),
     Endpoint("GET", "/metrics", metrics),
@@ -214,31 +185,6 @@ def _require_admin(request: Request) -> None:
 
 def _json(value: Any, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_LISTED:
-        raise Problem(400, f"limit must be 1 to {MAX_LISTED}, not {text[:20]!r}", param="limit")
-    return int(text[:9])
-
-
-def _one_of(text: str | None, known: tuple[str, ...]) -> Any:
-    if text is not None and text not in known:
-        raise Problem(400, f"status must be one of {', '.join(known)}, not {text[:20]!r}", param="status")
-    return text
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else _in_utc(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise Problem(
-            400, f"since must be a time such as 2026-01-31T12:00:00Z, not {text!r:.40}", param="since"
-        ) from None
-
-
-def _in_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC) if moment.tzinfo is not None else moment
 
 
 async def _problem(request: Request, error: Exception) -> Response:

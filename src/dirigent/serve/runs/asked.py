@@ -36,6 +36,18 @@ class PoolChoice(Strict, frozen=True):
     """This one alone."""
 
 
+class GivenStep(Strict, frozen=True):
+    worker: str
+    subtask: str
+    access: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+
+
+class GivenPlan(Strict, frozen=True):
+    """A plan that the caller wrote, or edited after a dry run."""
+
+    steps: Annotated[tuple[GivenStep, ...], Meta(min_length=1, max_length=32)]
+
+
 class Extension(Strict, frozen=True):
     """The field `dirigent`, for what the APIs' own formats cannot express. Limits can only be narrowed."""
 
@@ -50,6 +62,8 @@ class Extension(Strict, frozen=True):
     """Plan and estimate, but ask no worker."""
     trace: bool | None = None
     """Add the plan and each step's cost to the reply."""
+    plan: GivenPlan | None = None
+    """Carry out this plan; nobody plans. With `dry_run` it is checked and its cost estimated."""
 
 
 NOTHING_MORE = Extension()

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError, DirigentError, StoreError
-from dirigent.plan.plan import critical_path
+from dirigent.errors import ConfigError, DirigentError, PlanError, StoreError
+from dirigent.plan.plan import Plan, Step, check_plan, critical_path
+from dirigent.planners.fixed import Fixed
 from dirigent.run.cost_estimate import estimate
 from dirigent.run.resume import RunState
-from dirigent.serve.http.errors import problem_of
+from dirigent.serve.http.errors import Problem, problem_of
 from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
-from dirigent.serve.runs.asked import Asked
+from dirigent.serve.runs.asked import Asked, GivenPlan
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
@@ -39,11 +40,32 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     check_request(asked, config.guardrails)
     rule = rule_for(config.override, asked, caller=caller)
     conductor = service.models.conductor(asked, caller=caller, rule=rule)
+    if asked.dirigent.plan is not None:
+        conductor = planned_by_caller(conductor, asked.dirigent.plan)
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=id)
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
     return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
+
+
+def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
+    """The conductor that carries out a caller's plan, within the pool and the limits that the caller has."""
+    limits = msgspec.structs.replace(conductor.limits, max_rounds=1)
+    plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in given.steps))
+    try:
+        plan = check_plan(plan, conductor.pool, limits)
+    except PlanError as error:
+        raise Problem(400, str(error), code="plan", param="dirigent.plan") from None
+    return Conductor(
+        Fixed(plan, name="given"),
+        conductor.pool,
+        limits=limits,
+        repairs=0,
+        reassign=conductor.reassign,
+        profile=conductor.profile,
+        notes=(*conductor.notes, "the caller gave the plan"),
+    )
 
 
 async def resume(run: Run) -> None:
@@ -107,8 +129,9 @@ async def drafted(run: Run) -> DryRun:
     try:
         cost = estimate(found.plan, conductor.pool, run.asked.question, limits=conductor.limits)
         estimated = Estimated(cost.low_usd, cost.high_usd)
+        shares = tuple(Estimated(step.low_usd, step.high_usd) for step in cost.steps)
     except ConfigError:
-        estimated = None  # a worker without a price
+        estimated, shares = None, ()  # a worker without a price
     return DryRun(
         model=run.asked.model,
         planner=conductor.planner.name,
@@ -117,4 +140,5 @@ async def drafted(run: Run) -> DryRun:
         fallback=found.fallback,
         estimate=estimated,
         cost_usd=sum(attempt.cost_usd for attempt in attempts),
+        step_estimates=shares,
     )
