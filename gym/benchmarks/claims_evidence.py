@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from dirigent.evals.equal_cost import in_lots, sizes_for
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.costing import in_lots, sizes_for
+from dirigent.evals.record import Outcome
 from dirigent.evals.stats import mean
 from dirigent.plan.plan import Plan, Step, format_plan
 from dirigent.planners.examples import SampleCost

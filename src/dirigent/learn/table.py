@@ -84,7 +84,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     propensity: float | None = None
     """The chance with which live traffic chose this worker; None: asked on purpose."""
     estimated: bool = False
-    """`right` is an estimate from agreement, and no label."""
+    """`right` is an estimate, from agreement or by a judge, and no label."""
+    source: str = ""
+    """Who says how right it is: the key whose feedback it is; empty for a grader."""
 
 
 class Table(msgspec.Struct, frozen=True):

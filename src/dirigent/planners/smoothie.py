@@ -23,8 +23,8 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
+from dirigent.planners.fixed import answering, once, step
 from dirigent.planners.knn import Neighbours
-from dirigent.planners.writing import answering, once, step
 from dirigent.workers.reader import Reader
 
 PICK = "Pick the answer most like the others."

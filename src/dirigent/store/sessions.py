@@ -17,8 +17,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from dirigent.store import Store
 from dirigent.store.keys import Caller, key_row
-from dirigent.store.tables import sessions
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import now, sessions, utc_text
 
 SESSION_HOURS = 12.0
 

@@ -30,7 +30,7 @@ from dirigent.errors import CostError, GradeError, PlanError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Observe, Reply, Request, estimate_tokens, ignore
 from dirigent.plan.plan import Dialect, EarlierStep, Plan, critical_path, parse_plan
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.run.execution import execute
 from dirigent.run.trace import Trace
 from dirigent.sandbox import Sandbox

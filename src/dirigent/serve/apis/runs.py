@@ -28,13 +28,13 @@ from dirigent.serve.apis.chat.wire import ChatRequest, read
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body
 from dirigent.serve.http.errors import Problem
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.runs.report import WireStep, wire_step
 from dirigent.serve.runs.start import prepare, resume
 from dirigent.serve.runs.stream import HEADERS, send_in_time, write_unless_gone
 from dirigent.serve.service import Service
-from dirigent.store.admission import Place
 from dirigent.store.keys import Caller
 from dirigent.store.traces import run_keys
 

@@ -19,6 +19,7 @@ from dirigent.planners.fixed import Fixed
 from dirigent.run.cost_estimate import estimate
 from dirigent.run.resume import RunState
 from dirigent.serve.http.errors import Problem, problem_of
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
@@ -28,7 +29,6 @@ from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
 from dirigent.serve.service import Service
 from dirigent.store import run_states
-from dirigent.store.admission import Place
 from dirigent.store.idempotency import Begun
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger
