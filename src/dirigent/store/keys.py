@@ -69,6 +69,10 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     """Days and months are those of UTC."""
     budget_month_usd: float | None = None
     budget_total_usd: float | None = None
+    user_day_usd: float | None = None
+    """Most that one end user (the request's `user`) may spend in a day through this key."""
+    tag_day_usd: float | None = None
+    """Most that one tag may spend in a day through this key."""
     requests_per_minute: int | None = None
     concurrency: int | None = None
     retention_days: int | None = None
@@ -83,6 +87,11 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
             ("total", self.budget_total_usd),
         )
         return {period: usd for period, usd in every if usd is not None}
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether any budget bounds what its calls cost."""
+        return bool(self.budgets_usd) or self.user_day_usd is not None or self.tag_day_usd is not None
 
     @property
     def name(self) -> str:
@@ -353,6 +362,10 @@ def _check(caller: Caller, expires_at: datetime | None) -> None:
     for period, usd in caller.budgets_usd.items():
         if not 0 <= usd < 1e9:
             raise ConfigError(f"the budget for a {period} must be 0 to 1e9 USD, not {usd}")
+    for name in ("user_day_usd", "tag_day_usd"):
+        value = getattr(caller, name)
+        if value is not None and not 0 <= value < 1e9:
+            raise ConfigError(f"{name} must be 0 to 1e9 USD, not {value}")
     for name in ("requests_per_minute", "concurrency", "retention_days"):
         value = getattr(caller, name)
         if value is not None and value < 1:

@@ -76,6 +76,10 @@ class TraceFilter(msgspec.Struct, frozen=True):
     """Only runs that this key asked for."""
     worker: str | None = None
     """Only runs with a call to this worker."""
+    end_user: str | None = None
+    """Only runs with a call for this user of the caller's; likewise for the tag and the conversation."""
+    tag: str | None = None
+    conversation: str | None = None
     least_usd: float | None = None
     least_s: float | None = None
     feedback: Literal["up", "down", "none"] | None = None
@@ -235,9 +239,9 @@ def _conditions(filter: TraceFilter) -> list[ColumnElement[bool]]:
         conditions.append(traces.c.created_at < utc_text(filter.until))
     if filter.key_id is not None:
         conditions.append(traces.c.key_id == filter.key_id)
-    if filter.worker is not None:
-        asked = exists().where(attempts.c.run_id == traces.c.id, attempts.c.worker == filter.worker)
-        conditions.append(asked)
+    for name in ("worker", "end_user", "tag", "conversation"):
+        if (wanted := getattr(filter, name)) is not None:
+            conditions.append(exists().where(attempts.c.run_id == traces.c.id, attempts.c[name] == wanted))
     if filter.least_usd is not None:
         conditions.append(traces.c.cost_usd >= filter.least_usd)
     if filter.least_s is not None:

@@ -1,26 +1,10 @@
 // The models that may be asked and the workers behind them, fetched once and shared by all pages.
 import { get } from './api';
 
-export type ModelCard = { id: string; about: string; workers: string[]; pins?: string };
-export type PoolWorker = {
-  name: string;
-  about: string;
-  kind: string;
-  model: string;
-  region: string;
-  price: { input: number; output: number } | null;
-  abilities: string[];
-  skills: string[];
-  context_tokens: number | null;
-  breaker: string;
-  on: boolean;
-  calls: number;
-  failed: number;
-  cost_usd: number;
-  output_tokens: number;
-  p50_s: number | null;
-  p95_s: number | null;
-};
+import type { components } from './openapi';
+
+export type ModelCard = components['schemas']['ModelCard'];
+export type PoolWorker = Required<components['schemas']['PoolWorker']>;
 
 class Pool {
   models = $state<ModelCard[]>([]);

@@ -1,15 +1,8 @@
 // Who is signed in. The key itself is never kept: the browser holds a cookie that no script can read.
 import { api } from './api';
+import type { components } from './openapi';
 
-export type SignedIn = {
-  key_id: string;
-  label: string;
-  role: 'inference' | 'admin';
-  csrf_token: string;
-  expires_at: string | null;
-  budget_left_usd: number | null;
-  open: boolean;
-};
+export type SignedIn = Required<components['schemas']['SignedIn']>;
 
 class Session {
   who = $state<SignedIn | null>(null);

@@ -24,7 +24,7 @@ from dirigent.errors import StoreError
 from dirigent.messages import Event
 from dirigent.plan.plan import Plan
 from dirigent.run.trace import Drafted, Planned, StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, Trace
-from dirigent.serve.apis.chat.wire import ChatRequest, read
+from dirigent.serve.apis.chat.wire import read
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body
 from dirigent.serve.http.errors import Problem
@@ -37,8 +37,6 @@ from dirigent.serve.runs.stream import HEADERS, send_in_time, write_unless_gone
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
 from dirigent.store.traces import run_keys
-
-__all__ = ["ChatRequest", "RunStarted", "launch"]
 
 FAILS_AT_ONCE_S = 0.05
 """Seconds in which a run that cannot begin has said so, and gets a status of its own."""

@@ -28,7 +28,39 @@ from dirigent.serve.apis.anthropic.route import count_tokens, create_message
 from dirigent.serve.apis.anthropic.wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.apis.chat.route import chat
 from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest
+from dirigent.serve.apis.comparisons import (
+    CompareRequest,
+    ComparisonList,
+    SetList,
+    SetQuestionGone,
+    SetQuestionRequest,
+    SetQuestions,
+    VoteRequest,
+    add_to_set,
+    compare,
+    comparison,
+    drop_from_set,
+    list_comparisons,
+    set_questions,
+    sets,
+    vote,
+)
 from dirigent.serve.apis.feedback import FeedbackKept, FeedbackRequest, feedback
+from dirigent.serve.apis.keys import (
+    AuditList,
+    KeyList,
+    KeyMade,
+    KeyRequest,
+    KeyShown,
+    Policy,
+    audit,
+    keys,
+    make_key,
+    policy,
+    revoke,
+    rotate,
+)
+from dirigent.serve.apis.pool import PoolList, PoolWorker, Switch, pool, switch_worker
 from dirigent.serve.apis.responses.background import KIND, on_finished
 from dirigent.serve.apis.responses.route import (
     cancel_response,
@@ -45,13 +77,15 @@ from dirigent.serve.apis.usage import UsageReport, usage
 from dirigent.serve.http import console
 from dirigent.serve.http.auth import Gate
 from dirigent.serve.http.bounds import Exchanges, Hops
-from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of
+from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of, require_admin
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.http.openapi import Endpoint, openapi
 from dirigent.serve.policy.models import ModelCard, ModelList
 from dirigent.serve.service import Service
+from dirigent.store.comparisons import Comparison
 from dirigent.store.keys import Caller
+from dirigent.store.sets import SetQuestion
 from dirigent.version import __version__
 
 
@@ -101,7 +135,7 @@ async def readyz(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Counters for Prometheus."""
-    _require_admin(request)
+    require_admin(request)
     return Response(_service(request).metrics.page(), media_type="text/plain; version=0.0.4")
 
 
@@ -143,6 +177,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/runs", start_run, takes=ChatRequest, gives=RunStarted),
     Endpoint("GET", "/v1/runs/{id}/events", run_events),
     Endpoint("POST", "/v1/runs/{id}/cancel", cancel_run, gives=RunCancelled),
+    Endpoint("GET", "/v1/pool", pool, gives=PoolList),
+    Endpoint("POST", "/v1/pool/{id:path}", switch_worker, takes=Switch, gives=PoolWorker),
+    Endpoint("POST", "/v1/comparisons", compare, takes=CompareRequest, gives=Comparison),
+    Endpoint("GET", "/v1/comparisons", list_comparisons, gives=ComparisonList),
+    Endpoint("GET", "/v1/comparisons/{id}", comparison, gives=Comparison),
+    Endpoint("POST", "/v1/comparisons/{id}/vote", vote, takes=VoteRequest, gives=Comparison),
+    Endpoint("GET", "/v1/sets", sets, gives=SetList),
+    Endpoint("GET", "/v1/sets/{name}", set_questions, gives=SetQuestions),
+    Endpoint("POST", "/v1/sets/{name}", add_to_set, takes=SetQuestionRequest, gives=SetQuestion),
+    Endpoint("DELETE", "/v1/sets/{name}/{id}", drop_from_set, gives=SetQuestionGone),
+    Endpoint("GET", "/v1/keys", keys, gives=KeyList),
+    Endpoint("POST", "/v1/keys", make_key, takes=KeyRequest, gives=KeyMade),
+    Endpoint("POST", "/v1/keys/{id}/revoke", revoke, gives=KeyShown),
+    Endpoint("POST", "/v1/keys/{id}/rotate", rotate, gives=KeyMade),
+    Endpoint("GET", "/v1/audit", audit, gives=AuditList),
+    Endpoint("GET", "/v1/policy", policy, gives=Policy),
     Endpoint("POST", "/v1/session", sign_in, gives=SignedIn),
     Endpoint("GET", "/v1/session", session, gives=SignedIn),
     Endpoint("DELETE", "/v1/session", sign_out, gives=SignedOut),
@@ -175,11 +225,6 @@ def _service(request: Request) -> Service:
 def _caller(request: Request) -> Caller:
     caller: Caller = request.scope["caller"]
     return caller
-
-
-def _require_admin(request: Request) -> None:
-    if _caller(request).role != "admin":
-        raise Problem(403, "this needs a key with the role admin", code="role")
 
 
 def _json(value: Any, *, status: int = 200) -> Response:

@@ -31,7 +31,9 @@ from dirigent.serve.service import Service
 from dirigent.store import run_states
 from dirigent.store.idempotency import Begun
 from dirigent.store.keys import Caller
-from dirigent.store.ledger import StoreLedger
+from dirigent.store.ledger import Labels, StoreLedger
+
+MAX_LABEL_CHARS = 200
 
 
 def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run_id: str = "") -> Run:
@@ -44,9 +46,16 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
         conductor = planned_by_caller(conductor, asked.dirigent.plan)
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
-    ledger = StoreLedger(service.store, caller=caller, run_id=id)
+    ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=labels_of(asked))
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
     return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
+
+
+def labels_of(asked: Asked) -> Labels:
+    """Whom the run is for: the request's user, and tag and conversation from its field `dirigent` or its metadata."""
+    tag = asked.dirigent.tag or asked.metadata.get("tag", "")
+    conversation = asked.dirigent.conversation or asked.metadata.get("conversation", "")
+    return Labels(*(text[:MAX_LABEL_CHARS].replace("\0", "\ufffd") for text in (asked.user, tag, conversation)))
 
 
 def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
@@ -86,7 +95,7 @@ async def resume(run: Run) -> None:
         return
     run.id = id
     run.state = going_on(run.waiting.kept, run.asked.question)
-    ledger = StoreLedger(store, caller=caller, run_id=id)
+    ledger = StoreLedger(store, caller=caller, run_id=id, labels=labels_of(run.asked))
     run.options = msgspec.structs.replace(run.options, ledger=ledger)
 
 
