@@ -267,7 +267,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The events of a run: those so far at once, then those to come. A run that has ended has one event, `ended`. */
+        /** The events of a run: those so far at once, then those to come. Of a run that has ended, those of its trace. */
         get: operations["run_events"];
         put?: never;
         post?: never;

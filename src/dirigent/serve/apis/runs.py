@@ -97,7 +97,7 @@ async def launch(
 
 
 async def run_events(request: Request) -> Any:
-    """The events of a run: those so far at once, then those to come. A run that has ended has one event, `ended`."""
+    """The events of a run: those so far at once, then those to come. Of a run that has ended, those of its trace."""
     service, caller = _parts(request)
     id = request.path_params["id"]
     run = _own_run(service, caller, id)
@@ -109,7 +109,7 @@ async def run_events(request: Request) -> Any:
         except StoreError:
             trace = None
         if trace is not None and trace.id == id:
-            return Response(_event(0, "ended", _ended(trace)), headers=_NO_STORE, media_type="text/event-stream")
+            return Response(_of_trace(trace), headers=_NO_STORE, media_type="text/event-stream")
     raise Problem(404, f"no run has the id {id[:80]!r}", code="run_not_found")
 
 
@@ -158,32 +158,14 @@ class _Events:
                 continue
             while not self._news.empty():
                 waiting.append(self._news.get_nowait())
-            out = b"".join(self._told(event) for event in _joined(waiting))
+            told = [_told(event) for event in _joined(waiting)]
+            out = b"".join(self._said(*one) for one in told if one is not None)
             if None in waiting:
                 trace = self._run.ended
                 await self._body(send, out + self._said("ended", None if trace is None else _ended(trace)), more=False)
                 return
             if out:
                 await self._body(send, out)
-
-    def _told(self, event: Event) -> bytes:
-        match event:
-            case Planned(round, plan, fallback):
-                return self._said("planned", {"round": round, "fallback": fallback} | _plan(plan))
-            case Drafted(round, draft):
-                cost_usd = sum(attempt.cost_usd for attempt in draft.attempts)
-                told = {"planner": draft.planner, "error": draft.error, "cost_usd": cost_usd}
-                return self._said("drafted", {"round": round, "seconds": draft.ended_s - draft.started_s} | told)
-            case StepStarted(round, index, worker):
-                return self._said("step_started", {"round": round, "index": index, "worker": worker})
-            case StepDelta(round, index, text):
-                return self._said("step_delta", {"round": round, "index": index, "text": text})
-            case StepReassigned(round, index, worker, to, _):
-                told = {"worker": worker, "to": to, "error": f"{worker} failed"}
-                return self._said("step_reassigned", {"round": round, "index": index} | told)
-            case StepEnded(round, step):
-                return self._said("step_ended", {"round": round, "step": _shown(step)})
-        return b""
 
     def _said(self, kind: str, data: Any) -> bytes:
         self._number += 1
@@ -192,6 +174,38 @@ class _Events:
     async def _body(self, send: Send, body: bytes, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": more}
         await send_in_time(send, message, self._service.settings.send_timeout_s)
+
+
+def _told(event: Event) -> tuple[str, Any] | None:
+    """An event of a run as the stream has it; None if it is not shown."""
+    match event:
+        case Planned(round, plan, fallback):
+            return "planned", {"round": round, "fallback": fallback} | _plan(plan)
+        case Drafted(round, draft):
+            told = {"planner": draft.planner, "error": draft.error, "seconds": draft.ended_s - draft.started_s}
+            return "drafted", {"round": round, "cost_usd": sum(a.cost_usd for a in draft.attempts)} | told
+        case StepStarted(round, index, worker):
+            return "step_started", {"round": round, "index": index, "worker": worker}
+        case StepDelta(round, index, text):
+            return "step_delta", {"round": round, "index": index, "text": text}
+        case StepReassigned(round, index, worker, to, _):
+            told = {"worker": worker, "to": to, "error": f"{worker} failed"}
+            return "step_reassigned", {"round": round, "index": index} | told
+        case StepEnded(round, step):
+            return "step_ended", {"round": round, "step": _shown(step)}
+    return None
+
+
+def _of_trace(trace: Trace) -> bytes:
+    """The events of a run that has ended, without the words as they were written."""
+    events: list[Event] = []
+    for number, round in enumerate(trace.rounds):
+        events += [Drafted(number, draft) for draft in round.drafts]
+        events += [] if round.plan is None else [Planned(number, round.plan, round.fallback)]
+        events += [StepEnded(number, step) for step in round.steps]
+    opening = {"id": trace.id, "model": trace.profile, "planner": trace.planner, "kept": []}
+    told = [("run", opening), *filter(None, map(_told, events)), ("ended", _ended(trace))]
+    return b"".join(_event(number, *one) for number, one in enumerate(told, 1))
 
 
 class ShownStep(msgspec.Struct, frozen=True):
