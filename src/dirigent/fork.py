@@ -56,15 +56,16 @@ def fork_of(trace: Trace, change: StepChange) -> Fork:
         if index == change.step or anew & set(step.access) or steps[index].status != "done":
             anew.add(index)
     kept = tuple(_kept(step) for step in steps if step.index not in anew)
-    return Fork(Plan(tuple(planned)), kept, f"forked from run {trace.id} at step {change.step}")
+    until = trace.plan.until if trace.plan is not None else None
+    return Fork(Plan(tuple(planned), until=until), kept, f"forked from run {trace.id} at step {change.step}")
 
 
 def fork_conductor(conductor: Conductor, fork: Fork) -> Conductor:
     """The conductor that carries a fork out: it has the plan already, and plans no further round."""
     limits = conductor.limits
     limits = msgspec.structs.replace(limits, max_rounds=1, max_steps=max(limits.max_steps, len(fork.plan.steps)))
-    names = (*conductor.pool.names, *(step.worker for step in fork.kept))
-    plan = check_plan(fork.plan, tuple(dict.fromkeys(names)), limits)
+    gone = {step.worker for step in fork.kept} - set(conductor.pool.names)  # their results are here all the same
+    plan = check_plan(fork.plan, (*conductor.pool.names, *sorted(gone)) if gone else conductor.pool, limits)
     kept = {step.index for step in fork.kept}
     for index, step in plan.numbered():
         if index not in kept:

@@ -14,7 +14,7 @@ import pytest
 from tests.facts import Saying, says
 
 from dirigent.limits import Limits
-from dirigent.messages import Attempt, Delta, Message, Reply, ToolCall, Usage
+from dirigent.messages import Attempt, Choice, Delta, Message, Ran, Reply, ToolCall, Usage
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.trace import (
     Drafted,
@@ -158,8 +158,8 @@ def test_what_went_wrong_is_told_in_its_own_words_below_the_step():
         Saying("↳ claude gpt-5"),
         '2 local                   ████     0.5 s  reads 0    "Check." ✗ failed',
         "  ✗ local refused: is it up?",
-        '3 facts                                   reads 1 2  "End." ✗ skipped',
-        "  ✗ step 2 gave no result",
+        '3 facts                                   reads 1 2  "End." – skipped',
+        "  – step 2 gave no result",
         "failed: WorkerError: local refused: is it up?",
     ]
 
@@ -187,8 +187,8 @@ def test_a_call_that_overran_is_told_below_its_step():
 
 def test_a_tree_keeps_its_branches_whole_past_what_went_wrong():
     assert lines_of(TROUBLED_RUN, width=100, style="tree")[4:-1] == [
-        '3 facts  "End." ✗ skipped',
-        "│ ✗ step 2 gave no result",
+        '3 facts  "End." – skipped',
+        "│ – step 2 gave no result",
         '├─ 1 claude  "Go on." → "gone on"  1.0 s $0.012',
         Saying("│ ↳ gpt-5: 429 too many requests 2"),
         Saying("│ ↳ claude gpt-5"),
@@ -523,3 +523,24 @@ def test_progress_that_nobody_reads_does_not_end_the_run():
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, writing)
         os.close(nowhere)
+
+
+def test_a_program_that_ran_is_told_on_the_way_to_its_reply():
+    ran = Ran("a = 7\nprint(a * 11)", 0, "77\n", "", "landlock")
+    step = msgspec.structs.replace(a_step(0, "coder", "Compute it.", (), "77", at=0), reply=Reply("77", ran=ran))
+    said = "\n".join(lines_of(a_trace(Round((), Plan((Step("coder", "Compute it."),)), (step,)))))
+    assert '"Compute it." → ran → "77"' in said
+    assert says(said, "2 lines exit code 0 landlock")
+    failed = Ran("1/0", None, "", "it was stopped after 10 s", "unconfined")
+    step = msgspec.structs.replace(step, reply=Reply("The program failed.", ran=failed))
+    said = "\n".join(lines_of(a_trace(Round((), Plan((Step("coder", "Compute it."),)), (step,)))))
+    assert "→ ran, failed → " in said
+    assert says(said, "1 line stopped unconfined")
+
+
+def test_a_vote_tells_how_many_agree():
+    step = msgspec.structs.replace(
+        a_step(0, "vote", "Count.", (), "77", at=0), reply=Reply("77", chosen=Choice(1, 3, 4))
+    )
+    said = "\n".join(lines_of(a_trace(Round((), Plan((Step("vote", "Count."),)), (step,)))))
+    assert '"Count." → 3 of 4 → "77"' in said

@@ -157,6 +157,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         "notional_usd": trace.notional_usd,
         "seconds": trace.seconds,
     }
+    if plan is not None and plan.until is not None:
+        result["until"] = plan.until
     if trace.status != "done":
         result |= {"error": trace.error, "status": trace.status}
     return result
@@ -202,24 +204,30 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
     cost = _estimate(conductor, drafted.plan, question)
     attempts = [attempt for draft in drafted.drafts for attempt in draft.attempts]
     text = format_plan(drafted.plan, conductor.pool, dialect=dialect or "json")
+    reason = drafted.drafts[-1].reason
     if as_json:
         usage = total_usage(attempts)
-        print_json(
-            {
-                "plan": steps_of(drafted.plan),
-                "text": text,
-                "fallback": drafted.fallback,
-                "critical_path": critical_path(drafted.plan),
-                "estimate_usd": {"low": cost[0], "high": cost[1]} if cost else None,
-                "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
-                "cost_usd": sum(attempt.cost_usd for attempt in attempts),
-            }
-        )
+        result: dict[str, Any] = {
+            "plan": steps_of(drafted.plan),
+            "text": text,
+            "fallback": drafted.fallback,
+            "critical_path": critical_path(drafted.plan),
+            "estimate_usd": {"low": cost[0], "high": cost[1]} if cost else None,
+            "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+            "cost_usd": sum(attempt.cost_usd for attempt in attempts),
+        }
+        if drafted.plan.until is not None:
+            result["until"] = drafted.plan.until
+        if reason is not None:
+            result["why"] = reason.why
+        print_json(result)
         return
     if dialect:
         print_text(text)
     else:
         print_drawing(draw_plan(drafted.plan, conductor.pool.infos, width=width_of()))
+    if reason is not None:
+        say(f"why  {reason.why}")
     known = f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is unknown"
     if cost and cost[1] and all(conductor.pool[step.worker].info.kind == "local" for step in drafted.plan.steps):
         known += " (notional: local models)"

@@ -7,6 +7,7 @@ database open on first use.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -35,9 +36,11 @@ from dirigent.plan.planner import Planner
 from dirigent.planners import PlannerSpec, Setup, profile_planners
 from dirigent.planners import planner as planner_named
 from dirigent.planners.fixed import Fixed, Single
+from dirigent.planners.learned import FittedPolicy
 from dirigent.toml import nearest
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import Pool
+from dirigent.workers.select import Select
 
 if TYPE_CHECKING:
     from dirigent.store import Store
@@ -86,6 +89,7 @@ class Runtime:
         self.pool = pool
         self.problems = problems
         """Worker -> the reason why it is not usable yet, with the fix."""
+        self._policies: dict[tuple[Path, str, int], FittedPolicy] = {}
 
     @property
     def problem(self) -> str:
@@ -112,8 +116,14 @@ class Runtime:
             for step in plan.steps:
                 pool.require(step.worker)
         falls_back = plan is None and settings.fallback == "single"
+        policy, selector = self.policy(settings), ""
+        if policy is not None:
+            selector = "select" if "select" not in pool else "policy-select"
+            pool = Pool([*pool.values(), Select(policy.selector, name=selector)])
         return Conductor(
-            Fixed(plan) if plan is not None else _planner(spec, settings, pool, everybody=self.pool),
+            Fixed(plan)
+            if plan is not None
+            else _planner(spec, settings, pool, everybody=self.pool, policy=policy, selector=selector),
             pool,
             limits=settings.limits(),
             fallback=Single("" if only_plans else settings.planner_worker) if falls_back else None,
@@ -121,6 +131,22 @@ class Runtime:
             reassign=settings.reassign,
             profile=called or name,
         )
+
+    def policy(self, settings: Profile) -> FittedPolicy | None:
+        """Returns the policy of a profile's folder, read again only if it has changed; None if it names none."""
+        if not settings.policy:
+            return None
+        try:
+            module = importlib.import_module("dirigent.learn.policy")
+        except ModuleNotFoundError as error:
+            raise ConfigError(f'a learned policy needs {error.name}: pip install "dirigent[eval]"') from None
+        folder = self.loaded.folder / Path(settings.policy).expanduser()
+        file = folder / "policy.json"
+        changed_ns = file.stat().st_mtime_ns if file.is_file() else 0
+        key = (folder, settings.operating_point, changed_ns)
+        if key not in self._policies:
+            self._policies = {key: module.Policy.load(folder).at(settings.operating_point)}
+        return self._policies[key]
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
@@ -160,7 +186,15 @@ def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str,
         raise ConfigError(str(error)) from None
 
 
-def _planner(spec: PlannerSpec, settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
+def _planner(
+    spec: PlannerSpec,
+    settings: Profile,
+    pool: Pool,
+    *,
+    everybody: Pool,
+    policy: FittedPolicy | None,
+    selector: str,
+) -> Planner:
     if settings.planner_worker and spec.planned_by != "trained worker":
         pool.require(settings.planner_worker)
     assert spec.make is not None  # `can_plan` was checked when the name was read
@@ -174,5 +208,8 @@ def _planner(spec: PlannerSpec, settings: Profile, pool: Pool, *, everybody: Poo
             show_names=settings.show_names,
             temperature=settings.temperature,
             max_output_tokens=settings.planner_output_tokens,
+            policy=policy,
+            selector=selector,
+            prefer=settings.prefer,
         )
     )

@@ -190,7 +190,7 @@ def _saved_s(round: Round) -> float:
     measured = [
         msgspec.structs.replace(step, ended_s=step.started_s + _at_least_s(step, step.attempts)) for step in round.steps
     ]
-    return drafts_s + critical_path_s(measured) - critical_path_s(round.steps)
+    return drafts_s + critical_path_s(measured, round.plan) - critical_path_s(round.steps, round.plan)
 
 
 def _at_least_s(record: DraftRecord | StepRecord, attempts: Sequence[Attempt]) -> float:

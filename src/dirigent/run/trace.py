@@ -17,15 +17,25 @@ import msgspec
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Event, Finish, Message, Reply, Result, ToolCall, Usage
-from dirigent.plan.plan import Dialect, EarlierStep, Plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Reason
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
-"""`skipped`: a step that it reads failed. `cancelled`: the run ended while the step waited or worked. `waiting`: the
-step asked for a tool (its reply holds the calls), or it reads a step that did, and was not started."""
+"""`skipped`: a step that it reads failed, or a plan with `until` was sure enough before it. `cancelled`: the run ended
+while the step waited or worked. `waiting`: the step asked for a tool (its reply holds the calls), or it reads a step
+that did, and was not started."""
 
 RunStatus = Literal["done", "failed", "cancelled", "waiting"]
 """`waiting`: the run needs results of the caller's tools and continues with them (`resume.py`)."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """How sure the last worker of a plan with `until` was of an answer after a step, and stopped or went on."""
+
+    after: int
+    """The step."""
+    confidence: float | None
+    """None: it could not say."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -49,6 +59,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     tool_traffic: tuple[Message, ...] = ()
     """Its own tool calls and their results, in order. The worker saw them after `messages`."""
     round: int = 0
+    checks: tuple[Check, ...] = ()
+    """Of the last step of a plan with `until`: each time that its worker was asked how sure it is, in order."""
 
     @property
     def tool_rounds(self) -> int:
@@ -96,6 +108,8 @@ class DraftRecord(msgspec.Struct, frozen=True):
     started_s: float = 0.0
     ended_s: float = 0.0
     error: str = ""
+    reason: Reason | None = None
+    """Why the planner wrote it, if it said so."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -167,6 +181,22 @@ class Trace(msgspec.Struct, frozen=True):
         return self._answering([r for r in self.rounds if r.plan is not None and r.plan.steps]).plan
 
     @property
+    def reason(self) -> Reason | None:
+        """Why the plan that gave the answer was written, if its planner said so."""
+        answering = self._answering([r for r in self.rounds if r.plan is not None and r.plan.steps])
+        return answering.drafts[-1].reason if answering.drafts else None
+
+    @property
+    def answered_by(self) -> str:
+        """The worker that wrote the answer: of a choice among results, the writer of the result that was chosen."""
+        steps = self.steps
+        if not steps:
+            return ""
+        reply = steps[-1].reply
+        chosen = reply.chosen.step if reply is not None and reply.chosen is not None else steps[-1].index
+        return next((step.worker for step in steps if step.index == chosen), steps[-1].worker)
+
+    @property
     def steps(self) -> tuple[StepRecord, ...]:
         """Every step up to the round that gave the answer; without an answer, up to the last round that has steps.
 
@@ -234,6 +264,25 @@ def total_usage(attempts: Sequence[Attempt]) -> Usage:
     return sum((attempt.usage for attempt in attempts), Usage())
 
 
+def saved_usd_estimate(trace: Trace) -> float | None:
+    """The cost of the best single worker alone, less the cost of the run; None if either is unknown.
+
+    If that worker was asked, its call is the cost. Otherwise its price is that of the run's first call with as many
+    tokens out as the calls of the run had on average.
+    """
+    reason = trace.reason
+    price = next((info.price for info in trace.pool if reason is not None and info.name == reason.baseline), None)
+    asked = [step for step in trace.steps if step.status == "done" and step.usage.input_tokens]
+    if reason is None or price is None or not asked:
+        return None
+    own = [step.cost_usd for step in asked if step.worker == reason.baseline]
+    if own:
+        return own[0] - trace.cost_usd
+    output_tokens = sum(step.usage.output_tokens for step in asked) / len(asked)
+    alone = price.of(Usage(asked[0].usage.input_tokens, round(output_tokens)))
+    return alone - trace.cost_usd
+
+
 def attempts_since(trace: Trace, before: Trace | None) -> tuple[Attempt, ...]:
     """The calls of a run that an earlier state of it did not have."""
     if before is None:
@@ -262,8 +311,10 @@ def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
     )
 
 
-def critical_path_s(steps: Sequence[StepRecord]) -> float:
-    """Seconds of the longest chain of steps that read one another: the least time that these steps can take."""
+def critical_path_s(steps: Sequence[StepRecord], plan: Plan | None = None) -> float:
+    """Seconds of the longest chain of steps that must follow one another: the least time that these steps can take."""
+    if plan is not None and plan.until is not None:  # one at a time
+        return sum(step.seconds for step in steps)
     ends: dict[int, float] = {}
     for step in steps:  # a cancelled run may lack steps that others read
         ends[step.index] = step.seconds + max((ends.get(j, 0.0) for j in step.access), default=0.0)
@@ -289,6 +340,15 @@ class StepStarted(Event, frozen=True):
     round: int
     index: int
     worker: str
+
+
+class StepChecked(Event, frozen=True):
+    """The last worker of a plan with `until` said how sure it is of the answer so far."""
+
+    round: int
+    index: int
+    """The last step."""
+    check: Check
 
 
 class StepDelta(Event, frozen=True):

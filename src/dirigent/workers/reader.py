@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.messages import Observe, Reply, Request, Result, ignore
+from dirigent.messages import Choice, Finish, Observe, Reply, Request, Result, ignore
 from dirigent.workers.scripted import stream_words
 from dirigent.workers.worker import Price, WorkerInfo
 
@@ -24,9 +24,15 @@ class Reader:
     keeps_book = True
     """No call leaves and nothing is billed: there is nothing to meter."""
 
-    def __init__(self, name: str, *, about: str, kind: str, subtask_only: bool = True) -> None:
+    def __init__(self, name: str, *, about: str, kind: str, subtask_only: bool = True, selects: bool = False) -> None:
         self.info = WorkerInfo(
-            name, about=about, kind=kind, price=Price(), subtask_only=subtask_only, reads_results=True
+            name,
+            about=about,
+            kind=kind,
+            price=Price(),
+            subtask_only=subtask_only,
+            reads_results=True,
+            selects=selects,
         )
 
     async def read(self, results: Sequence[Result], request: Request) -> Reply:
@@ -45,3 +51,9 @@ class Reader:
         reply = await self.read(results, request)
         await stream_words(reply.text, observe)
         return msgspec.structs.replace(reply, model=self.info.name, seconds=time.monotonic() - started)
+
+
+def repeated(result: Result, *, votes: int, of: int) -> Reply:
+    """The result as the reply of a worker that chose it, and how many results agree with it."""
+    finish: Finish = "stop" if result.ended else "length"
+    return Reply(result.text, finish=finish, chosen=Choice(result.step, votes, of))

@@ -82,6 +82,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """It answers after it has read another worker's answer; calibration asks it so."""
     reads_results: bool = False
     """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
+    selects: bool = False
+    """The worker chooses among results and says how sure it is (`Reply.confidence`). A plan with `until` ends in it."""
 
 
 class Worker(Protocol):

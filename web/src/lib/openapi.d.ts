@@ -831,6 +831,8 @@ export interface components {
          */
         GivenPlan: {
             steps: components["schemas"]["GivenStep"][];
+            /** @default null */
+            until: number | null;
         };
         /** GivenStep */
         GivenStep: {
@@ -914,6 +916,16 @@ export interface components {
             cost_usd: number;
             overhead_ms: number;
             /** @default  */
+            why: string;
+            /** @default [] */
+            chosen: string[];
+            /** @default  */
+            answered_by: string;
+            /** @default null */
+            confidence: number | null;
+            /** @default null */
+            saved_usd_estimate: number | null;
+            /** @default  */
             planner: string;
             /** @default 0 */
             rounds: number;
@@ -921,6 +933,8 @@ export interface components {
             fallback: boolean;
             /** @default [] */
             steps: components["schemas"]["WireStep"][];
+            /** @default null */
+            until: number | null;
             /** @default [] */
             notes: string[];
             /** @default null */
@@ -948,6 +962,8 @@ export interface components {
             planned_worker: string;
             /** @default  */
             error: string;
+            /** @default null */
+            confidence: number | null;
         };
         /**
          * FeedbackRequest
@@ -1819,6 +1835,8 @@ export interface components {
             second_step: "" | "judge" | "repair" | "review";
             /** @default false */
             reads_results: boolean;
+            /** @default false */
+            selects: boolean;
         };
         /**
          * Price
@@ -1890,6 +1908,8 @@ export interface components {
             ended_s: number;
             /** @default  */
             error: string;
+            /** @default null */
+            reason: components["schemas"]["Reason"] | null;
         };
         /**
          * Attempt
@@ -1933,12 +1953,29 @@ export interface components {
             /** @default 0 */
             cache_write_input_tokens: number;
         };
+        /**
+         * Reason
+         * @description Why a planner that is a program wrote its plan.
+         */
+        Reason: {
+            why: string;
+            /** @default [] */
+            chosen: string[];
+            /** @default  */
+            point: string;
+            /** @default  */
+            baseline: string;
+            /** @default [] */
+            left_out: string[];
+        };
         /** Plan */
         Plan: {
             /** @default [] */
             steps: components["schemas"]["Step"][];
             /** @default 0 */
             first: number;
+            /** @default null */
+            until: number | null;
         };
         /** Step */
         Step: {
@@ -1980,6 +2017,8 @@ export interface components {
             tool_traffic: components["schemas"]["Message"][];
             /** @default 0 */
             round: number;
+            /** @default [] */
+            checks: components["schemas"]["Check"][];
         };
         /**
          * Reply
@@ -2043,6 +2082,14 @@ export interface components {
             step: number;
             votes: number;
             of: number;
+        };
+        /**
+         * Check
+         * @description How sure the last worker of a plan with `until` was of an answer after a step, and stopped or went on.
+         */
+        Check: {
+            after: number;
+            confidence: number | null;
         };
         /**
          * ForkRequest

@@ -22,6 +22,7 @@ export type ViewStep = {
   lowUsd?: number;
   highUsd?: number;
   expectedS?: number;
+  checks?: { after: number; confidence: number | null }[];
 };
 
 export type Message = { role: string; content?: string | Part[]; name?: string; tool_calls?: { id: string; name: string; arguments: string }[] };
@@ -43,6 +44,7 @@ export type StepRecord = {
   planned_worker: string;
   tool_traffic: Message[];
   round: number;
+  checks?: { after: number; confidence: number | null }[];
 };
 export type Draft = { planner: string; text: string; messages: Message[]; attempts: Attempt[]; started_s: number; ended_s: number; error: string };
 export type Trace = {
@@ -52,7 +54,7 @@ export type Trace = {
   pool: { name: string; about: string; model: string }[];
   planner: string;
   profile: string;
-  rounds: { drafts: Draft[]; plan: { steps: { worker: string; subtask: string; access: number[] }[]; first?: number } | null; steps: StepRecord[]; fallback: boolean }[];
+  rounds: { drafts: Draft[]; plan: { steps: { worker: string; subtask: string; access: number[] }[]; first?: number; until?: number | null } | null; steps: StepRecord[]; fallback: boolean }[];
   status: string;
   answer: string;
   error: string;
@@ -116,9 +118,11 @@ function viewOf(step: StepRecord): ViewStep {
     attempts: step.attempts.length,
     error: step.error,
     plannedWorker: step.planned_worker,
+    checks: step.checks,
   };
 }
 
+export const untilOf = (trace: Trace): number | null => trace.rounds.findLast((round) => round.plan)?.plan?.until ?? null;
 export const costOf = (trace: Trace) =>
   sum(trace.rounds.flatMap((round) => [...round.drafts, ...round.steps].flatMap((part) => part.attempts.map((a) => a.cost_usd))));
 export const tokensOf = (trace: Trace) =>
@@ -157,6 +161,7 @@ export type Live = {
   plannedUsd: number;
   rejected: string[];
   lastIndex: number;
+  until: number | null;
   status: string;
   answer: string;
   error: string;
@@ -165,7 +170,7 @@ export type Live = {
 };
 
 export const fresh = (id: string): Live => ({
-  id, model: '', planner: '', phase: 'starting', steps: [], plannedUsd: 0, rejected: [], lastIndex: -1, status: '', answer: '', error: '', costUsd: 0, seconds: 0,
+  id, model: '', planner: '', phase: 'starting', steps: [], plannedUsd: 0, rejected: [], lastIndex: -1, until: null, status: '', answer: '', error: '', costUsd: 0, seconds: 0,
 });
 
 /* eslint-disable @typescript-eslint/no-explicit-any */
@@ -180,12 +185,14 @@ export function advance(live: Live, kind: string, data: any, nowS: number): Live
       const steps = data.steps.map((step: any) => known.get(step.index) ?? blank(step.index, step, data.round));
       const before = live.steps.filter((step) => !data.steps.some((one: any) => one.index === step.index));
       const lastIndex = data.steps.length ? data.steps[data.steps.length - 1].index : live.lastIndex;
-      return { ...live, phase: 'working', steps: [...before, ...steps], lastIndex };
+      return { ...live, phase: 'working', steps: [...before, ...steps], lastIndex, until: data.until ?? null };
     }
     case 'step_started':
       return changed(live, data.index, { state: 'running', worker: data.worker, startedS: nowS });
     case 'step_delta':
       return changed(live, data.index, (step) => ({ text: step.text + data.text, state: 'running' }));
+    case 'step_checked':
+      return changed(live, data.index, (step) => ({ checks: [...(step.checks ?? []), { after: data.after, confidence: data.confidence }] }));
     case 'step_reassigned':
       return changed(live, data.index, { text: '', worker: data.to, plannedWorker: data.worker, error: data.error });
     case 'step_ended': {
@@ -211,7 +218,7 @@ function ended(data: any, state?: StepState): ViewStep {
     state: state ?? (step.status as StepState), text: data.text,
     startedS: state === 'kept' ? null : data.started_s, endedS: state === 'kept' ? null : data.ended_s,
     costUsd: step.cost_usd, inputTokens: step.input_tokens, outputTokens: step.output_tokens, cachedTokens: data.cached_input_tokens,
-    attempts: data.attempts, error: step.error, plannedWorker: step.planned_worker,
+    attempts: data.attempts, error: step.error, plannedWorker: step.planned_worker, checks: data.checks,
   };
 }
 

@@ -23,7 +23,18 @@ from starlette.types import Receive, Scope, Send
 from dirigent.errors import StoreError
 from dirigent.messages import Event
 from dirigent.plan.plan import Plan
-from dirigent.run.trace import Drafted, Planned, StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, Trace
+from dirigent.run.trace import (
+    Check,
+    Drafted,
+    Planned,
+    StepChecked,
+    StepDelta,
+    StepEnded,
+    StepReassigned,
+    StepRecord,
+    StepStarted,
+    Trace,
+)
 from dirigent.serve.apis.chat.wire import read
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body
@@ -188,6 +199,13 @@ def _told(event: Event) -> tuple[str, Any] | None:
             return "step_started", {"round": round, "index": index, "worker": worker}
         case StepDelta(round, index, text):
             return "step_delta", {"round": round, "index": index, "text": text}
+        case StepChecked(round, index, check):
+            return "step_checked", {
+                "round": round,
+                "index": index,
+                "after": check.after,
+                "confidence": check.confidence,
+            }
         case StepReassigned(round, index, worker, to, _):
             told = {"worker": worker, "to": to, "error": f"{worker} failed"}
             return "step_reassigned", {"round": round, "index": index} | told
@@ -218,12 +236,14 @@ class ShownStep(msgspec.Struct, frozen=True):
     text: str
     attempts: int
     cached_input_tokens: int = 0
+    checks: tuple[Check, ...] = ()
 
 
 def _shown(step: StepRecord) -> ShownStep:
     text = step.reply.text if step.reply is not None else ""
     cached = step.usage.cached_input_tokens
-    return ShownStep(step.index, wire_step(step), step.started_s, step.ended_s, text, len(step.attempts), cached)
+    times = (step.started_s, step.ended_s)
+    return ShownStep(step.index, wire_step(step), *times, text, len(step.attempts), cached, step.checks)
 
 
 def _opening(run: Run) -> dict[str, Any]:
@@ -239,7 +259,7 @@ def _kept_steps(run: Run) -> list[StepRecord]:
 
 def _plan(plan: Plan) -> dict[str, Any]:
     steps = [{"index": i, "worker": s.worker, "subtask": s.subtask, "access": s.access} for i, s in plan.numbered()]
-    return {"first": plan.first, "steps": steps}
+    return {"first": plan.first, "steps": steps, "until": plan.until}
 
 
 def _ended(trace: Trace) -> dict[str, Any]:

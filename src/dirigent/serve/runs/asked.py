@@ -46,6 +46,8 @@ class GivenPlan(Strict, frozen=True):
     """A plan that the caller wrote, or edited after a dry run."""
 
     steps: Annotated[tuple[GivenStep, ...], Meta(min_length=1, max_length=32)]
+    until: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """Ask the steps in order, and stop when the last one's worker is this sure of an answer."""
 
 
 class Extension(Strict, frozen=True):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.plan.plan import Plan
-from dirigent.run.trace import Round, StepRecord, Trace, attempts_since
+from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate
 
 
 class WireStep(msgspec.Struct, frozen=True):
@@ -23,6 +23,8 @@ class WireStep(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     planned_worker: str = ""
     error: str = ""
+    confidence: float | None = None
+    """How sure the step's worker is of its choice, if it measured that."""
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,11 +33,23 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     trace_id: str
     cost_usd: float
     overhead_ms: float
+    why: str = ""
+    """Why the plan was written, if its planner is a policy."""
+    chosen: tuple[str, ...] = ()
+    """The workers that the policy chose, in the order in which they are asked."""
+    answered_by: str = ""
+    """The worker that wrote the answer, if a policy chose."""
+    confidence: float | None = None
+    """How sure the selector is that the answer is right."""
+    saved_usd_estimate: float | None = None
+    """An estimate of what the best single worker alone would have cost more; negative if it would have cost less."""
     planner: str = ""
     rounds: int = 0
     fallback: bool = False
     steps: tuple[WireStep, ...] = ()
     """The steps up to the answering one; only if `dirigent.trace` was asked for."""
+    until: float | None = None
+    """How sure the last step's worker had to be for the steps that were left to be skipped; likewise."""
     notes: tuple[str, ...] = ()
     """Whatever else had an effect on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None
@@ -62,7 +76,10 @@ class DryRun(msgspec.Struct, frozen=True):
 
     model: str
     planner: str
+    why: str
+    """Why the plan was written, if its planner is a policy."""
     steps: tuple[WireStep, ...]
+    until: float | None
     critical_path: int
     fallback: bool
     estimate: Estimated | None
@@ -84,6 +101,17 @@ def report_of(
         overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
         resumed=resumed,
     )
+    if (reason := trace.reason) is not None:
+        saved_usd = saved_usd_estimate(trace)
+        reply = trace.steps[-1].reply if trace.steps else None
+        report = msgspec.structs.replace(
+            report,
+            why=reason.why,
+            chosen=reason.chosen,
+            answered_by=trace.answered_by,
+            confidence=None if reply is None else reply.confidence,
+            saved_usd_estimate=None if saved_usd is None else round(saved_usd, 9),
+        )
     if not whole:
         return report
     return msgspec.structs.replace(
@@ -91,6 +119,7 @@ def report_of(
         planner=trace.planner,
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
+        until=None if trace.plan is None else trace.plan.until,
         steps=tuple(wire_step(step) for step in trace.steps),
         notes=trace.notes,
     )
@@ -113,13 +142,15 @@ def upstream_s(trace: Trace, *, before: Trace | None = None) -> float:
 
 def _upstream_s_of_round(round: Round) -> float:
     planning_s = sum([attempt.seconds for draft in round.drafts for attempt in draft.attempts])
+    in_order = round.plan is not None and round.plan.until is not None
     ends: dict[int, float] = {}
     for step in round.steps:
         # A step with tool traffic also waited for tools and other steps between its calls. With several attempts, the
         # pauses between them count as waiting; with one, the time around it is our own book-keeping.
         only_calls = step.tool_traffic or len(step.attempts) == 1
         waited_s = sum([attempt.seconds for attempt in step.attempts]) if only_calls else step.seconds
-        ends[step.index] = waited_s + max([ends.get(j, 0.0) for j in step.access], default=0.0)
+        before = list(ends) if in_order else step.access
+        ends[step.index] = waited_s + max([ends.get(j, 0.0) for j in before], default=0.0)
     return planning_s + max(ends.values(), default=0.0)
 
 
@@ -137,6 +168,7 @@ def wire_step(step: StepRecord) -> WireStep:
         seconds=round(step.seconds, 6),
         planned_worker=step.planned_worker,
         error=_STEP_ERRORS.get(step.status, step.error),
+        confidence=None if step.reply is None else step.reply.confidence,
     )
 
 

@@ -61,7 +61,8 @@ def labels_of(asked: Asked) -> Labels:
 def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
     """The conductor that carries out a caller's plan, within the pool and the limits that the caller has."""
     limits = msgspec.structs.replace(conductor.limits, max_rounds=1)
-    plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in given.steps))
+    steps = tuple(Step(step.worker, step.subtask, step.access) for step in given.steps)
+    plan = Plan(steps, until=given.until)
     try:
         plan = check_plan(plan, conductor.pool, limits)
     except PlanError as error:
@@ -144,7 +145,9 @@ async def drafted(run: Run) -> DryRun:
     return DryRun(
         model=run.asked.model,
         planner=conductor.planner.name,
+        why="" if found.drafts[-1].reason is None else found.drafts[-1].reason.why,
         steps=planned_steps(found.plan),
+        until=found.plan.until,
         critical_path=critical_path(found.plan),
         fallback=found.fallback,
         estimate=estimated,
