@@ -222,3 +222,11 @@ async def test_ctrl_c_keeps_what_is_paid(own_place: Path) -> None:
     assert report["answered"] >= 5
     assert report["answers"] == 30
     assert report["lost_usd"] == 0  # what was under way is settled at its estimate, not lost
+
+
+def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:
+    (own_place / "dirigent.toml").write_text(POOL + '\n[cards]\ntable = "calibration"\n')
+    assert run("calibrate", "--questions", "my.jsonl", "--yes").code == 0  # though the named cards are not there yet
+    assert says(run("pool", "list").out, "four measured: 100% right 30 questions")
+    workers = run("pool", "list", "--json").object["workers"]
+    assert [worker["measured"]["right"]["right"] for worker in workers] == [1.0, 0.0]

@@ -157,7 +157,7 @@ async def _opened_pool(config: Path | None) -> AsyncIterator[tuple[Runtime, Pool
     # A repeated reply would be taken for a second sample.
     workers = tuple(msgspec.structs.replace(worker, cache=False) for worker in loaded.config.worker)
     loaded = msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, worker=workers))
-    async with open_runtime(loaded) as runtime:
+    async with open_runtime(loaded, cards={}) as runtime:
         for problem in dict.fromkeys(runtime.problems.values()):
             say(f"left out: {problem}")
         await fetch_weights(loaded, unusable=runtime.problems)
