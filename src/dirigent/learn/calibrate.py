@@ -35,9 +35,8 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.run.step_prompt import ANSWER, JUDGE, REPAIR, REVIEW, step_messages
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.answer_forms import answer_of
-from dirigent.tasks.answers import final_answer
+from dirigent.tasks.answers import closing_form, final_answer
 from dirigent.tasks.graders import judge, same_answer
-from dirigent.tasks.question_forms import closing_form
 from dirigent.tasks.task import Grader, Task
 from dirigent.workers.metering import metered, most_input_tokens
 from dirigent.workers.pool import Pool

@@ -21,10 +21,9 @@ from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief
 from dirigent.planners.examples import Rollout
-from dirigent.planners.features import Array, Embedding, fit_embedding, with_constant
+from dirigent.planners.features import Adam, Array, Embedding, fit_embedding, with_constant
 from dirigent.planners.fixed import Shape, question_text, step
 from dirigent.planners.knn import offered
-from dirigent.planners.optimise import Adam
 from dirigent.run.step_prompt import ANSWER, FINISH, REVIEW, ROLES
 
 MODES = ("direct", "reason", "chain", "full", "debate", "reflect")

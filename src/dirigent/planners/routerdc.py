@@ -23,10 +23,9 @@ from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan
 from dirigent.plan.planner import Brief
 from dirigent.planners.examples import Example, workers_of
-from dirigent.planners.features import Array, Embedding, fit_embedding, unit_rows, with_constant
+from dirigent.planners.features import Adam, Array, Embedding, fit_embedding, unit_rows, with_constant
 from dirigent.planners.fixed import Shape, question_text, step
 from dirigent.planners.knn import offered
-from dirigent.planners.optimise import Adam
 
 Indices = npt.NDArray[np.int64]
 
