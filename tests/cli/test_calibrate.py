@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import re
 import signal
 import sys
@@ -240,3 +242,42 @@ def test_judged_runs_become_a_table(run: Run, own_place: Path) -> None:
     assert (done.object["answers"], done.object["graded"], done.object["sources"]) == (1, 1, 1)
     assert Table.load(Path("t")).answers[0].right == 1.0
     assert says(run("table", "from-traffic", "--out", "t", "--labels", "labels.jsonl").err, "error: t --out")
+
+
+async def _at_a_terminal(reply: str) -> tuple[int | None, str]:
+    """The command on a terminal whose user answers its question so: exit code and what the terminal showed."""
+    terminal, its_end = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dirigent", "calibrate", "--questions", "my.jsonl", "--samples", "1",
+        stdin=its_end, stdout=its_end, stderr=its_end, env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    )  # fmt: skip
+    os.close(its_end)
+    shown = b""
+    answered = False
+    while True:
+        try:
+            shown += await asyncio.to_thread(os.read, terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not answered and b"Start?" in shown:
+            os.write(terminal, f"{reply}\n".encode())
+            answered = True
+    os.close(terminal)
+    return await process.wait(), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", " ", shown.decode())
+
+
+async def test_on_a_terminal_it_asks_and_no_means_no(own_place: Path) -> None:
+    code, shown = await _at_a_terminal("n")
+    assert code == 1
+    assert says(shown, "60 calls about Start?")
+    assert b'"answer"' not in _journal(own_place)
+
+
+async def test_on_a_terminal_a_bar_shows_what_was_asked_and_spent(own_place: Path) -> None:
+    code, shown = await _at_a_terminal("")
+    assert code == 0
+    assert says(shown, "60/60 Ctrl-C keeps what is paid next: learn")
+
+
+def _journal(place: Path) -> bytes:
+    return (place / "table" / "calls.jsonl").read_bytes()
