@@ -234,6 +234,45 @@ def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:
     assert [worker["measured"]["right"]["right"] for worker in workers] == [1.0, 0.0]
 
 
+def test_judgements_from_a_file_are_bound_once_to_their_runs(run: Run, own_place: Path) -> None:
+    traces = [
+        run("ask", "What is 2 + 2?", "--planner", "single", "--worker", name, "--json").object["trace_id"]
+        for name in ("four", "five", "four")
+    ]
+    lines = [{"trace_id": traces[0], "label": "4"}, {"trace_id": traces[1], "label": "4"}]
+    file = own_place / "judged.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (*lines, {"trace_id": traces[2], "score": 0.5})))
+    assert run("feedback", "import", "judged.jsonl", "--json").object == {"kept": 3, "again": 0, "unknown": 0}
+    assert says(run("feedback", "import", "judged.jsonl").err, "0 of 3 3 were judged before")
+    assert run("table", "from-traffic", "--out", "t").code == 0
+    rows = {(answer.worker, answer.k): (answer.right, answer.source) for answer in Table.load(Path("t")).answers}
+    assert rows == {("four", 0): (1.0, "local"), ("five", 0): (0.0, "local"), ("four", 1): (0.5, "local")}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"trace_id": "a"}, 'line 1 "score" "label"'),
+        ({"trace_id": "a", "score": 1, "label": "x"}, 'line 1 "score" "label"'),
+        ({"trace_id": "a", "score": 2}, 'line 1 "score" 2 from 0 to 1'),
+        ({"trace_id": "a", "label": " "}, 'line 1 "label" empty'),
+        ({"trace_id": "a", "scor": 1}, "line 1 scor"),
+    ],
+)
+def test_a_faulty_judgement_is_named(run: Run, own_place: Path, line: dict[str, object], words: str) -> None:
+    (own_place / "judged.jsonl").write_text(json.dumps(line) + "\n")
+    done = run("feedback", "import", "judged.jsonl")
+    assert done.code == 2
+    assert says(done.err, f"error: judged.jsonl {words}")
+
+
+def test_a_judgement_of_an_unknown_run_is_named(run: Run, own_place: Path) -> None:
+    (own_place / "judged.jsonl").write_text('{"trace_id": "gone", "score": 1}\n{"trace_id": "gone", "label": "4"}\n')
+    done = run("feedback", "import", "judged.jsonl")
+    assert done.code == 1
+    assert says(done.err, "no run 'gone' 0 of 2")
+
+
 def test_judged_runs_become_a_table(run: Run, own_place: Path) -> None:
     trace = run("ask", "What is 2 + 2?", "--planner", "single", "--worker", "four", "--json").object
     (own_place / "labels.jsonl").write_text(json.dumps({"trace_id": trace["trace_id"], "answer": "4"}) + "\n")
