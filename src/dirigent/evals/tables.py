@@ -457,7 +457,8 @@ def unpriced_note(names: Sequence[str]) -> str:
         return ""
     return (
         f"No price is known for {', '.join(names)}: the cost of a planner that asked "
-        f"{'it' if len(names) == 1 else 'one'} is unknown, never 0, and left out of the Pareto front and of comparisons at equal cost."
+        f"{'it' if len(names) == 1 else 'one'} is unknown, never 0, and left out of the Pareto front and of "
+        "comparisons at equal cost."
     )
 
 
