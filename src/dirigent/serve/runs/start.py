@@ -2,7 +2,7 @@
 
 run = prepare(service, asked, caller=caller, began=began)  # refuses what can be refused without paying anybody
 await resume(run)                                          # goes on with the run that waits for these tool results
-trace = await run.start()                                  # or `await begin(run, purpose={…})`: nobody waits
+trace = await run.wait()                                   # or `await begin(run, purpose={…})`: nobody waits
 """
 
 from __future__ import annotations
