@@ -187,6 +187,8 @@ class Request(msgspec.Struct, frozen=True):
     """A request to a worker. A worker raises for a field that it cannot honour; it never ignores one."""
 
     messages: tuple[Message, ...]
+    question: str = ""
+    """The text of the caller's question, for local workers that choose among results. Models read it in `messages`."""
     results: tuple[Result, ...] = ()
     """The results on the step's access list. Models read them in `messages`; local workers that count or choose among
     results read them here."""

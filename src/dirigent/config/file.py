@@ -44,6 +44,13 @@ class Profile(Limits, frozen=True, kw_only=True):
 
     planner: str = "language"
     """The planner, by name: see [Planners](#planners)."""
+    policy: str = ""
+    """Of the planner `learned`: the folder that `dirigent learn` wrote, relative to the configuration's folder."""
+    operating_point: str = "same"
+    """Of the planner `learned`: `same` (as good as the best single worker, for less), `best`, or another point that
+    `dirigent learn` printed."""
+    prefer: Literal["cost", "speed"] = "cost"
+    """Of the planner `learned`: `cost` asks workers one after another and stops early, `speed` asks all at once."""
     planner_worker: str = ""
     """The worker that plans (`language`, `conductor`) or answers (the others). Default: the first worker."""
     workers: tuple[str, ...] = ()
@@ -100,6 +107,14 @@ class SandboxConfig(msgspec.Struct, frozen=True, kw_only=True):
     you may."""
 
 
+class CardsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[cards]`: what planners read of each worker besides its `about`."""
+
+    table: str = ""
+    """The folder that `dirigent calibrate` wrote, relative to the configuration's folder: its measured cards are put
+    behind each worker's `about`. Default: the folder of a profile's `policy`, if it holds cards."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -113,6 +128,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Where traces are stored."""
     sandbox: SandboxConfig = SandboxConfig()
     """Where the programs of workers run."""
+    cards: CardsConfig = CardsConfig()
+    """What was measured of the workers."""
     serve: ServeSettings = ServeSettings()
     """How the server behaves."""
     guardrails: Guardrails = Guardrails()

@@ -86,7 +86,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     estimated: bool = False
     """`right` is an estimate, from agreement or by a judge, and no label."""
     source: str = ""
-    """Who says how right it is: the key whose feedback it is; empty for a grader."""
+    """Who says how right it is: the key whose feedback it is, or a judge; empty for a label and its grader."""
 
 
 class Table(msgspec.Struct, frozen=True):

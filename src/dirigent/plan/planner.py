@@ -15,7 +15,7 @@ from dirigent.errors import PlanError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Attempt, Message, Observe, Request, Schema, ignore
 from dirigent.plan.grammar import plan_grammar, plan_schema
-from dirigent.plan.plan import Dialect, EarlierStep, Plan, check_plan, format_plan, parse_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Reason, check_plan, format_plan, parse_plan
 from dirigent.plan.prompt import (
     next_round_messages,
     prompted_planner_messages,
@@ -75,6 +75,7 @@ class Draft(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     plan: Plan | None = None
     """The plan, from a planner that is a program. `text` is not read then."""
+    reason: Reason | None = None
     cut_at_tokens: int | None = None
     """The limit at which the text was cut; None if it ended by itself."""
 

@@ -19,7 +19,7 @@ import msgspec
 
 from dirigent.messages import Ran
 from dirigent.plan.plan import Plan, critical_path
-from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s, saved_usd_estimate
 from dirigent.show.words import count_text, one_line, seconds_text, usd_text
 from dirigent.workers.worker import WorkerInfo
 
@@ -62,6 +62,12 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
     """Draws a run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
     lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
+    saved_usd = saved_usd_estimate(trace)
+    if saved_usd is not None and trace.reason is not None:
+        word = "less" if saved_usd >= 0 else "more"
+        lines.append(
+            _text((f"cost   about {usd_text(abs(saved_usd))} {word} than {trace.reason.baseline} alone", "dim"))
+        )
     earlier: dict[int, StepRecord] = {}
     for number, round in enumerate(trace.rounds):
         if len(trace.rounds) > 1:
@@ -206,10 +212,14 @@ def _frame_of(trace: Trace, width: int) -> _Frame:
 
 
 def _round_notes(round: Round, width: int) -> Iterator[Text]:
-    """Yields the lines between the planner and the steps: refused drafts, a fallback, an acceptance."""
+    """Yields the lines between the planner and the steps: refused drafts, reasons, a fallback, an acceptance."""
     for draft in round.drafts:
         if draft.error:
             yield from _refused_draft(draft, width)
+        elif draft.reason is not None:
+            yield from _note(f"why    {one_line(draft.reason.why)}", "dim", width, lead="")
+            for sentence in draft.reason.left_out:
+                yield from _note(f"note   {one_line(sentence)}", "yellow", width, lead="")
     if round.fallback:
         yield _text(("↳ no valid plan: the profile's fixed plan replaced it", "yellow"))
     if round.accepted:
@@ -325,7 +335,7 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     if step.planned_worker and step.planned_worker != step.worker:
         taken = f"↳ {one_line(step.worker)} took over from {one_line(step.planned_worker)}"
         yield from _note(taken, "yellow", width, lead=lead)
-    if step.reply is not None and step.reply.confidence is not None:
+    if step.reply is not None and (step.checks or step.reply.confidence is not None):
         sure = [f"{_percent(check.confidence)} after step {check.after}" for check in step.checks]
         last = f"{_percent(step.reply.confidence)} in the end"
         said = ", ".join(sure if step.checks and step.checks[-1].confidence == step.reply.confidence else [*sure, last])
@@ -431,8 +441,8 @@ def _numbers(access: Sequence[int]) -> str:
     return " ".join(str(j) for j in access)
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def _cells(text: str) -> int:
