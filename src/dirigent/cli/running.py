@@ -28,6 +28,8 @@ from dirigent.workers.weights import KNOWN, cached, fetch
 async def open_pool(config: Path | None) -> AsyncIterator[Runtime]:
     """Yields the configured pool, after fetching the missing weights of usable local workers."""
     async with open_runtime(await load(config)) as runtime:
+        if runtime.loaded.note:
+            say(f"note: {runtime.loaded.note}")
         await fetch_weights(runtime.loaded, unusable=runtime.problems)
         yield runtime
 
@@ -69,17 +71,6 @@ async def keep(trace: Trace, config: Config) -> None:
             await store.save(trace)
     except DirigentError as error:
         say(f"warning: the trace was not stored: {error}")
-
-
-def say_advice(trace: Trace, loaded: Loaded) -> None:
-    """Prints the advice of the pool's plugin on an answer by which its workers give up."""
-    if not any(worker.adapter for worker in loaded.config.worker):
-        return  # no worker comes from a plugin, so none is imported
-    from dirigent import plugins
-
-    for name in plugins.entries("pools"):
-        if text := plugins.load("pools", name).advice(trace.answer, loaded):
-            say(text)
 
 
 def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]:
