@@ -59,7 +59,7 @@ def test_it_writes_a_table_its_cards_and_a_report(run: Run) -> None:
 def test_json_is_one_object(run: Run) -> None:
     done = run("calibrate", "--questions", "my.jsonl", "--samples", "1", "--yes", "--json")
     found = done.object
-    assert found["table"] == "calibration"
+    assert found["table"] == "table"
     assert found["answers"] == 60
     assert [worker["worker"] for worker in found["workers"]] == ["four", "five"]
 
@@ -68,7 +68,7 @@ def test_nothing_is_asked_without_consent(run: Run) -> None:
     done = run("calibrate", "--questions", "my.jsonl")
     assert done.code == 2
     assert says(done.err, "error: 120 calls --yes")
-    assert not Path("calibration/table.json").exists()
+    assert not Path("table/table.json").exists()
 
 
 def test_a_second_run_pays_nothing_and_asks_nobody(run: Run) -> None:
@@ -115,7 +115,7 @@ def test_a_cap_ends_it_with_a_word_and_a_table_of_what_was_paid(run: Run) -> Non
     assert done.code == 1
     assert says(done.err, "stopped: --max-cost")
     assert 0 < done.object["spent_usd"] <= 0.0005
-    assert 0 < len(Table.load(Path("calibration")).answers) < 60
+    assert 0 < len(Table.load(Path("table")).answers) < 60
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_after_kill_9_it_goes_on_and_pays_for_no_answer_twice(own_place: P
         await stub.called(12)
         process.kill()
         await process.communicate()
-        journal = own_place / "calibration" / "calls.jsonl"
+        journal = own_place / "table" / "calls.jsonl"
         kept = {json.loads(line)["key"] for line in journal.read_text().splitlines() if '"type":"answer"' in line}
         before = len(stub.calls)
         assert 6 <= len(kept) < 30
@@ -215,7 +215,7 @@ async def test_ctrl_c_keeps_what_is_paid(own_place: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
         assert process.returncode == 130
-        assert says(err.decode(), "cut: kept calibration same command")
+        assert says(err.decode(), "cut: kept table same command")
         stub.delay_s = 0.0
         out, _ = await (await _started("--samples", "1")).communicate()
     report = json.loads(out)
@@ -225,8 +225,18 @@ async def test_ctrl_c_keeps_what_is_paid(own_place: Path) -> None:
 
 
 def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:
-    (own_place / "dirigent.toml").write_text(POOL + '\n[cards]\ntable = "calibration"\n')
+    (own_place / "dirigent.toml").write_text(POOL + '\n[cards]\ntable = "table"\n')
     assert run("calibrate", "--questions", "my.jsonl", "--yes").code == 0  # though the named cards are not there yet
     assert says(run("pool", "list").out, "four measured: 100% right 30 questions")
     workers = run("pool", "list", "--json").object["workers"]
     assert [worker["measured"]["right"]["right"] for worker in workers] == [1.0, 0.0]
+
+
+def test_judged_runs_become_a_table(run: Run, own_place: Path) -> None:
+    trace = run("ask", "What is 2 + 2?", "--planner", "single", "--worker", "four", "--json").object
+    (own_place / "labels.jsonl").write_text(json.dumps({"trace_id": trace["trace_id"], "answer": "4"}) + "\n")
+    assert says(run("table", "from-traffic", "--out", "t").err, "error: no run feedback label")
+    done = run("table", "from-traffic", "--out", "t", "--labels", "labels.jsonl", "--json")
+    assert (done.object["answers"], done.object["graded"], done.object["sources"]) == (1, 1, 1)
+    assert Table.load(Path("t")).answers[0].right == 1.0
+    assert says(run("table", "from-traffic", "--out", "t", "--labels", "labels.jsonl").err, "error: t --out")

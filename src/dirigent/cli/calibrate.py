@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dirigent.sandbox import Sandbox
     from dirigent.workers.pool import Pool
 
-OUT = Path("calibration")
+OUT = Path("table")
 JOURNAL = "calls.jsonl"
 REPORT = "calibration.json"
 LEAST_LABELS = 25

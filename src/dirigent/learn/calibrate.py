@@ -29,15 +29,14 @@ from dirigent.learn.intervals import wilson
 from dirigent.learn.journal import Answered, Journal
 from dirigent.learn.question_file import CalibrationQuestion
 from dirigent.learn.roles_table import Comparisons, answer_classes
-from dirigent.learn.table import Answer, Table, TableWorker
+from dirigent.learn.table import Answer, Table, TableWorker, cost_in, unit_of
 from dirigent.messages import Event, Message, Observe, Reply, Request, estimate_tokens, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.step_prompt import ANSWER, JUDGE, REPAIR, REVIEW, step_messages
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.answer_forms import answer_of
-from dirigent.tasks.answers import final_answer
+from dirigent.tasks.answers import closing_form, final_answer
 from dirigent.tasks.graders import judge, same_answer
-from dirigent.tasks.question_forms import closing_form
 from dirigent.tasks.task import Grader, Task
 from dirigent.workers.metering import metered, most_input_tokens
 from dirigent.workers.pool import Pool
@@ -183,11 +182,23 @@ async def calibrate(
         judging = _judgements(questions, answers, pool, settings)
         await asking.all([call for call, _ in judging], "judgements")
         answers, measured = _judged(answers, judging, journal, settings.judge)
-    unit, costs = _costs(pool, journal, [*first, *second])
+    unit = unit_of(_asked_infos(pool))
     table = Table(
         workers=tuple(_table_worker(pool[info.name]) for info in _asked_infos(pool)),
         questions=tuple(row.question for row in questions),
-        answers=tuple(msgspec.structs.replace(answer, cost=costs[key]) for key, answer in answers.items()),
+        answers=tuple(
+            msgspec.structs.replace(
+                answer,
+                cost=cost_in(
+                    unit,
+                    cost_usd=journal.answers[key].cost_usd,
+                    seconds=answer.seconds,
+                    input_tokens=answer.input_tokens,
+                    output_tokens=answer.output_tokens,
+                ),
+            )
+            for key, answer in answers.items()
+        ),
         unit=unit,
     )
     table = with_estimates(table)
@@ -651,20 +662,3 @@ def _table_worker(worker: Worker) -> TableWorker:
         reads=bool(info.second_step),
         runs=_runs_programs(worker),
     )
-
-
-def _costs(pool: Pool, journal: Journal, calls: Sequence[_Call]) -> tuple[str, dict[str, float]]:
-    """Returns the unit of cost and each answer's cost.
-
-    In a pool where nothing has a price, answers are compared by weighted tokens if one model gives them all (an input
-    token counts a quarter of an output token), else by seconds.
-    """
-    found = {call.key: answer for call in calls if (answer := _whole(journal, call)) is not None}
-    infos = _asked_infos(pool)
-    if any(info.price is None or info.price.input or info.price.output for info in infos):
-        return "usd", {key: answer.cost_usd for key, answer in found.items()}
-    if any(answer.cost_usd for answer in found.values()):
-        return "usd", {key: answer.cost_usd for key, answer in found.items()}
-    if len({(info.kind, info.model) for info in infos}) == 1:
-        return "units", {key: answer.output_tokens + answer.input_tokens / 4 for key, answer in found.items()}
-    return "seconds", {key: answer.seconds for key, answer in found.items()}
