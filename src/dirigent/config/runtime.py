@@ -29,7 +29,10 @@ from dirigent.config.file import (
     load_config,
     parse_config,
 )
+from dirigent.config.fingerprint import fingerprint
 from dirigent.errors import ConfigError
+from dirigent.learn.cards import FILE as CARDS
+from dirigent.learn.cards import Card, read_cards
 from dirigent.paths import home
 from dirigent.plan.plan import Plan
 from dirigent.plan.planner import Planner
@@ -58,14 +61,47 @@ async def load(option: Path | None = None) -> Loaded:
 
 
 @asynccontextmanager
-async def open_runtime(loaded: Loaded) -> AsyncIterator[Runtime]:
-    """Builds the workers; at the end closes everything that was opened."""
+async def open_runtime(loaded: Loaded, *, cards: Mapping[str, Card] | None = None) -> AsyncIterator[Runtime]:
+    """Builds the workers; at the end closes everything that was opened.
+
+    `cards` are what was measured of the workers; by default those that the configuration names.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(HttpClient())
+        cards = measured_cards(loaded) if cards is None else cards
+        loaded = with_cards(loaded, cards)
         builder = Builder(loaded, client)
         stack.push_async_callback(builder.close)
         workers = [builder.build(worker) for worker in loaded.config.worker]
-        yield Runtime(loaded, Pool(workers), builder.problems)
+        yield Runtime(loaded, Pool(workers), builder.problems, cards)
+
+
+def measured_cards(loaded: Loaded) -> dict[str, Card]:
+    """Returns the card of each worker that was calibrated, and has not changed since."""
+    config = loaded.config
+    if config.cards.table:
+        found = read_cards(loaded.folder / Path(config.cards.table).expanduser())
+    else:
+        folders = (loaded.folder / Path(p.policy).expanduser() for p in config.profile.values() if p.policy)
+        kept = next((folder for folder in folders if (folder / CARDS).is_file()), None)
+        found = read_cards(kept) if kept is not None else {}
+    return {
+        worker.name: card
+        for worker in config.worker
+        if (card := found.get(worker.name)) is not None
+        and card.fingerprint == fingerprint(worker, folder=loaded.folder)
+    }
+
+
+def with_cards(loaded: Loaded, cards: Mapping[str, Card]) -> Loaded:
+    """Returns the configuration with what was measured behind each worker's `about`."""
+    workers = tuple(
+        msgspec.structs.replace(worker, about="; ".join(filter(None, (worker.about, cards[worker.name].about))))
+        if worker.name in cards
+        else worker
+        for worker in loaded.config.worker
+    )
+    return msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, worker=workers))
 
 
 def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
@@ -83,12 +119,16 @@ def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
 class Runtime:
     """The pool of a configuration, and the conductors of its profiles."""
 
-    def __init__(self, loaded: Loaded, pool: Pool, problems: Mapping[str, str]) -> None:
+    def __init__(
+        self, loaded: Loaded, pool: Pool, problems: Mapping[str, str], cards: Mapping[str, Card] | None = None
+    ) -> None:
         self.loaded = loaded
         self.config = loaded.config
         self.pool = pool
         self.problems = problems
         """Worker -> the reason why it is not usable yet, with the fix."""
+        self.cards = cards or {}
+        """What was measured of each worker that has not changed since."""
         self._policies: dict[tuple[Path, str, int], FittedPolicy] = {}
 
     @property

@@ -113,6 +113,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     """The best single worker, with which the plan is compared."""
     left_out: tuple[str, ...] = ()
     """Why workers of the pool take no part, as sentences."""
+    propensity: float | None = None
+    """The chance with which this order was chosen, if the policy explores."""
 
 
 def parse_plan(

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.fixed import answering, once, question_text, step
+from dirigent.planners.fixed import answering, question_text, step
 from dirigent.workers.select import Chooses, Select
 from dirigent.workers.worker import WorkerInfo
 
@@ -88,7 +88,7 @@ class Learned:
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
-            return once(Plan(), brief)
+            return Draft(plan=Plan())
         known = measured(self._policy, brief.pool.infos)
         if not known:
             best = answering(brief.pool)[0]
