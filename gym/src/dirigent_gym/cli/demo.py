@@ -1,8 +1,8 @@
 """`dirigent demo`: the embedded default, shown: a real small model on this machine's CPU answers through
 plans.
 
-The command `make demo` runs. Needs no key and ignores any config file; what it runs on is the pool that a
-machine with nothing else gets.
+The command `make demo` runs. Needs no key and ignores any config file; it uses the pool of a machine without keys and
+model servers.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class FeedbackKept(msgspec.Struct, frozen=True):
 
 
 async def feedback(request: Request) -> Response:
-    """Say what an answer was worth; once for each run of one's own."""
+    """Stores a verdict on an answer, once for each run of the caller's key."""
     service: Service = request.app.state.service
     caller: Caller = request.scope["caller"]
     try:
