@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dirigent.cli import ask, audit, calibrate, keys, pool, serve, setup, table, traces
+from dirigent.cli import ask, audit, calibrate, feedback, keys, pool, serve, setup, table, traces
 from dirigent.cli import eval as evaluation
 from dirigent.cli.output import FAILED, MISUSED, say_error
 
@@ -98,6 +98,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(table.app, name="table")
 app.command("eval", cls=Listing)(evaluation.evaluate)
 app.command()(calibrate.calibrate)
+app.add_typer(feedback.app, name="feedback")
 app.command()(setup.doctor)
 app.command()(setup.version)
 
