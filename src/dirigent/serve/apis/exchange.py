@@ -27,7 +27,7 @@ from dirigent.store.keys import Caller
 
 
 class Unfinished(Protocol):
-    """A body that asks for something only together with what the store has."""
+    """A body that is a request only together with the store's data."""
 
     async def asked(self, service: Service, caller: Caller) -> Asked:
         """The whole request. Its caller was admitted before the store is read."""

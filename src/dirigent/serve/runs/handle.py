@@ -1,4 +1,4 @@
-"""Run: one run of this process as a handle, which anybody may watch.
+"""Run: one run of this process as a handle, which any number of observers may watch.
 
     run = prepare(service, asked, caller=caller, began=began)   # start.py
     run.watch(observe)          # everything that has happened so far, then everything that happens
@@ -10,10 +10,10 @@ This is the one place that calls `Conductor.run`. The two kinds of runs differ i
 
 - A foreground run has a caller who waits. Its trace is committed before the caller gets the last byte, so a completed
   run is always retrievable; so is the state of a run that waits for the caller's tools. Nothing else is written. If
-  its caller leaves or the grace period ends, it is cancelled, and what it did and paid is stored as `cancelled`; a run
+  its caller leaves or the grace period ends, it is cancelled, and its steps and costs are stored as `cancelled`; a run
   that had waited for tools then waits again.
 - A background run has a purpose instead of a caller. Its state is written after every plan and every step, before the
-  next call, so that another process can go on at the first step that had not ended. If its process stops, the run is
+  next call, so that another process can continue at the first step that had not ended. If its process stops, the run is
   handed over. At its end the function that `service.on_finished` has for its purpose is called.
 """
 
@@ -75,13 +75,13 @@ class Run:
         self.rule = rule
         """The operator's rule that applied to it."""
         self.state: RunState | None = None
-        """The state it goes on from; None if it begins."""
+        """The state that it continues from; None if it begins."""
         self.waiting: Waiting | None = None
         """The run that waited for tool results, as it was stored."""
         self.resumed: bool | None = None
-        """Whether it goes on with the run that the tool results belong to; None if there were none."""
+        """Whether it continues the run that the tool results belong to; None if there were no results."""
         self.body: Kept | None = None
-        """What was last written of it, if it is a background run."""
+        """Its last written state, if it is a background run."""
         self.place: Place | None = None
         """The place of a background run's caller, left when the run is over."""
         self.cancelled = False
@@ -224,7 +224,7 @@ class Run:
             finally:
                 if self.ended is not None:
                     self._count(self.ended)
-                    # Not in a task of its own: the store writes whatever it was given, also after a cancellation.
+                    # Not in a task of its own: the store writes every piece it was given, also after a cancellation.
                     await self._keep(self.ended)
                 elif self.waiting is not None:
                     await to_the_end(run_states.give_back(self.service.store, self.id))
@@ -276,12 +276,12 @@ class Run:
             self.ended = ended_as(self.ended or body.state.trace, "failed", said)
         finally:
             if self.place is not None:
-                self.place.leave()  # before its end is told: a client that reads of it may ask again at once
+                self.place.leave()  # before its end is reported: a client that reads of it may ask again at once
         await to_the_end(self._over())
         return self.ended or body.state.trace
 
     def _note(self, state: RunState) -> Kept:
-        assert self.body is not None, "only a background run is written while it goes on"
+        assert self.body is not None, "only a background run is written while it runs"
         self.body = msgspec.structs.replace(self.body, state=state)
         return self.body
 
@@ -295,7 +295,7 @@ class Run:
             raise
 
     async def _hand_over(self, body: Kept) -> None:
-        """Let another process go on with it."""
+        """Hands it over to another process."""
         if self.ended is not None:
             trace = msgspec.structs.replace(self.ended, status="waiting", error="", error_kind="")
             body = self._note(RunState(trace, body.state.secret))
@@ -323,9 +323,8 @@ class _Words:
 
 
 async def finish(service: Service, body: Kept, trace: Trace) -> None:
-    """Store a background run's trace, tell whatever the run was for, and only then forget its state.
-
-    A run that waits for tools does so before its end is told: a client that reads of it may bring the results at once.
+    """Stores a background run's trace, calls the function for its purpose, and only then forgets its state. A run that
+    waits for tools does so before that call: a client that reads of it may bring the results at once.
     """
     await run_states.keep_trace(service.store, trace)
     if trace.status == "waiting":
@@ -336,10 +335,10 @@ async def finish(service: Service, body: Kept, trace: Trace) -> None:
                 raise StoreError(f"nothing is registered for runs of kind {kind!r} in service.on_finished")
             await service.on_finished[kind](service, body.purpose, trace)
     except StoreError as error:
-        log.error("the end of background run %s is told later: %s", trace.id, error)
+        log.error("the end of background run %s will be reported later: %s", trace.id, error)
         return
     except Exception:  # a bug, which would come again
-        log.exception("the end of background run %s could not be told", trace.id)
+        log.exception("the end of background run %s could not be reported", trace.id)
     if trace.status != "waiting":
         await run_states.forget(service.store, trace.id)
 
@@ -349,7 +348,7 @@ def ended_as(trace: Trace, status: RunStatus, error: str) -> Trace:
 
 
 async def settled(options: Request) -> None:
-    """Wait until the costs of all calls are committed: after that, a kill charges nobody the worst case."""
+    """Waits until the costs of all calls are committed: after that, a kill charges no call at its worst case."""
     if isinstance(options.ledger, StoreLedger):
         await options.ledger.settled()
 
