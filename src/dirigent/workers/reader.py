@@ -1,13 +1,12 @@
-"""Reader: the base of local workers that read the results of earlier steps: a vote, a selector.
+"""Reader: the base of local workers that read the results of earlier steps (a vote, a selector), and the selector.
 
 A reader is a program on this machine. It reads the results on its access list as data (`Request.results`): whose they
 are, whether they are whole, and how the program behind a result ended. It calls no model, costs nothing and writes no
 tokens.
 
-Select: the local worker that says which result is right, and how sure it is.
-
-A fitted selector knows how often each worker is right, alone and against the others (`learn/selector.py`). Its choice
-is the whole reply of a worker that gave the chosen answer. A plan with `until` ends in such a worker.
+`Select` says which result is right, and how sure it is. A fitted selector knows how often each worker is right, alone
+and against the others (`learn/selector.py`). Its choice is the whole reply of a worker that gave the chosen answer. A
+plan with `until` ends in such a worker.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def repeated(result: Result, *, votes: int, of: int) -> Reply:
     return Reply(result.text, finish=finish, chosen=Choice(result.step, votes, of))
 
 
-# ---- select ----------------------------------------------------------------------------------------------
+# ---- the selector --------------------------------------------------------------------------------------------
 
 
 ABOUT = "picks the answer most likely right, and says how sure it is"

@@ -8,10 +8,8 @@ A role that runs programs takes the last code block of the model's reply and run
 that the program printed, or the error. A reply without a code block is the answer unchanged. `Reply.ran` says what
 happened.
 
-Python: the local worker that runs a program which another worker wrote, or which its subtask holds.
-
-It runs the last code block of its subtask; if there is none, that of the newest result that it may read. It calls no
-model and costs nothing.
+`Python` is the local worker that runs a program which another worker wrote, or which its subtask holds: the last code
+block of the newest result that it may read, or of its subtask. It calls no model and costs nothing.
 """
 
 from __future__ import annotations
@@ -165,7 +163,7 @@ def said_by(ran: Ran) -> str:
     return f"The program failed: {why[:MOST_ERROR_CHARS]}"
 
 
-# ---- python ----------------------------------------------------------------------------------------------
+# ---- the worker that runs programs of others -----------------------------------------------------------------
 
 
 class Python:
