@@ -107,8 +107,6 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sentence."""
     chosen: tuple[str, ...] = ()
     """The workers, in the order in which they are asked."""
-    point: str = ""
-    """The operating point of a policy, such as `same`."""
     baseline: str = ""
     """The best single worker, with which the plan is compared."""
     left_out: tuple[str, ...] = ()

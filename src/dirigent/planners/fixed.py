@@ -9,16 +9,18 @@ share: steps, the question as text, and the workers that can be asked.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan.plan import Dialect, Plan, Step
+from dirigent.plan.plan import Dialect, Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.workers.pool import Pool
+from dirigent.workers.worker import WorkerInfo
 
 Who = str | Sequence[str]
 
@@ -57,6 +59,41 @@ class Single:
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
+
+
+class ByPrice:
+    """One worker answers alone: the dearest, which is likely the strongest, or the cheapest.
+
+    It decides before anything was measured on the pool. A worker without a price is asked only if none has a price.
+    """
+
+    def __init__(self, choice: Literal["best", "cheapest"]) -> None:
+        self.name: str = choice
+
+    def plan(self, brief: Brief) -> Plan:
+        return Plan((step(brief, self._chosen(brief)),))
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        if brief.previous is not None:
+            return once(Plan(), brief)
+        chosen = self._chosen(brief)
+        which = "the dearest" if self.name == "best" else "the cheapest"
+        why = f"{chosen} alone: {which} by price, and nothing learned says that more would pay"
+        return Draft(plan=self.plan(brief), reason=Reason(why=why, chosen=(chosen,)))
+
+    def _chosen(self, brief: Brief) -> str:
+        infos = [info for info in brief.pool.infos if not info.reads_results]
+        return dearest(infos) if self.name == "best" else cheapest(infos)
+
+
+def dearest(infos: Sequence[WorkerInfo]) -> str:
+    """The worker with the highest price, the first of equals; any price is more than an unknown one."""
+    return max(infos, key=lambda info: -1.0 if info.price is None else info.price.input + info.price.output).name
+
+
+def cheapest(infos: Sequence[WorkerInfo]) -> str:
+    """The worker with the lowest price, the first of equals; any price is less than an unknown one."""
+    return min(infos, key=lambda info: math.inf if info.price is None else info.price.input + info.price.output).name
 
 
 class FanOut:

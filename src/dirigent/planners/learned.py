@@ -1,23 +1,22 @@
 """Learned: a policy that was fitted on a table of graded answers decides, in milliseconds, whom to ask.
 
 For a question the policy gives an order of workers and a confidence to stop at. The planner writes them as a plan: the
-workers in order, then a worker that selects (`workers/select.py`). So a learned decision is executed, traced and priced
-as any plan is. What a policy is and how it is fitted is in `learn/policy.py`.
+workers in order, then a worker that selects (`workers/select.py`) or votes. So a learned decision is executed, traced
+and priced as any plan is. What a policy is and how it is fitted is in `learn/policy.py`.
 
 A policy holds for the workers it was fitted on. A worker whose fingerprint differs, or that was never measured, takes
-no part. If no worker is left, the best single worker of the pool answers alone.
+no part. If no worker is left, the dearest worker of the pool answers alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.fixed import answering, once, question_text, step
-from dirigent.workers.select import Chooses, Select
+from dirigent.planners.fixed import dearest, once, question_text, step
 from dirigent.workers.worker import WorkerInfo
 
 CHOOSE = "Choose the answer that is most likely right."
@@ -34,18 +33,18 @@ class Decision(Protocol):
         ...
 
     @property
+    def end(self) -> Literal["last", "vote", "select"]:
+        """`last`: the only call is the answer. Otherwise a last step chooses among the answers."""
+        ...
+
+    @property
     def until(self) -> float | None:
         """Stop at this confidence; None: ask all of them."""
         ...
 
     @property
     def why(self) -> str:
-        """One sentence for people: which kind of question this is, and what the table says of it."""
-        ...
-
-    @property
-    def point(self) -> str:
-        """The operating point, such as `same`."""
+        """A sentence for people: which kind of question this is, and what the table says of it."""
         ...
 
     @property
@@ -62,10 +61,9 @@ class FittedPolicy(Protocol):
         """Of each worker that it was fitted on, as it was when it answered."""
         ...
 
-    @property
-    def selector(self) -> Chooses: ...
-
-    def plan_for(self, question: str, names: Sequence[str]) -> Decision:
+    def plan_for(
+        self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
+    ) -> Decision:
         """The decision for this question over these workers, each of which it was fitted on."""
         ...
 
@@ -78,50 +76,48 @@ class Learned:
         policy: FittedPolicy,
         *,
         selector: str = "select",
+        counter: str = "vote",
         prefer: Prefer = "cost",
+        at: str = "",
         name: str = "learned",
     ) -> None:
         self.name = name
         self._policy = policy
-        self._selector = selector
-        self._prefer = prefer
+        self._last = {"select": selector, "vote": counter}
+        """The worker of the last step."""
+        self._prefer: Prefer = prefer
+        self._at = at
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
             return once(Plan(), brief)
         known = measured(self._policy, brief.pool.infos)
+        missing = tuple(left_out(self._policy, brief.pool.infos).values())
         if not known:
-            best = answering(brief.pool)[0]
+            best = dearest([info for info in brief.pool.infos if not info.reads_results])
             why = f"{best} alone: the policy was fitted on none of the workers as they are now"
-            return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, left_out=self._left_out(brief)))
-        decision = self._policy.plan_for(question_text(brief), known)
-        order = decision.order[: max(1, brief.limits.max_steps - 1)]
-        why = decision.why
-        if len(order) < len(decision.order):
-            why += f"; max_steps = {brief.limits.max_steps} leaves the last {len(decision.order) - len(order)} out"
-        reason = Reason(
-            why=why,
-            chosen=order,
-            point=decision.point,
-            baseline=decision.baseline,
-            left_out=self._left_out(brief),
+            return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, chosen=(best,), left_out=missing))
+        decision = self._policy.plan_for(
+            question_text(brief),
+            known,
+            prefer=self._prefer,
+            most_calls=max(1, brief.limits.max_steps - 1),
+            at=self._at,
         )
-        return Draft(plan=self._plan(brief, order, decision.until), reason=reason)
+        reason = Reason(
+            why=decision.why,
+            chosen=decision.order,
+            baseline=decision.baseline,
+            left_out=missing,
+        )
+        return Draft(plan=self._plan(brief, decision), reason=reason)
 
-    def _plan(self, brief: Brief, order: Sequence[str], until: float | None) -> Plan:
-        steps = [step(brief, worker) for worker in order]
-        if len(steps) == 1:  # nothing to choose from, and the answer can be streamed
-            return Plan((steps[0],))
-        choose = Step(self._selector, CHOOSE, tuple(range(len(steps))))
-        return Plan((*steps, choose), until=until if self._prefer == "cost" else None)
-
-    def _left_out(self, brief: Brief) -> tuple[str, ...]:
-        return tuple(left_out(self._policy, brief.pool.infos).values())
-
-
-def selector_of(policy: FittedPolicy, *, name: str = "select") -> Select:
-    """The worker in which the policy's plans end."""
-    return Select(policy.selector, name=name)
+    def _plan(self, brief: Brief, decision: Decision) -> Plan:
+        steps = [step(brief, worker) for worker in decision.order]
+        if decision.end == "last":  # nothing to choose from, so the answer can be streamed
+            return Plan((steps[-1],))
+        choose = Step(self._last[decision.end], CHOOSE, tuple(range(len(steps))))
+        return Plan((*steps, choose), until=decision.until if decision.end == "select" else None)
 
 
 def measured(policy: FittedPolicy, infos: Sequence[WorkerInfo]) -> tuple[str, ...]:

@@ -79,7 +79,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     policy: FittedPolicy | None = None
     """The policy that `dirigent learn` fitted, if the profile names one."""
     selector: str = ""
-    """The worker of the pool in which the policy's plans end."""
+    """The worker of the pool that selects, in which the policy's plans end."""
+    counter: str = ""
+    """The worker of the pool that takes a vote."""
+    operating_point: str = ""
+    """Of the policy. Default: the one that is active in its folder."""
     prefer: Prefer = "cost"
     """Whether a learned plan asks its workers one after another, or all at once."""
 

@@ -48,7 +48,7 @@ from dirigent.workers.adapters import read_cards
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Ability, Worker, WorkerInfo, Wrapper
 
-MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
+MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1, "planner_worker": ""}
 """`dirigent-mini` in a configuration without a profile of that name."""
 
 PIN = re.compile(rf"-{VERSION}\Z")
@@ -358,7 +358,7 @@ def called(model: Model) -> str:
 
 
 def _mini(runtime: Runtime) -> Model:
-    """The profile `mini` if the configuration has one, else one step by the quickest planner here."""
+    """The profile `mini` if the configuration has one, else a local conductor's step, else the cheapest worker."""
     about = "one step, quickly"
     if "mini" in runtime.config.profile:
         return Model("dirigent-mini", about, "mini")
@@ -372,7 +372,7 @@ def _mini(runtime: Runtime) -> Model:
             return model
     if not runtime.config.profile:
         return Model("dirigent-mini", about, "mini")  # the built-in one
-    return Model("dirigent-mini", about, default, tuple(MINI_CHANGES.items()))
+    return Model("dirigent-mini", about, default, tuple((MINI_CHANGES | {"planner": "cheapest"}).items()))
 
 
 def _conductor_worker(runtime: Runtime) -> str:
