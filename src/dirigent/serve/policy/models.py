@@ -34,6 +34,7 @@ from dirigent.config.worker_config import WIRES
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
+from dirigent.planners import planner as planner_named
 from dirigent.planners import profile_planners
 from dirigent.planners.fixed import Fixed
 from dirigent.run.step_prompt import ANSWER
@@ -48,7 +49,7 @@ from dirigent.workers.adapters import read_cards
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Ability, Worker, WorkerInfo, Wrapper
 
-MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1, "planner_worker": ""}
+MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """`dirigent-mini` in a configuration without a profile of that name."""
 
 PIN = re.compile(rf"-{VERSION}\Z")
@@ -358,7 +359,8 @@ def called(model: Model) -> str:
 
 
 def _mini(runtime: Runtime) -> Model:
-    """The profile `mini` if the configuration has one, else a local conductor's step, else the cheapest worker."""
+    """The profile `mini` if the configuration has one, else a local conductor's step, else one step of the default
+    profile; the cheapest worker's if a worker would be prompted to plan that step."""
     about = "one step, quickly"
     if "mini" in runtime.config.profile:
         return Model("dirigent-mini", about, "mini")
@@ -372,7 +374,10 @@ def _mini(runtime: Runtime) -> Model:
             return model
     if not runtime.config.profile:
         return Model("dirigent-mini", about, "mini")  # the built-in one
-    return Model("dirigent-mini", about, default, tuple((MINI_CHANGES | {"planner": "cheapest"}).items()))
+    changes = MINI_CHANGES
+    if settings.planner == "best" or planner_named(settings.planner).planned_by == "worker":
+        changes = changes | {"planner": "cheapest", "planner_worker": ""}  # nobody is prompted to plan one step
+    return Model("dirigent-mini", about, default, tuple(changes.items()))
 
 
 def _conductor_worker(runtime: Runtime) -> str:
