@@ -111,6 +111,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     """The best single worker, with which the plan is compared."""
     left_out: tuple[str, ...] = ()
     """Why workers of the pool take no part, as sentences."""
+    switch_cost_usd: float | None = None
+    """What leaving the worker that has read the conversation would cost more; below 0, it costs less and is done."""
 
 
 def parse_plan(

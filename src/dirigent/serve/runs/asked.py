@@ -50,6 +50,8 @@ class Extension(Strict, frozen=True):
     """Plan and estimate, but ask no worker."""
     trace: bool | None = None
     """Add the plan and each step's cost to the reply."""
+    session: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    """Names the conversation that this request belongs to, so that it stays with the worker that has read it."""
 
 
 NOTHING_MORE = Extension()
@@ -83,6 +85,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Labels. Only `task_kind` has an effect, on the operator's rules."""
     one_call: bool = False
     """A reply may call one tool at most."""
+    conversation: tuple[str, ...] = ()
+    """Names of the conversation in the caller's API: the run that it goes on from, or the key of its cache."""
     background: bool = False
     """Nobody waits for the run."""
     stream: bool = False

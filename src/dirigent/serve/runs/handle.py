@@ -63,6 +63,7 @@ class Run:
         caller: Caller,
         began: float,
         rule: Override | None = None,
+        session: tuple[str, ...] = (),
     ) -> None:
         self.service = service
         self.asked = asked
@@ -73,6 +74,8 @@ class Run:
         self.began = began
         self.rule = rule
         """The operator's rule that applied to it."""
+        self.session = session
+        """The names of the conversation that it belongs to."""
         self.state: RunState | None = None
         """The state it goes on from; None if it begins."""
         self.waiting: Waiting | None = None
@@ -174,6 +177,7 @@ class Run:
             self._events.append(event)
         if isinstance(event, RunEnded):
             self.ended = event.trace
+            self.service.sessions.note(self.session, event.trace, key_id=self.caller.key_id)
         elif isinstance(event, Paused):
             self._paused = event.state
             if self.body is not None:

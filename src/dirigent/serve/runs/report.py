@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.plan.plan import Plan
-from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate
+from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate, usage_since
 
 
 class WireStep(msgspec.Struct, frozen=True):
@@ -21,6 +21,7 @@ class WireStep(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     cost_usd: float = 0.0
     seconds: float = 0.0
+    cached_input_tokens: int = 0
     planned_worker: str = ""
     error: str = ""
     confidence: float | None = None
@@ -43,6 +44,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """How sure the selector is that the answer is right."""
     saved_usd_estimate: float | None = None
     """An estimate of what the best single worker alone would have cost more; negative if it would have cost less."""
+    cached_share: float = 0.0
+    """The share of the input that providers read from their caches."""
     planner: str = ""
     rounds: int = 0
     fallback: bool = False
@@ -99,6 +102,10 @@ def report_of(
         overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
         resumed=resumed,
     )
+    used = usage_since(trace, before)
+    if used.cached_input_tokens and used.input_tokens:
+        share = round(used.cached_input_tokens / used.input_tokens, 4)
+        report = msgspec.structs.replace(report, cached_share=share)
     if (reason := trace.reason) is not None:
         saved_usd = saved_usd_estimate(trace)
         reply = trace.steps[-1].reply if trace.steps else None
@@ -163,6 +170,7 @@ def _step(step: StepRecord) -> WireStep:
         output_tokens=usage.output_tokens,
         cost_usd=step.cost_usd,
         seconds=round(step.seconds, 6),
+        cached_input_tokens=usage.cached_input_tokens,
         planned_worker=step.planned_worker,
         error=_STEP_ERRORS.get(step.status, step.error),
         confidence=None if step.reply is None else step.reply.confidence,

@@ -26,6 +26,7 @@ from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
+from dirigent.serve.runs.session import session_names
 from dirigent.serve.service import Service
 from dirigent.store import run_states
 from dirigent.store.idempotency import Begun
@@ -42,8 +43,20 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=id)
-    options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
-    return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
+    names = session_names(asked, key_id=caller.key_id)
+    warm = service.sessions.warm(names)
+    options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id, warm=warm)
+    return Run(
+        service,
+        asked,
+        id=id,
+        conductor=conductor,
+        options=options,
+        caller=caller,
+        began=began,
+        rule=rule,
+        session=names,
+    )
 
 
 async def resume(run: Run) -> None:
