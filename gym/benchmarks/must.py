@@ -266,8 +266,8 @@ def as_page(found: Must) -> str:
         f"control, seed {found.seed}, over {who}. Plans by llama.cpp on the 4-bit base, greedy, under the grammar; one "
         f"training seed, `conductor.gguf` with sha256 `{found.conductor[:12]}`. Commit `{found.commit or 'unknown'}`, "
         f"{found.date}; made by `python gym/benchmarks/must.py`.\n\n"
-        f"**Missed:** {'; '.join(lost) or 'nothing'}. **Not measured here:** {open_lines} lines, which need training runs "
-        "or torch; `gym/benchmarks/claims.py` measures them. All plans here are greedy. How evenly the warm start "
+        f"**Missed:** {'; '.join(lost) or 'nothing'}. **Not measured here:** {open_lines} lines, which need training "
+        "runs or torch; `gym/benchmarks/claims.py` measures them. All plans here are greedy. How evenly the warm start "
         "chooses workers, and how many of its sampled plans are valid, is in the table of claims.\n"
     )
     return f"{head}\n{as_table(found.table)}{_latency_note(found.latency)}"

@@ -12,8 +12,7 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Planner, Previous, read_draft
 from dirigent.planners.fixed import (
     Adapted,
-    Alone,
-    ByPrice,
+    ByCard,
     FanOut,
     Fixed,
     Pipeline,
@@ -45,7 +44,7 @@ async def test_one_worker_answers_alone() -> None:
 
 async def test_of_several_names_the_first_that_the_pool_has_is_taken() -> None:
     assert await plan_of(Single(("z", "c", "b"))) == Plan((Step("c", ANSWER),))
-    assert await plan_of(Alone("z", "c")) == Plan((Step("c", ANSWER),))
+    assert await plan_of(Single(("z", "c"))) == Plan((Step("c", ANSWER),))
     with pytest.raises(ConfigError, match=facts("z")):
         await plan_of(Single(("z",)))
 
@@ -127,7 +126,7 @@ async def test_a_pipeline_plans_carries_out_and_reviews() -> None:
 async def test_asked_again_everybody_accepts() -> None:
     plan = Plan((Step("a", "Do it."),))
     planners: list[Planner] = [Single(), FanOut(), SelfMoa(), Reflect(), Vote(), Pipeline(), Fixed(plan)]
-    planners += [Alone("a"), RandomWorker(seed=1), Adapted(plan), Written("x", name="w")]
+    planners += [RandomWorker(seed=1), Adapted(plan), Written("x", name="w")]
     for planner in planners:
         assert await plan_of(planner, again=True) == Plan()
 
@@ -152,7 +151,7 @@ async def test_by_price_the_dearest_or_the_cheapest_answers_and_says_why() -> No
     pool = Pool(
         [*[Scripted("x", name=name, price=price) for name, price in prices.items()], Scripted("x", name="open")]
     )
-    for planner, chosen in ((ByPrice("best"), "dear"), (ByPrice("cheapest"), "cheap")):
+    for planner, chosen in ((ByCard("best"), "dear"), (ByCard("cheapest"), "cheap")):
         trace = await Conductor(planner, pool).run("Why?")
         assert [step.worker for step in trace.steps] == [chosen]
         assert trace.reason is not None
@@ -161,8 +160,8 @@ async def test_by_price_the_dearest_or_the_cheapest_answers_and_says_why() -> No
 
 async def test_a_worker_without_a_price_is_asked_only_if_none_has_one() -> None:
     unpriced = Pool([Scripted("x", name="a"), Scripted("x", name="b")])
-    assert await plan_of(ByPrice("best"), pool=unpriced) == Plan((Step("a", ANSWER),))
-    assert await plan_of(ByPrice("cheapest"), pool=unpriced) == Plan((Step("a", ANSWER),))
+    assert await plan_of(ByCard("best"), pool=unpriced) == Plan((Step("a", ANSWER),))
+    assert await plan_of(ByCard("cheapest"), pool=unpriced) == Plan((Step("a", ANSWER),))
 
 
 async def test_a_free_worker_is_cheapest_and_a_reader_of_results_is_never_asked_alone() -> None:
@@ -173,4 +172,4 @@ async def test_a_free_worker_is_cheapest_and_a_reader_of_results_is_never_asked_
             Scripted("x", name="own", price=Price()),
         ]
     )
-    assert await plan_of(ByPrice("cheapest"), pool=pool) == Plan((Step("own", ANSWER),))
+    assert await plan_of(ByCard("cheapest"), pool=pool) == Plan((Step("own", ANSWER),))

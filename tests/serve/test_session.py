@@ -1,264 +1,97 @@
-"""A conversation stays with the worker that has read it."""
+"""Signing in to the console: a cookie in place of the key, for as long as the key opens anything."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection
-
-import msgspec
 import pytest
 
-from dirigent.conduct import Conductor
-from dirigent.limits import Limits
-from dirigent.messages import Event, Message, Observe, Reply, Request, Tool, ToolCall, Usage, Warm, conversation, ignore
-from dirigent.plan.planner import Brief, Planner
-from dirigent.planners.fixed import Single
-from dirigent.planners.learned import Learned, Prefer, leaving_usd
-from dirigent.run.resume import RunState, with_results
-from dirigent.run.trace import Trace
-from dirigent.serve.runs.asked import Asked, Extension
-from dirigent.serve.runs.session import Sessions, cache_names, run_name, session_names
-from dirigent.workers.pool import Pool
-from dirigent.workers.scripted import FromFunction, Scripted
-from dirigent.workers.select import Select
-from dirigent.workers.worker import Price
-from tests.planners.test_learned import Decided, Sure
-from tests.serve.conftest import Server
-from tests.stub_wires import StubReply
-
-TOOLS = (Tool("look", {"type": "object"}),)
+from dirigent.serve.apis import session as session_api
+from dirigent.serve.http.auth import COOKIE
+from dirigent.store.keys import Caller, create_key, revoke_key, rotate_key
+from dirigent.store.sessions import begin_session
+from tests.serve.conftest import Answer, Server, Start
 
 
-def asked(*texts: str, session: str | None = None, **more: object) -> Asked:
-    question = tuple(Message("user" if i % 2 == 0 else "assistant", text) for i, text in enumerate(texts))
-    return Asked(model="m", question=question, options=Request(()), dirigent=Extension(session=session), **more)  # type: ignore[arg-type]
-
-
-# --- names ---
-
-
-def test_a_conversation_has_its_given_name_first_and_its_beginning_last() -> None:
-    names = session_names(asked("hi", session="s", conversation=("run:r", "cache:c")), key_id="k")
-    assert names[:3] == ("k/name:s", "k/run:r", "k/cache:c")
-    assert names[3].startswith("k/text:")
-
-
-def test_a_later_turn_of_a_conversation_has_the_name_of_its_first() -> None:
-    first, later = asked("hi"), asked("hi", "hello", "and then?")
-    assert session_names(first, key_id="k") == session_names(later, key_id="k")
-    assert session_names(asked("ho"), key_id="k") != session_names(first, key_id="k")
-    assert session_names(first, key_id="other") != session_names(first, key_id="k"), "no key shares another's"
-    tools = msgspec.structs.replace(first, options=Request((), tools=TOOLS))
-    assert session_names(tools, key_id="k") != session_names(first, key_id="k")
-
-
-async def ran(*, worker: str = "a", tokens: int = 50) -> Trace:
-    workers = [Scripted("x", name=name, usage=Usage(tokens, 5)) for name in ("a", "b")]
-    return await Conductor(Single(worker), Pool(workers)).run("hi")
-
-
-async def test_the_worker_that_read_the_conversation_is_warm_under_every_name_of_it() -> None:
-    sessions, trace = Sessions(), await ran()
-    sessions.note(("k/text:1", "k/cache:2"), trace, key_id="k")
-    for name in ("k/text:1", "k/cache:2", f"k/{run_name(trace.id)}"):
-        assert sessions.warm(("k/unknown", name)) == Warm(("a",), 50)
-    assert sessions.warm(("other/text:1",)) is None
-
-
-async def test_after_some_minutes_nothing_is_warm() -> None:
-    sessions = Sessions(kept_s=0.0)
-    sessions.note(("k/text:1",), await ran(), key_id="k")
-    assert sessions.warm(("k/text:1",)) is None
-
-
-async def test_old_conversations_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dirigent.serve.runs.session.MOST_SESSIONS", 4)
-    sessions, trace = Sessions(), await ran()
-    for i in range(6):
-        sessions.note((f"k/text:{i}",), trace, key_id="k")
-    assert len(sessions) == 4
-    assert sessions.warm(("k/text:0",)) is None
-    assert sessions.warm(("k/text:5",)) is not None
-
-
-def test_a_cache_key_is_a_name_and_none_is_none() -> None:
-    assert (cache_names("x"), cache_names(None)) == (("cache:x",), ())
-
-
-# --- what the policy makes of it ---
-
-
-class Wavering:
-    """A policy that wants another worker first in each turn."""
-
-    def __init__(self) -> None:
-        self.fingerprints = {"quick": "q", "strong": "s"}
-        self._orders = itertools.cycle([("quick", "strong"), ("strong", "quick")])
-
-    def plan_for(
-        self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
-    ) -> Decided:
-        return Decided(next(self._orders))
-
-
-def pool_of(quick: Price, strong: Price) -> Pool:
-    workers = [
-        Scripted("x", name="quick", fingerprint="q", price=quick),
-        Scripted("x", name="strong", fingerprint="s", price=strong),
-    ]
-    return Pool([*workers, Select(Sure(0.9, 0.9))])
-
-
-async def test_the_policy_stays_where_leaving_costs_more_and_says_what_it_costs() -> None:
-    pool = pool_of(Price(1, 4, cached_input=0.1), Price(2, 8, cached_input=0.2))
-    brief = Brief(conversation("go on"), pool, Limits(), warm=Warm(("strong",), 100_000))
-    draft = await Learned(Wavering()).draft(brief)
-    assert draft.plan is not None
-    assert draft.reason is not None
-    assert [step.worker for step in draft.plan.steps] == ["strong", "quick", "select"]
-    # Staying: 100,000 cached tokens at $0.20 and 300 written at $8; leaving: the same tokens afresh at $1, 300 at $4.
-    assert draft.reason.switch_cost_usd == pytest.approx((0.1 + 0.0012) - (0.02 + 0.0024))
-    assert "stays with strong, which has read the conversation: leaving costs $0.079 more" in draft.reason.why
-
-
-async def test_the_policy_leaves_where_another_worker_is_cheaper_even_so() -> None:
-    pool = pool_of(Price(0.01, 0.04), Price(10, 40, cached_input=1))
-    brief = Brief(conversation("go on"), pool, Limits(), warm=Warm(("strong",), 10_000))
-    draft = await Learned(Wavering()).draft(brief)
-    assert draft.plan is not None
-    assert draft.reason is not None
-    assert draft.plan.steps[0].worker == "quick"
-    assert draft.reason.switch_cost_usd is not None
-    assert draft.reason.switch_cost_usd < 0
-    assert "leaves strong" in draft.reason.why
-
-
-async def test_without_a_price_the_policy_stays() -> None:
-    workers = [Scripted("x", name=name, fingerprint=name[0]) for name in ("quick", "strong")]
-    pool = Pool([*workers, Select(Sure(0.9, 0.9))])
-    brief = Brief(conversation("go on"), pool, Limits(), warm=Warm(("strong",), 10))
-    assert leaving_usd(brief, "strong", "quick") is None
-    plan = (await Learned(Wavering()).draft(brief)).plan
-    assert plan is not None
-    assert plan.steps[0].worker == "strong"
-
-
-# --- twenty turns with tools ---
-
-
-class Caching(FromFunction):
-    """Calls the tool, then answers; of its input it counts as cached what began an earlier request in the same way."""
-
-    def __init__(self, name: str) -> None:
-        self._seen: list[str] = []
-        super().__init__(
-            self._answer, name=name, fingerprint=name[0], abilities=frozenset({"tools"}), price=Price(1, 4, 0.1)
-        )
-
-    def _answer(self, request: Request) -> Reply:
-        text = msgspec.json.encode([request.tools, *request.messages]).decode()
-        cached = max((_common(text, earlier) for earlier in self._seen), default=0)
-        self._seen.append(text)
-        usage = Usage(len(text), 10, cached_input_tokens=cached)
-        if request.messages[-1].role == "user":
-            call = ToolCall(f"c{len(self._seen)}", "look", "{}")
-            return Reply("", tool_calls=(call,), finish="tool_calls", usage=usage)
-        return Reply(f"answer {len(self._seen)}", usage=usage)
-
-    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        return self._answer(request)  # with its own usage
-
-
-def _common(one: str, other: str) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-async def cached_tokens(planner: Planner, *, turns: int = 20) -> tuple[int, int]:
-    """The input tokens of a conversation with tools, and those of them that were cached."""
-    pool = Pool([Caching("quick"), Caching("strong"), Select(Sure(0.9, 0.9))])
-    conductor, sessions = Conductor(planner, pool, reassign=False), Sessions()
-    messages: tuple[Message, ...] = (Message("system", "You are careful. " * 100),)
-    read = cached = 0
-    for turn in range(turns):
-        messages += (Message("user", f"Question {turn}: " + "details " * 50),)
-        request = Asked(model="m", question=messages, options=Request((), tools=TOOLS))
-        names = session_names(request, key_id="k")
-        options = msgspec.structs.replace(request.options, warm=sessions.warm(names))
-        paused: list[RunState] = []
-
-        def keep(event: Event, paused: list[RunState] = paused) -> None:
-            if (state := getattr(event, "state", None)) is not None:
-                paused.append(state)
-
-        waiting = await conductor.run(messages, options=options, observe=keep)
-        sessions.note(names, waiting, key_id="k")
-        results = {call.id: Message("tool", "found " * 80) for call in waiting.tool_calls}
-        trace = await conductor.run(messages, options=options, resume=with_results(paused[0], results))
-        assert trace.status == "done"
-        sessions.note(names, trace, key_id="k")
-        messages += (*trace.steps[-1].tool_traffic, Message("assistant", trace.answer))
-        read += trace.usage.input_tokens
-        cached += trace.usage.cached_input_tokens
-    return read, cached
-
-
-async def test_twenty_turns_with_tools_are_cached_as_with_one_worker_alone() -> None:
-    read_alone, alone = await cached_tokens(Single("quick"))
-    read, learned = await cached_tokens(Learned(Wavering()))
-    assert alone > 0.9 * read_alone, "the stub caches what a provider would"
-    assert learned >= 0.9 * alone
-    assert read == pytest.approx(read_alone, rel=0.1)
-
-
-# --- through the server ---
+async def signed_in(server: Server, **bounds: object) -> tuple[Answer, dict[str, str], str]:
+    """A new key's session: the reply, its cookie as a header, and the key's id."""
+    made = await create_key(server.service.store, Caller("", label="team", **bounds))  # type: ignore[arg-type]
+    answer = await server.request("POST", "/v1/session", headers={"Authorization": f"Bearer {made.text}"})
+    server.session.cookie_jar.clear()  # each test says itself what it sends
+    value = answer.headers["Set-Cookie"].split(";")[0]
+    return answer, {"Cookie": value}, made.row.caller.key_id
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The workers that each run is told are warm."""
-    found: list[tuple[str, ...]] = []
-    run = Conductor.run
-
-    async def spy(self: Conductor, question: object, *, options: Request, **more: object) -> Trace:
-        found.append(() if options.warm is None else options.warm.workers)
-        return await run(self, question, options=options, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Conductor, "run", spy)
-    return found
+async def server(start: Start) -> Server:
+    return await start(keys_required=True)
 
 
-async def test_the_server_knows_a_conversation_by_header_cache_key_and_beginning(
-    server: Server, seen: list[tuple[str, ...]]
-) -> None:
-    later = [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "x"},
-        {"role": "user", "content": "on"},
-    ]
-    await server.chat("one", model="mini")
-    await server.chat(later, model="mini")
-    await server.chat("two", model="mini", prompt_cache_key="c")
-    await server.chat("three", model="mini", prompt_cache_key="c")
-    await server.chat("four", model="mini", headers={"X-Dirigent-Session": "s"})
-    await server.chat("five", model="mini", dirigent={"session": "s"})
-    assert seen == [(), ("alpha",), (), ("alpha",), (), ("alpha",)]
+async def test_a_key_buys_a_cookie_that_scripts_and_other_sites_do_not_get(server: Server) -> None:
+    answer, cookie, _ = await signed_in(server, budget_day_usd=2.0)
+    said = answer.headers["Set-Cookie"].lower()
+    assert answer.status == 200
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip() for part in said.split(";")}
+    assert answer.headers["Cache-Control"] == "no-store"
+    shown = await server.get("/v1/session", headers=cookie)
+    assert (shown.object["label"], shown.object["role"], shown.object["open"]) == ("team", "inference", False)
+    assert shown.object["budget_left_usd"] == 2.0
+    assert shown.object["csrf_token"] == answer.object["csrf_token"] != ""
+    assert "Access-Control-Allow-Origin" not in shown.headers
 
 
-async def test_the_server_knows_a_conversation_by_the_response_that_it_goes_on_from(
-    server: Server, seen: list[tuple[str, ...]]
-) -> None:
-    body = {"model": "mini", "input": "hello"}
-    first = (await server.request("POST", "/v1/responses", json=body)).object
-    more = body | {"previous_response_id": first["id"], "instructions": "Now in French."}
-    assert (await server.request("POST", "/v1/responses", json=more)).status == 200
-    assert seen == [(), ("alpha",)]
+async def test_a_change_needs_the_sessions_token_beside_the_cookie(server: Server) -> None:
+    answer, cookie, _ = await signed_in(server)
+    token = answer.object["csrf_token"]
+    for headers in (cookie, cookie | {"X-CSRF-Token": "0" * 64}, cookie | {"X-CSRF-Token": ""}):
+        refused = await server.chat(headers=headers)
+        assert (refused.status, refused.error["code"]) == (403, "csrf")
+    assert (await server.chat(headers=cookie | {"X-CSRF-Token": token})).status == 200
+    assert (await server.get("/v1/models", headers=cookie)).status == 200
 
 
-async def test_a_reply_says_what_share_of_its_input_was_cached(server: Server) -> None:
-    usage = Usage(100, 5, cached_input_tokens=80)
-    server.stub.answer = lambda call: StubReply("hi", usage=usage)
-    answer = await server.chat("hi", model="mini", dirigent={"trace": True})
-    assert answer.object["dirigent"]["cached_share"] == 0.8
-    assert answer.object["dirigent"]["steps"][0]["cached_input_tokens"] == 80
-    assert answer.object["usage"]["prompt_tokens_details"]["cached_tokens"] == 80
+async def test_signing_out_ends_the_session(server: Server) -> None:
+    answer, cookie, _ = await signed_in(server)
+    token = {"X-CSRF-Token": answer.object["csrf_token"]}
+    ended = await server.request("DELETE", "/v1/session", headers=cookie | token)
+    assert ended.status == 200
+    assert "max-age=0" in ended.headers["Set-Cookie"].lower()
+    assert (await server.get("/v1/session", headers=cookie)).status == 401
+
+
+@pytest.mark.parametrize("end", [revoke_key, rotate_key])
+async def test_a_session_ends_with_its_key(server: Server, end: object) -> None:
+    _, cookie, key_id = await signed_in(server)
+    assert (await server.get("/v1/session", headers=cookie)).status == 200
+    await end(server.service.store, key_id)  # type: ignore[operator]
+    assert (await server.get("/v1/session", headers=cookie)).status == 401
+
+
+async def test_a_session_ends_when_its_time_is_over(server: Server) -> None:
+    _, _, key_id = await signed_in(server)
+    over = await begin_session(server.service.store, key_id, hours=0.0)
+    assert (await server.get("/v1/session", headers={"Cookie": f"{COOKIE}={over.cookie}"})).status == 401
+
+
+async def test_a_guessed_cookie_opens_nothing_and_guessing_is_bounded(start: Start) -> None:
+    server = await start(keys_required=True, failed_tries_per_minute=5)
+    answers = [await server.get("/v1/session", headers={"Cookie": f"{COOKIE}=guess{i}"}) for i in range(8)]
+    assert [answer.status for answer in answers[:5]] == [401] * 5
+    assert answers[-1].status == 429
+
+
+async def test_behind_https_the_cookie_is_for_https_alone(server: Server) -> None:
+    made = await create_key(server.service.store, Caller(""))
+    headers = {"Authorization": f"Bearer {made.text}", "X-Forwarded-Proto": "https"}
+    answer = await server.request("POST", "/v1/session", headers=headers)
+    assert "secure" in answer.headers["Set-Cookie"].lower()
+
+
+async def test_without_keys_everybody_on_this_machine_is_signed_in(start: Start) -> None:
+    server = await start()
+    shown = await server.get("/v1/session")
+    assert (shown.object["open"], shown.object["role"]) == (True, "admin")
+    again = await server.request("POST", "/v1/session")
+    assert (again.status, "Set-Cookie" in again.headers) == (200, False)
+
+
+def test_the_session_ends_within_a_day() -> None:
+    assert 0 < session_api.SESSION_HOURS <= 24

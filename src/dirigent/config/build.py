@@ -240,7 +240,7 @@ def card(worker: WorkerConfig) -> WorkerInfo:
         name=worker.name,
         about=worker.about,
         kind=worker.kind,
-        model=worker.model,
+        model=worker.model or worker.weights,
         price=_price(worker),
         region=worker.region,
         context_tokens=worker.context_tokens,

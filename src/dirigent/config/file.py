@@ -107,6 +107,14 @@ class SandboxConfig(msgspec.Struct, frozen=True, kw_only=True):
     you may."""
 
 
+class CardsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[cards]`: what planners read of each worker besides its `about`."""
+
+    table: str = ""
+    """The folder that `dirigent calibrate` wrote, relative to the configuration's folder: its measured cards are put
+    behind each worker's `about`. Default: the folder of a profile's `policy`, if it holds cards."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -120,6 +128,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Where traces are stored."""
     sandbox: SandboxConfig = SandboxConfig()
     """Where the programs of workers run."""
+    cards: CardsConfig = CardsConfig()
+    """What was measured of the workers."""
     serve: ServeSettings = ServeSettings()
     """How the server behaves."""
     guardrails: Guardrails = Guardrails()

@@ -28,7 +28,10 @@ from dirigent.config.file import (
     load_config,
     parse_config,
 )
+from dirigent.config.fingerprint import fingerprint
 from dirigent.errors import ConfigError
+from dirigent.learn.cards import FILE as CARDS
+from dirigent.learn.cards import Card, read_cards
 from dirigent.paths import home
 from dirigent.plan.plan import Plan
 from dirigent.plan.planner import Planner
@@ -60,14 +63,47 @@ async def load(option: Path | None = None) -> Loaded:
 
 
 @asynccontextmanager
-async def open_runtime(loaded: Loaded) -> AsyncIterator[Runtime]:
-    """Builds the workers; at the end closes everything that was opened."""
+async def open_runtime(loaded: Loaded, *, cards: Mapping[str, Card] | None = None) -> AsyncIterator[Runtime]:
+    """Builds the workers; at the end closes everything that was opened.
+
+    `cards` are what was measured of the workers; by default those that the configuration names.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(HttpClient())
+        cards = measured_cards(loaded) if cards is None else cards
+        loaded = with_cards(loaded, cards)
         builder = Builder(loaded, client)
         stack.push_async_callback(builder.close)
         workers = [builder.build(worker) for worker in loaded.config.worker]
-        yield Runtime(loaded, Pool(workers), builder.problems)
+        yield Runtime(loaded, Pool(workers), builder.problems, cards)
+
+
+def measured_cards(loaded: Loaded) -> dict[str, Card]:
+    """Returns the card of each worker that was calibrated, and has not changed since."""
+    config = loaded.config
+    if config.cards.table:
+        found = read_cards(loaded.folder / Path(config.cards.table).expanduser())
+    else:
+        folders = (loaded.folder / Path(p.policy).expanduser() for p in config.profile.values() if p.policy)
+        kept = next((folder for folder in folders if (folder / CARDS).is_file()), None)
+        found = read_cards(kept) if kept is not None else {}
+    return {
+        worker.name: card
+        for worker in config.worker
+        if (card := found.get(worker.name)) is not None
+        and card.fingerprint == fingerprint(worker, folder=loaded.folder)
+    }
+
+
+def with_cards(loaded: Loaded, cards: Mapping[str, Card]) -> Loaded:
+    """Returns the configuration with what was measured behind each worker's `about`."""
+    workers = tuple(
+        msgspec.structs.replace(worker, about="; ".join(filter(None, (worker.about, cards[worker.name].about))))
+        if worker.name in cards
+        else worker
+        for worker in loaded.config.worker
+    )
+    return msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, worker=workers))
 
 
 def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
@@ -85,12 +121,16 @@ def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
 class Runtime:
     """The pool of a configuration, and the conductors of its profiles."""
 
-    def __init__(self, loaded: Loaded, pool: Pool, problems: Mapping[str, str]) -> None:
+    def __init__(
+        self, loaded: Loaded, pool: Pool, problems: Mapping[str, str], cards: Mapping[str, Card] | None = None
+    ) -> None:
         self.loaded = loaded
         self.config = loaded.config
         self.pool = pool
         self.problems = problems
         """Worker -> the reason why it is not usable yet, with the fix."""
+        self.cards = cards or {}
+        """What was measured of each worker that has not changed since."""
         self._policies: dict[tuple[Path, int], LearnedPolicy] = {}
 
     @property
@@ -122,7 +162,9 @@ class Runtime:
         if learned is not None:
             pool = Pool([*pool.values(), *learned.workers])
         return Conductor(
-            Fixed(plan) if plan is not None else _planner(spec, settings, pool, everybody=self.pool, learned=learned),
+            Fixed(plan)
+            if plan is not None
+            else _planner(spec, settings, pool, everybody=self.pool, right=self._right(), learned=learned),
             pool,
             limits=settings.limits(),
             fallback=Single("" if only_plans else settings.planner_worker) if falls_back else None,
@@ -130,6 +172,11 @@ class Runtime:
             reassign=settings.reassign,
             profile=called or name,
         )
+
+    def _right(self) -> dict[str, float]:
+        """Returns the share of right answers of each worker that was measured by labels."""
+        cards = self.cards.items()
+        return {name: card.right.right for name, card in cards if card.right is not None and not card.estimated}
 
     def policy(self, settings: Profile) -> LearnedPolicy | None:
         """Returns the policy of a profile's folder, read again only if it has changed; None if it names none."""
@@ -206,6 +253,7 @@ def _planner(
     pool: Pool,
     *,
     everybody: Pool,
+    right: Mapping[str, float],
     learned: LearnedPolicy | None,
 ) -> Planner:
     if settings.planner_worker and spec.planned_by != "trained worker":
@@ -221,6 +269,7 @@ def _planner(
             show_names=settings.show_names,
             temperature=settings.temperature,
             max_output_tokens=settings.planner_output_tokens,
+            right=right,
             policy=None if learned is None else learned.policy,
             selector="" if learned is None else learned.selector,
             counter="" if learned is None else learned.counter,

@@ -165,9 +165,16 @@ class Selector(msgspec.Struct, frozen=True):
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = {name: getattr(self, name) for name in ("features", "thresholds", "leaves", "words")}
-        named = {"names": np.array(names(self.workers)), "workers": np.array(self.workers)}
-        np.savez_compressed(folder / "selector.npz", base=np.array(self.base), **named, **arrays)
+        np.savez_compressed(
+            folder / "selector.npz",
+            names=np.array(names(self.workers)),
+            workers=np.array(self.workers),
+            base=np.array(self.base),
+            features=self.features,
+            thresholds=self.thresholds,
+            leaves=self.leaves,
+            words=self.words,
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Selector:

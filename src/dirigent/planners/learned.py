@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 from dirigent.messages import Observe, Usage, estimate_tokens, ignore
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.fixed import dearest, once, question_text, step
+from dirigent.planners.fixed import dearest, question_text, step
 from dirigent.workers.worker import WorkerInfo
 
 CHOOSE = "Choose the answer that is most likely right."
@@ -93,7 +93,7 @@ class Learned:
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
-            return once(Plan(), brief)
+            return Draft(plan=Plan())
         known = measured(self._policy, brief.pool.infos)
         missing = tuple(left_out(self._policy, brief.pool.infos).values())
         if not known:

@@ -76,6 +76,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     show_names: bool = True
     temperature: float | None = 0.0
     max_output_tokens: int = 4096
+    right: Mapping[str, float] = {}
+    """The measured share of right answers of each worker, from its card."""
     policy: FittedPolicy | None = None
     """The policy that `dirigent learn` fitted, if the profile names one."""
     selector: str = ""

@@ -28,7 +28,7 @@ from dirigent.planners.examples import (
     self_moa_cost,
     vote_cost,
 )
-from dirigent.planners.fixed import ByPrice, FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
+from dirigent.planners.fixed import ByCard, FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
 from dirigent.planners.learned import Learned
 from dirigent.planners.spec import (
@@ -348,8 +348,8 @@ PLANNERS: tuple[PlannerSpec, ...] = (
     PlannerSpec(
         name="best",
         about="the worker with the highest accuracy on the training split answers alone; the cheaper of two equals. In "
-        "a profile, where nothing was measured, the dearest worker answers alone",
-        make=lambda setup: Single(setup.worker) if setup.worker else ByPrice("best"),
+        "a profile it is known from the workers' cards; where nothing was measured, the dearest worker answers alone",
+        make=lambda setup: Single(setup.worker) if setup.worker else ByCard("best", right=setup.right),
         fit=_best,
         replays=True,
         default_on=("live", "recorded", "gym"),
@@ -358,7 +358,7 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         name="cheapest",
         about="the worker that cost least on the training split answers alone; in a profile the one with the lowest "
         "price",
-        make=lambda setup: Single(setup.worker) if setup.worker else ByPrice("cheapest"),
+        make=lambda setup: Single(setup.worker) if setup.worker else ByCard("cheapest"),
         fit=_cheapest,
         replays=True,
         default_on=("live", "recorded"),

@@ -9,7 +9,8 @@
     X-Dirigent-Region: eu              region
     X-Dirigent-Dry-Run: true           dry_run
     X-Dirigent-Trace: true             trace
-    X-Dirigent-Session: 7f3a           session
+    X-Dirigent-Tag: nightly            tag
+    X-Dirigent-Conversation: c1        conversation
 
 If the body has the same field, the body wins. A value that cannot be read is a 400 that names the header.
 """
@@ -101,5 +102,6 @@ FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "region": ("region", str),
     "dry-run": ("dry_run", _yes_or_no),
     "trace": ("trace", _yes_or_no),
-    "session": ("session", str),
+    "tag": ("tag", str),
+    "conversation": ("conversation", str),
 }

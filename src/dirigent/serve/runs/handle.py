@@ -63,7 +63,7 @@ class Run:
         caller: Caller,
         began: float,
         rule: Override | None = None,
-        session: tuple[str, ...] = (),
+        conversation: tuple[str, ...] = (),
     ) -> None:
         self.service = service
         self.asked = asked
@@ -74,7 +74,7 @@ class Run:
         self.began = began
         self.rule = rule
         """The operator's rule that applied to it."""
-        self.session = session
+        self.conversation = conversation
         """The names of the conversation that it belongs to."""
         self.state: RunState | None = None
         """The state it goes on from; None if it begins."""
@@ -177,7 +177,7 @@ class Run:
             self._events.append(event)
         if isinstance(event, RunEnded):
             self.ended = event.trace
-            self.service.sessions.note(self.session, event.trace, key_id=self.caller.key_id)
+            self.service.conversations.note(self.conversation, event.trace, key_id=self.caller.key_id)
         elif isinstance(event, Paused):
             self._paused = event.state
             if self.body is not None:

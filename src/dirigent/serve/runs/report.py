@@ -89,6 +89,8 @@ class DryRun(msgspec.Struct, frozen=True):
     """None if a worker has no price."""
     cost_usd: float
     """The cost of the planning itself."""
+    step_estimates: tuple[Estimated, ...] = ()
+    """Each step's share of the estimate; empty if there is none."""
     object: Literal["dirigent.plan"] = "dirigent.plan"
 
 
@@ -125,7 +127,7 @@ def report_of(
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
         until=None if trace.plan is None else trace.plan.until,
-        steps=tuple(_step(step) for step in trace.steps),
+        steps=tuple(wire_step(step) for step in trace.steps),
         notes=trace.notes,
     )
 
@@ -159,7 +161,8 @@ def _upstream_s_of_round(round: Round) -> float:
     return planning_s + max(ends.values(), default=0.0)
 
 
-def _step(step: StepRecord) -> WireStep:
+def wire_step(step: StepRecord) -> WireStep:
+    """A step with its cost, without its messages and reply."""
     usage = step.usage
     return WireStep(
         worker=step.worker,

@@ -13,25 +13,28 @@ from collections.abc import Mapping
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError, DirigentError, StoreError
-from dirigent.plan.plan import critical_path
+from dirigent.errors import ConfigError, DirigentError, PlanError, StoreError
+from dirigent.plan.plan import Plan, Step, check_plan, critical_path
+from dirigent.planners.fixed import Fixed
 from dirigent.run.cost_estimate import estimate
 from dirigent.run.resume import RunState
-from dirigent.serve.http.errors import problem_of
+from dirigent.serve.http.errors import Problem, problem_of
 from dirigent.serve.policy.admission import Place
 from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
-from dirigent.serve.runs.asked import Asked
+from dirigent.serve.runs.asked import Asked, GivenPlan
+from dirigent.serve.runs.conversation import conversation_names
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
-from dirigent.serve.runs.session import session_names
 from dirigent.serve.service import Service
 from dirigent.store import run_states
 from dirigent.store.idempotency import Begun
 from dirigent.store.keys import Caller
-from dirigent.store.ledger import StoreLedger
+from dirigent.store.ledger import Labels, StoreLedger
+
+MAX_LABEL_CHARS = 200
 
 
 def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run_id: str = "") -> Run:
@@ -40,11 +43,13 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     check_request(asked, config.guardrails)
     rule = rule_for(config.override, asked, caller=caller)
     conductor = service.models.conductor(asked, caller=caller, rule=rule)
+    if asked.dirigent.plan is not None:
+        conductor = planned_by_caller(conductor, asked.dirigent.plan)
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
-    ledger = StoreLedger(service.store, caller=caller, run_id=id)
-    names = session_names(asked, key_id=caller.key_id)
-    warm = service.sessions.warm(names)
+    ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=labels_of(asked))
+    names = conversation_names(asked, key_id=caller.key_id)
+    warm = service.conversations.warm(names)
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id, warm=warm)
     return Run(
         service,
@@ -55,7 +60,34 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
         caller=caller,
         began=began,
         rule=rule,
-        session=names,
+        conversation=names,
+    )
+
+
+def labels_of(asked: Asked) -> Labels:
+    """Whom the run is for: the request's user, and tag and conversation from its field `dirigent` or its metadata."""
+    tag = asked.dirigent.tag or asked.metadata.get("tag", "")
+    conversation = asked.dirigent.conversation or asked.metadata.get("conversation", "")
+    return Labels(*(text[:MAX_LABEL_CHARS].replace("\0", "\ufffd") for text in (asked.user, tag, conversation)))
+
+
+def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
+    """The conductor that carries out a caller's plan, within the pool and the limits that the caller has."""
+    limits = msgspec.structs.replace(conductor.limits, max_rounds=1)
+    steps = tuple(Step(step.worker, step.subtask, step.access) for step in given.steps)
+    plan = Plan(steps, until=given.until)
+    try:
+        plan = check_plan(plan, conductor.pool, limits)
+    except PlanError as error:
+        raise Problem(400, str(error), code="plan", param="dirigent.plan") from None
+    return Conductor(
+        Fixed(plan, name="given"),
+        conductor.pool,
+        limits=limits,
+        repairs=0,
+        reassign=conductor.reassign,
+        profile=conductor.profile,
+        notes=(*conductor.notes, "the caller gave the plan"),
     )
 
 
@@ -77,7 +109,7 @@ async def resume(run: Run) -> None:
         return
     run.id = id
     run.state = going_on(run.waiting.kept, run.asked.question)
-    ledger = StoreLedger(store, caller=caller, run_id=id)
+    ledger = StoreLedger(store, caller=caller, run_id=id, labels=labels_of(run.asked))
     run.options = msgspec.structs.replace(run.options, ledger=ledger)
 
 
@@ -120,8 +152,9 @@ async def drafted(run: Run) -> DryRun:
     try:
         cost = estimate(found.plan, conductor.pool, run.asked.question, limits=conductor.limits)
         estimated = Estimated(cost.low_usd, cost.high_usd)
+        shares = tuple(Estimated(step.low_usd, step.high_usd) for step in cost.steps)
     except ConfigError:
-        estimated = None  # a worker without a price
+        estimated, shares = None, ()  # a worker without a price
     return DryRun(
         model=run.asked.model,
         planner=conductor.planner.name,
@@ -132,4 +165,5 @@ async def drafted(run: Run) -> DryRun:
         fallback=found.fallback,
         estimate=estimated,
         cost_usd=sum(attempt.cost_usd for attempt in attempts),
+        step_estimates=shares,
     )

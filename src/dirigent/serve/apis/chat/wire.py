@@ -30,8 +30,8 @@ from dirigent.serve.runs.asked import (
     image_part,
     message_content,
 )
+from dirigent.serve.runs.conversation import cache_names
 from dirigent.serve.runs.report import RunReport
-from dirigent.serve.runs.session import cache_names
 
 # ---- the request ------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class ChatRequest(Strict, frozen=True):
     response_format: TextFormat | ObjectFormat | SchemaFormat | None = None
     dirigent: Extension | None = None
     prompt_cache_key: str | None = None
-    """Names the conversation, as the field `dirigent.session` does."""
+    """Names the conversation, as the field `dirigent.conversation` does."""
     # Labels: accepted, without effect on the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -170,7 +170,8 @@ def read(body: bytes) -> Asked:
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
-        conversation=cache_names(request.prompt_cache_key),
+        goes_on_from=cache_names(request.prompt_cache_key),
+        user=request.user or request.safety_identifier or "",
         stream=bool(request.stream),
         stream_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
     )

@@ -32,8 +32,8 @@ from dirigent.serve.runs.asked import (
     image_part,
     message_content,
 )
+from dirigent.serve.runs.conversation import cache_names, run_name
 from dirigent.serve.runs.report import RunReport
-from dirigent.serve.runs.session import cache_names, run_name
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -183,7 +183,7 @@ class ResponseRequest(Strict, frozen=True):
     stream_options: ResponseStreamOptions | None = None
     dirigent: Extension | None = None
     prompt_cache_key: str | None = None
-    """Names the conversation, as the field `dirigent.session` does."""
+    """Names the conversation, as the field `dirigent.conversation` does."""
     # Labels: accepted, without effect on the answer.
     metadata: Labels | None = None
     user: str | None = None
@@ -255,8 +255,9 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item], run_before: str = "") -
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
+        user=request.user or "",
         one_call=request.parallel_tool_calls is False,
-        conversation=(*((run_name(run_before),) if run_before else ()), *cache_names(request.prompt_cache_key)),
+        goes_on_from=(*((run_name(run_before),) if run_before else ()), *cache_names(request.prompt_cache_key)),
         background=bool(request.background),
         stream=bool(request.stream),
         fields=fields,

@@ -1,8 +1,8 @@
-"""Session: the conversation that a request belongs to, and the workers that have read it a short time ago.
+"""Conversation: the conversation that a request belongs to, and the workers that have read it a short time ago.
 
 A provider keeps the beginning of a conversation in its prompt cache for some minutes and reads it again at a tenth of
 the price. So the next turn of a conversation should go to a worker that has read it. A conversation is known by the
-name that its caller gives it (the field or header `session`), by the response that it goes on from, by its
+name that its caller gives it (the field or header `conversation`), by the response that it goes on from, by its
 `prompt_cache_key`, or else by its system message, its tools and its first user message.
 
 This is kept in the memory of one process, for as long as providers keep their caches. After that, or in another
@@ -24,13 +24,13 @@ from dirigent.serve.runs.asked import Asked
 
 KEPT_S = 300.0
 """Providers keep a prompt for five minutes after it was last read, if not for longer."""
-MOST_SESSIONS = 10_000
+MOST_CONVERSATIONS = 10_000
 
 
-def session_names(asked: Asked, *, key_id: str) -> tuple[str, ...]:
+def conversation_names(asked: Asked, *, key_id: str) -> tuple[str, ...]:
     """The names under which the request's conversation may be known to its key, the most certain first."""
-    names = [f"name:{asked.dirigent.session}"] if asked.dirigent.session else []
-    names += [*asked.conversation, f"text:{_digest(asked)}"]
+    names = [f"name:{asked.dirigent.conversation}"] if asked.dirigent.conversation else []
+    names += [*asked.goes_on_from, f"text:{_digest(asked)}"]
     return tuple(f"{key_id}/{name}" for name in names)
 
 
@@ -44,7 +44,7 @@ def cache_names(key: str | None) -> tuple[str, ...]:
     return (f"cache:{key}",) if key else ()
 
 
-class Sessions:
+class Conversations:
     """The conversations of this process whose prompts providers may still hold."""
 
     def __init__(self, *, kept_s: float = KEPT_S) -> None:
@@ -76,7 +76,7 @@ class Sessions:
         for name in (*names, f"{key_id}/{run_name(trace.id)}"):
             self._known[name] = (time.monotonic(), warm)
             self._known.move_to_end(name)
-        while len(self._known) > MOST_SESSIONS:
+        while len(self._known) > MOST_CONVERSATIONS:
             self._known.popitem(last=False)
 
 
