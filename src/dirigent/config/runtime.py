@@ -38,7 +38,7 @@ from dirigent.plan.planner import Planner
 from dirigent.planners import PlannerSpec, Setup, profile_planners
 from dirigent.planners import planner as planner_named
 from dirigent.planners.fixed import Fixed, Single
-from dirigent.planners.learned import FittedPolicy
+from dirigent.planners.learned import FittedPolicy, left_out
 from dirigent.planners.vote_counter import Counting
 from dirigent.tasks.answer_forms import same_free_answer
 from dirigent.toml import nearest
@@ -131,7 +131,7 @@ class Runtime:
         """Worker -> the reason why it is not usable yet, with the fix."""
         self.cards = cards or {}
         """What was measured of each worker that has not changed since."""
-        self._policies: dict[tuple[Path, int], LearnedPolicy] = {}
+        self._policies: dict[tuple[Path, str, int], LearnedPolicy] = {}
 
     @property
     def problem(self) -> str:
@@ -189,12 +189,21 @@ class Runtime:
             raise ConfigError(f'a learned policy needs {error.name}: pip install "dirigent[eval]"') from None
         folder = self.loaded.folder / Path(settings.policy).expanduser()
         file = folder / "policy.json"
-        key = (folder, file.stat().st_mtime_ns if file.is_file() else 0)
+        key = (folder, settings.operating_point, file.stat().st_mtime_ns if file.is_file() else 0)
         if key not in self._policies:
             policy = Policy.load(folder)
+            if settings.operating_point not in ("", "off"):
+                policy.point(settings.operating_point)  # raises for a point that the policy does not have
             chooses = Selector.load(folder) if policy.points else None
-            self._policies = {key: LearnedPolicy(policy, self.pool, chooses)}
+            self._policies = {k: v for k, v in self._policies.items() if k[:2] != key[:2]}
+            self._policies[key] = LearnedPolicy(policy, self.pool, chooses)
         return self._policies[key]
+
+    def left_out(self) -> dict[str, str]:
+        """Returns worker -> why a policy of the configuration does not use it; raises ConfigError for a bad policy."""
+        learned = [self.policy(settings) for settings in self.config.profile.values()]
+        infos = self.pool.infos
+        return {name: why for one in learned if one is not None for name, why in left_out(one.policy, infos).items()}
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool

@@ -44,8 +44,6 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """How sure the selector is that the answer is right."""
     saved_usd_estimate: float | None = None
     """An estimate of what the best single worker alone would have cost more; negative if it would have cost less."""
-    cached_share: float = 0.0
-    """The share of the input that providers read from their caches."""
     planner: str = ""
     rounds: int = 0
     fallback: bool = False
@@ -53,6 +51,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The steps up to the answering one; only if `dirigent.trace` was asked for."""
     until: float | None = None
     """How sure the last step's worker had to be for the steps that were left to be skipped; likewise."""
+    cached_share: float = 0.0
+    """The share of the input that providers read from their caches; likewise."""
     notes: tuple[str, ...] = ()
     """Whatever else had an effect on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None
@@ -104,10 +104,6 @@ def report_of(
         overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
         resumed=resumed,
     )
-    used = usage_since(trace, before)
-    if used.cached_input_tokens and used.input_tokens:
-        share = round(used.cached_input_tokens / used.input_tokens, 4)
-        report = msgspec.structs.replace(report, cached_share=share)
     if (reason := trace.reason) is not None:
         saved_usd = saved_usd_estimate(trace)
         reply = trace.steps[-1].reply if trace.steps else None
@@ -121,12 +117,14 @@ def report_of(
         )
     if not whole:
         return report
+    used = usage_since(trace, before)
     return msgspec.structs.replace(
         report,
         planner=trace.planner,
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
         until=None if trace.plan is None else trace.plan.until,
+        cached_share=round(used.cached_input_tokens / max(1, used.input_tokens), 4),
         steps=tuple(wire_step(step) for step in trace.steps),
         notes=trace.notes,
     )
