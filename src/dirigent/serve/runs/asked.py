@@ -85,7 +85,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class Fields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the caller's API calls the parts of a request."""
+    """The caller's API's names for the parts of a request."""
 
     messages: str = "messages"
     response_format: str = "response_format"
@@ -115,7 +115,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goes_on_from: tuple[str, ...] = ()
     """Names of its conversation in the caller's API: the run that it goes on from, the key of its cache."""
     background: bool = False
-    """Nobody waits for the run."""
+    """No caller waits for the run."""
     stream: bool = False
     stream_usage: bool = False
     """The stream is to end with the usage."""

@@ -54,7 +54,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     cached_share: float = 0.0
     """The share of the input that providers read from their caches; likewise."""
     notes: tuple[str, ...] = ()
-    """Whatever else had an effect on the run, such as an operator's rule; likewise."""
+    """Other effects on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None
     """Whether the tool results in the request resumed their run; None if there were none."""
 
