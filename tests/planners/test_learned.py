@@ -22,8 +22,8 @@ from dirigent.run.trace import saved_usd_estimate
 from dirigent.serve.runs.report import report_of
 from dirigent.show.drawing import draw_trace
 from dirigent.workers.pool import Pool
+from dirigent.workers.reader import Select
 from dirigent.workers.scripted import Scripted
-from dirigent.workers.select import Select
 from dirigent.workers.worker import Price
 
 

@@ -19,8 +19,8 @@ from dirigent.run.trace import Trace
 from dirigent.serve.runs.asked import Asked, Extension
 from dirigent.serve.runs.conversation import Conversations, cache_names, conversation_names, run_name
 from dirigent.workers.pool import Pool
+from dirigent.workers.reader import Select
 from dirigent.workers.scripted import FromFunction, Scripted
-from dirigent.workers.select import Select
 from dirigent.workers.worker import Price
 from tests.planners.test_learned import Decided, Sure
 from tests.serve.conftest import Server

@@ -23,9 +23,9 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.reader import Chooses, Select
 from dirigent.workers.role import Role
 from dirigent.workers.secret import Secret
-from dirigent.workers.select import Chooses, Select
 from dirigent.workers.wire import Wire
 from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo, WorkerOptions
 from dirigent.workers.wrappers import Defaults, wrap
@@ -116,7 +116,7 @@ class Builder:
                 count.info = msgspec.structs.replace(info, about=info.about or count.info.about)
                 return count
             case "python":
-                from dirigent.workers.python import Python
+                from dirigent.workers.role import Python
 
                 python = Python(self._programs_of(worker), name=worker.name)
                 python.info = msgspec.structs.replace(info, about=info.about or python.info.about)

@@ -44,7 +44,7 @@ from dirigent.tasks.answer_forms import same_free_answer
 from dirigent.toml import nearest
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import Pool
-from dirigent.workers.select import Chooses, Select
+from dirigent.workers.reader import Chooses, Select
 from dirigent.workers.worker import Worker
 
 if TYPE_CHECKING:

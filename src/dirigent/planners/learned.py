@@ -1,7 +1,7 @@
 """Learned: a policy that was fitted on a table of graded answers decides, in milliseconds, whom to ask.
 
 For a question the policy gives an order of workers and a confidence to stop at. The planner writes them as a plan: the
-workers in order, then a worker that selects (`workers/select.py`) or votes. So a learned decision is executed, traced
+workers in order, then a worker that selects (`workers/reader.py`) or votes. So a learned decision is executed, traced
 and priced as any plan is. What a policy is and how it is fitted is in `learn/policy.py`.
 
 A provider reads the beginning of a conversation again at a tenth of the price, so the next turn stays with the worker
