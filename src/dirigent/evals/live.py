@@ -166,7 +166,7 @@ class CeilingSought(Event, frozen=True):
     calls: int
     """Those that an earlier run has paid are not among them."""
     cost_usd: float | None
-    """Expected; None where a worker has no known price."""
+    """Expected; None if a worker has no known price."""
 
 
 class Listed(msgspec.Struct, frozen=True):

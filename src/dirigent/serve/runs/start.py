@@ -2,7 +2,7 @@
 
 run = prepare(service, asked, caller=caller, began=began)  # refuses a bad request before any worker is paid
 await resume(run)                                          # continues the run that waits for these tool results
-trace = await run.start()                                  # or `await begin(run, purpose={…})`: no caller waits
+trace = await run.wait()                                   # or `await begin(run, purpose={…})`: no caller waits
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
 from dirigent.serve.runs.asked import Asked, GivenPlan
+from dirigent.serve.runs.conversation import conversation_names
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
@@ -47,8 +48,20 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=labels_of(asked))
-    options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
-    return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
+    names = conversation_names(asked, key_id=caller.key_id)
+    warm = service.conversations.warm(names)
+    options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id, warm=warm)
+    return Run(
+        service,
+        asked,
+        id=id,
+        conductor=conductor,
+        options=options,
+        caller=caller,
+        began=began,
+        rule=rule,
+        conversation=names,
+    )
 
 
 def labels_of(asked: Asked) -> Labels:
