@@ -220,8 +220,6 @@ async def _check_one(worker: Worker, *, timeout_s: float) -> dict[str, Any]:
         deadline=began + timeout_s,
     )
     blank = {"latency_s": None, "tokens_per_s": None, "cost_usd": None}
-    if worker.info.reads_results:  # a program of ours, which answers nothing alone
-        return blank | {"status": "ok"}
     try:
         async with asyncio.timeout(timeout_s):
             reply = await worker.ask(request)
