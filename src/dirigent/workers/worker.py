@@ -120,10 +120,7 @@ class Wrapper:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
+        self.info: WorkerInfo = worker.info
 
 
 def layers(worker: Worker) -> Iterator[Worker]:
