@@ -49,6 +49,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Every caller needs a key, also from this machine. Always true if the server listens beyond it."""
     retention_days: int | None = None
     """Days after which runs and their rows are deleted; a key may have its own number. Default: never."""
+    reports: str = ""
+    """A folder whose evaluation reports and training runs the console shows, relative to the configuration's folder."""
     otel: bool = False
     """Send OpenTelemetry spans, even if OTEL_EXPORTER_OTLP_ENDPOINT is not set."""
 
