@@ -84,6 +84,21 @@ async def test_a_label_grades_every_answer(store: Store) -> None:
     assert (table.questions[0].answer, table.questions[0].grader) == ("5", "final_number")
 
 
+async def test_a_label_of_a_key_grades_every_answer_of_its_run_and_no_other(store: Store) -> None:
+    mine, theirs = await ran(store, VOTE, key="k1"), await ran(store, VOTE, key="k2")
+    assert await add_feedback(store, Verdict(mine.id, "k1", 0.0, label="5")) == "kept"
+    await judged(store, theirs, 1.0, "k2")
+    table = await traffic_table(store)
+    assert [(a.worker, a.k, a.right, a.source) for a in table.answers] == [
+        ("a", 0, 0.0, "k1"),
+        ("b", 0, 0.0, "k1"),
+        ("c", 0, 1.0, "k1"),
+        ("a", 1, 1.0, "k2"),
+        ("b", 1, 1.0, "k2"),
+        ("c", 1, None, ""),
+    ]
+
+
 async def test_runs_of_one_question_are_its_samples_and_each_names_its_key(store: Store) -> None:
     for key, score in (("k1", 1.0), ("k2", 0.0)):
         await judged(store, await ran(store, Plan((Step("a", ANSWER),)), key=key), score, key)

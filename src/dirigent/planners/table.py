@@ -30,6 +30,7 @@ from dirigent.planners.examples import (
 from dirigent.planners.fixed import FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
 from dirigent.planners.learned import Learned
+from dirigent.planners.program import Program
 from dirigent.planners.spec import (
     UNKNOWN_USD,
     Argument,
@@ -337,6 +338,12 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         fit=_single,
         learns_from="",
         replays=True,
+    ),
+    PlannerSpec(
+        name="program",
+        about="a question that asks for a computed value goes to a worker that runs programs, any other to one plain "
+        "call; the plain worker also answers if the program fails (max_rounds = 2)",
+        make=lambda setup: Program(setup.worker),
     ),
     PlannerSpec(
         name="best",

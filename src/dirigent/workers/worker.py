@@ -80,6 +80,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Changes with the model and the settings that shape its answers: what was measured before says nothing of it."""
     second_step: SecondStep = ""
     """It answers after it has read another worker's answer; calibration asks it so."""
+    runs_programs: bool = False
+    """The worker runs the program that it writes, and replies with what the program prints."""
     reads_results: bool = False
     """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
     selects: bool = False

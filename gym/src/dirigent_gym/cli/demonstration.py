@@ -13,10 +13,10 @@ import time
 
 import msgspec
 
-from dirigent.cli.output import FAILED, print_text
-from dirigent.cli.running import check_workers, fetch_weights, say_advice, watched_run
+from dirigent.cli.output import FAILED, print_text, say
+from dirigent.cli.running import check_workers, fetch_weights, watched_run
 from dirigent.conduct import Conductor
-from dirigent.config.discovery import Machine, toml_of
+from dirigent.config.discovery import LOCAL_POOL, LOCAL_PROFILES
 from dirigent.config.file import Config, Loaded, parse_config
 from dirigent.config.runtime import Runtime, open_runtime
 from dirigent.errors import WorkerError
@@ -26,7 +26,7 @@ from dirigent.run.trace import Trace
 from dirigent.show import draw_summary, print_drawing, seconds_text
 from dirigent.workers.adapters import read_cards
 from dirigent.workers.weights import KNOWN, cached
-from dirigent_gym.pool import CONDUCTOR
+from dirigent_gym.pool import CONDUCTOR, advice, toml_text
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ TRAINED_COURSE = (
 
 async def demonstrate(*, interactive: bool) -> int:
     """Show the embedded default at work; 1 where a built-in question was not answered."""
-    loaded = parse_config(toml_of(Machine()))
+    loaded = parse_config(toml_text() or f"{LOCAL_POOL}\n{LOCAL_PROFILES}")
     await check_workers(loaded)
     await fetch_weights(loaded)
     _say_weights()
@@ -161,7 +161,9 @@ async def _converse(conductor: Conductor, loaded: Loaded) -> None:
         question = (await _typed_line("> ")).strip()
         if not question:
             return
-        say_advice(await _answer(conductor, question, loaded.config), loaded)
+        trace = await _answer(conductor, question, loaded.config)
+        if text := advice(trace.answer, loaded):
+            say(text)
 
 
 async def _typed_line(prompt: str) -> str:
