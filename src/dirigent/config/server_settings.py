@@ -53,6 +53,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A folder whose evaluation reports and training runs the console shows, relative to the configuration's folder."""
     otel: bool = False
     """Send OpenTelemetry spans, even if OTEL_EXPORTER_OTLP_ENDPOINT is not set."""
+    otel_content: bool = False
+    """Let the spans hold the text of questions, messages and answers."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

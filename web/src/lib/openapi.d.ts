@@ -30,7 +30,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say what an answer was worth; once for each run of one's own. */
+        /** Stores a verdict on an answer, once for each run of the caller's key. */
         post: operations["feedback"];
         delete?: never;
         options?: never;
@@ -79,11 +79,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A response that was kept; `stream=true` tells one of the background as events, `starting_after` a number. */
+        /** Returns a stored response; `stream=true` sends a background one as events, those after `starting_after`. */
         get: operations["get_response"];
         put?: never;
         post?: never;
-        /** Forget a response. One that still runs is cancelled first. */
+        /** Deletes a response. A running one is cancelled first. */
         delete: operations["delete_kept_response"];
         options?: never;
         head?: never;
@@ -99,7 +99,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel a response of the background. One that has ended stays as it is. */
+        /** Cancels a background response. One that has ended does not change. */
         post: operations["cancel_response"];
         delete?: never;
         options?: never;
@@ -114,7 +114,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a response was made from, the conversation before it included; the newest first. */
+        /** Returns the input of a response, with the conversation before it; the newest first. */
         get: operations["list_input_items"];
         put?: never;
         post?: never;
@@ -150,7 +150,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** About how many tokens a request is, in Anthropic's format; nobody is asked. */
+        /** Estimates the tokens of a request, in Anthropic's format; no worker is asked. */
         post: operations["count_tokens"];
         delete?: never;
         options?: never;
@@ -427,6 +427,40 @@ export interface paths {
         post?: never;
         /** Take a question out of a set. */
         delete: operations["drop_from_set"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/learning": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Policies with their fronts and versions, cards, evaluations and training runs, for admins. */
+        get: operations["learning"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/learning/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Switch the operating point of a profile's policy, or bring its last version back, for admins. */
+        post: operations["switch_policy"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -967,7 +1001,7 @@ export interface components {
         };
         /**
          * FeedbackRequest
-         * @description The body of `POST /v1/feedback`: a score or a thumb.
+         * @description The body of `POST /v1/feedback`: a score, a thumb, or what was right.
          */
         FeedbackRequest: {
             trace_id: string;
@@ -975,6 +1009,8 @@ export interface components {
             score: number | null;
             /** @default null */
             thumb: ("down" | "up") | null;
+            /** @default null */
+            label: string | null;
             /** @default  */
             comment: string;
         };
@@ -1834,6 +1870,8 @@ export interface components {
              */
             second_step: "" | "judge" | "repair" | "review";
             /** @default false */
+            runs_programs: boolean;
+            /** @default false */
             reads_results: boolean;
             /** @default false */
             selects: boolean;
@@ -2257,6 +2295,136 @@ export interface components {
             /** @default dirigent.set.question.deleted */
             object: string;
         };
+        /** Learning */
+        Learning: {
+            policies: components["schemas"]["PolicyShown"][];
+            cards: components["schemas"]["Card"][];
+            evaluations: components["schemas"]["EvaluationShown"][];
+            trainings: components["schemas"]["TrainingShown"][];
+            /** @default [] */
+            faults: string[];
+            /** @default dirigent.learning */
+            object: string;
+        };
+        /**
+         * PolicyShown
+         * @description The policy of a profile. Its fields are those of `policy.json`.
+         */
+        PolicyShown: {
+            version: number;
+            unit: string;
+            workers: string[];
+            baseline: string;
+            baseline_accuracy: number;
+            baseline_cost: number;
+            questions: number;
+            labels: number;
+            points: components["schemas"]["FrontPoint"][];
+            named: {
+                [key: string]: number;
+            };
+            why: string;
+            more_labels: number | null;
+            active: string;
+            /** @default  */
+            profile: string;
+            /** @default [] */
+            versions: string[];
+        };
+        /**
+         * FrontPoint
+         * @description One point of a policy's front.
+         */
+        FrontPoint: {
+            accuracy: number;
+            cost: number;
+            calls: number;
+            diff: number;
+            low: number;
+            high: number;
+        };
+        /** Card */
+        Card: {
+            worker: string;
+            fingerprint: string;
+            about: string;
+            right: components["schemas"]["Share"] | null;
+            /** @default [] */
+            kinds: components["schemas"]["Share"][];
+            /** @default false */
+            estimated: boolean;
+            /** @default 0 */
+            cost: number;
+            /** @default usd */
+            unit: string;
+            /** @default 0 */
+            seconds: number;
+            /** @default null */
+            tokens_per_s: number | null;
+        };
+        /**
+         * Share
+         * @description How often a worker was right, on the questions of one kind or on all.
+         */
+        Share: {
+            kind: string;
+            right: number;
+            low: number;
+            high: number;
+            questions: number;
+        };
+        /**
+         * EvaluationShown
+         * @description A report of `dirigent eval`.
+         */
+        EvaluationShown: {
+            date: string;
+            commit: string;
+            complete: boolean;
+            verdict: string;
+            planners: {
+                [key: string]: components["schemas"]["PlannerRow"];
+            };
+            /** @default  */
+            file: string;
+        };
+        /**
+         * PlannerRow
+         * @description A planner in an evaluation.
+         */
+        PlannerRow: {
+            n: number;
+            accuracy: number;
+            interval: [
+                number,
+                number
+            ];
+            calls: number;
+            cost_usd: number | null;
+            seconds_p50: number;
+            failed: number;
+        };
+        /**
+         * TrainingShown
+         * @description A training run: its curves so far.
+         */
+        TrainingShown: {
+            folder: string;
+            steps: number;
+            curves: {
+                [key: string]: [
+                    number,
+                    number
+                ][];
+            };
+        };
+        /**
+         * PolicySwitch
+         * @description The body of `POST /v1/learning/{id}`.
+         */
+        PolicySwitch: {
+            to: string;
+        };
         /** KeyList */
         KeyList: {
             data: components["schemas"]["KeyShown"][];
@@ -2282,7 +2450,7 @@ export interface components {
         };
         /**
          * Caller
-         * @description Who asks, and what they may do. Holds no secret.
+         * @description A caller and its bounds, without a secret.
          */
         Caller: {
             /** @default  */
@@ -7268,6 +7436,358 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SetQuestionGone"];
+                };
+            };
+            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no valid key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a cost cap or a budget does not allow it */
+            402: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not for this key, or not from there */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not with this method */
+            405: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description already under way, or done */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is not application/json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the Idempotency-Key was used for another request */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many requests of this key; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the header is too long */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a bug */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no usable plan or answer came of it */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description busy, or no worker or store answers; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the deadline passed */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    learning: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Learning"];
+                };
+            };
+            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no valid key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a cost cap or a budget does not allow it */
+            402: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not for this key, or not from there */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description there is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description not with this method */
+            405: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body came too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description already under way, or done */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the body is not application/json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the Idempotency-Key was used for another request */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description too many requests of this key; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the header is too long */
+            431: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description a bug */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description no usable plan or answer came of it */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description busy, or no worker or store answers; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description the deadline passed */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    switch_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicySwitch"];
+            };
+        };
+        responses: {
+            /** @description done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Learning"];
                 };
             };
             /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
