@@ -346,7 +346,7 @@ def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
     if done.stopped:
         say(f"stopped: {done.stopped}")
     else:
-        say(f"next:  dirigent learn {out}")
+        say(f"next:  dirigent learn {out} --out policy")
 
 
 def _summary(cards: Sequence[Card]) -> str:

@@ -11,10 +11,11 @@ Answers that a worker gave before its fingerprint changed say nothing of it now,
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import msgspec
 
@@ -106,6 +107,76 @@ async def traffic_table(store: Store, *, labels: Mapping[str, Label] | None = No
         answers=tuple(answers),
         unit=unit,
     )
+
+
+class Joined(msgspec.Struct, frozen=True):
+    table: Table
+    left_out: tuple[str, ...] = ()
+    """What of the traffic has no part in it, and why, as sentences."""
+
+
+def with_traffic(table: Table, traffic: Table) -> Joined:
+    """Returns a table with the rows of traffic behind its own.
+
+    Rows of workers that the table does not have as they are now are left out. So is the word of a key that contradicts
+    the other keys: it may be false, and must change nothing for others.
+    """
+    if table.unit != traffic.unit:
+        raise ConfigError(
+            f"the table counts cost in {table.unit} and traffic in {traffic.unit}: the pool's prices have changed; "
+            "calibrate again"
+        )
+    left_out = []
+    then = {worker.name: worker.fingerprint for worker in table.workers}
+    known = {worker.name for worker in traffic.workers if then.get(worker.name) == worker.fingerprint}
+    if others := [worker.name for worker in traffic.workers if worker.name not in known]:
+        left_out.append(f"traffic of {', '.join(others)} is left out: the table does not have them as they are now")
+    answers = [answer for answer in traffic.answers if answer.worker in known]
+    contradicting = contradicting_keys(answers)
+    left_out += [f"feedback of key {key} is left out: {why}" for key, why in contradicting.items()]
+    answers = [
+        msgspec.structs.replace(answer, right=None) if answer.source in contradicting else answer for answer in answers
+    ]
+    graded = {answer.question for answer in answers if answer.right is not None}
+    joined = msgspec.structs.replace(
+        table,
+        questions=(*table.questions, *(question for question in traffic.questions if question.id in graded)),
+        answers=(*table.answers, *(answer for answer in answers if answer.question in graded)),
+    )
+    return Joined(joined, tuple(left_out))
+
+
+LEAST_ROWS = 5
+"""Rows of a key on one worker below which it can contradict nobody."""
+FAR = 0.15
+"""The distance between a key's mean grade of a worker and the other keys' that matters."""
+SURE_Z = 3.5
+"""Standard errors of that distance that are no chance."""
+
+
+def contradicting_keys(answers: Sequence[Answer]) -> dict[str, str]:
+    """Returns the keys whose grades of a worker lie far from those of the other keys, each with the reason.
+
+    The others are taken at the median of their means, which no single key moves far. With fewer than three keys, nobody
+    can tell whose word is false, and no key is named.
+    """
+    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        if answer.right is not None and answer.source not in ("", LABEL):
+            grades[answer.worker][answer.source].append(answer.right)
+    found: dict[str, str] = {}
+    for worker, by_key in grades.items():
+        enough = {key: rows for key, rows in by_key.items() if len(rows) >= LEAST_ROWS}
+        for key, rows in enough.items():
+            others = [fmean(own) for other, own in enough.items() if other != key]
+            if len(others) < 2:
+                continue
+            usual, mean = median(others), fmean(rows)
+            spread = max(usual * (1 - usual), 0.05)
+            far = abs(mean - usual)
+            if far > FAR and far > SURE_Z * math.sqrt(spread / len(rows)):
+                found[key] = f"it grades {worker} {mean:.2f} on average, where the other keys give {usual:.2f}"
+    return found
 
 
 def read_labels(file: Path) -> dict[str, Label]:

@@ -2,7 +2,7 @@
 
 run = prepare(service, asked, caller=caller, began=began)  # refuses a bad request before any worker is paid
 await resume(run)                                          # continues the run that waits for these tool results
-trace = await run.start()                                  # or `await begin(run, purpose={…})`: no caller waits
+trace = await run.wait()                                   # or `await begin(run, purpose={…})`: no caller waits
 """
 
 from __future__ import annotations
