@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 WEB = Path(__file__).parent.resolve()
 BUILT = WEB.parent / "src" / "dirigent" / "console"
@@ -61,8 +62,16 @@ def write_types(path: Path) -> None:
     description = openapi(ENDPOINTS)
     description["info"]["version"] = "0"  # the types do not change with the version
     described = path.with_suffix(".json")
-    described.write_text(json.dumps(description))
+    described.write_text(json.dumps(_without_words(description)))
     run("openapi-typescript", str(described), "-o", str(path))
+
+
+def _without_words(value: Any) -> Any:
+    """The description without its texts, so that a better sentence does not change the types."""
+    if isinstance(value, dict):
+        words = {"description", "summary"}
+        return {name: _without_words(v) for name, v in value.items() if name not in words or not isinstance(v, str)}
+    return [_without_words(item) for item in value] if isinstance(value, list) else value
 
 
 def run(program: str, *arguments: str) -> None:

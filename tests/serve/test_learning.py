@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dirigent.config.file import load_config
+from dirigent.config.runtime import Runtime
 from dirigent.learn.policy import Kind, Point, Policy
 from dirigent.learn.selector import WORDS, Selector
 from dirigent.serve.http.server import bound, serving
@@ -56,7 +57,9 @@ def a_selector() -> Selector:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # The profile is planned by one worker: no run here asks the policy.
+    monkeypatch.setattr(Runtime, "policy", lambda *_: None, raising=False)
     a_policy().save(tmp_path / "policy", a_selector())
     (tmp_path / "reports" / "train").mkdir(parents=True)
     shutil.copy(RESULTS / "gym.json", tmp_path / "reports" / "gym.json")

@@ -13,7 +13,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** A completion, whole or as a stream. */
         post: operations["chat"];
         delete?: never;
         options?: never;
@@ -30,7 +29,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Stores a verdict on an answer, once for each run of the caller's key. */
         post: operations["feedback"];
         delete?: never;
         options?: never;
@@ -45,7 +43,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What calls cost; `from`, `to` (UTC), `group_by` (day, model, worker, key, user, tag, …), `key`, `format=csv`. */
         get: operations["usage"];
         put?: never;
         post?: never;
@@ -64,7 +61,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** A response: whole, as a stream, or in the background. */
         post: operations["create_response"];
         delete?: never;
         options?: never;
@@ -79,11 +75,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Returns a stored response; `stream=true` sends a background one as events, those after `starting_after`. */
         get: operations["get_response"];
         put?: never;
         post?: never;
-        /** Deletes a response. A running one is cancelled first. */
         delete: operations["delete_kept_response"];
         options?: never;
         head?: never;
@@ -99,7 +93,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancels a background response. One that has ended does not change. */
         post: operations["cancel_response"];
         delete?: never;
         options?: never;
@@ -114,7 +107,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Returns the input of a response, with the conversation before it; the newest first. */
         get: operations["list_input_items"];
         put?: never;
         post?: never;
@@ -133,7 +125,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** A message, whole or as a stream, in Anthropic's format. */
         post: operations["create_message"];
         delete?: never;
         options?: never;
@@ -150,7 +141,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Estimates the tokens of a request, in Anthropic's format; no worker is asked. */
         post: operations["count_tokens"];
         delete?: never;
         options?: never;
@@ -165,7 +155,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every model that the caller may use. */
         get: operations["models"];
         put?: never;
         post?: never;
@@ -182,7 +171,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One model. */
         get: operations["model"];
         put?: never;
         post?: never;
@@ -199,7 +187,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The newest runs, of the caller's key or, for an admin, of all keys; every parameter narrows the list. */
         get: operations["traces"];
         put?: never;
         post?: never;
@@ -216,7 +203,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The trace of one run. Another key's run is a 404. */
         get: operations["trace"];
         put?: never;
         post?: never;
@@ -235,7 +221,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Carry a finished run on from one of its steps; steps that do not read it keep their results, unpaid. */
         post: operations["fork_trace"];
         delete?: never;
         options?: never;
@@ -252,7 +237,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Start a run from the body of a chat completion. It goes on when the client leaves; watch it by its events. */
         post: operations["start_run"];
         delete?: never;
         options?: never;
@@ -267,7 +251,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The events of a run: those so far at once, then those to come. Of a run that has ended, those of its trace. */
         get: operations["run_events"];
         put?: never;
         post?: never;
@@ -286,7 +269,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel a run. What it has done and paid stays in its trace. */
         post: operations["cancel_run"];
         delete?: never;
         options?: never;
@@ -301,7 +283,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The workers that the caller may use, with the figures of the last seven days: its own, an admin's of all keys. */
         get: operations["pool"];
         put?: never;
         post?: never;
@@ -320,7 +301,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Switch a worker off or on, for admins. It lasts until the server restarts; runs under way are left alone. */
         post: operations["switch_worker"];
         delete?: never;
         options?: never;
@@ -335,10 +315,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The newest comparisons, of the caller's key or, for an admin, of all keys. */
         get: operations["list_comparisons"];
         put?: never;
-        /** Ask several models the same, side by side. Each side is a run that is watched by its events. */
         post: operations["compare"];
         delete?: never;
         options?: never;
@@ -353,7 +331,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One comparison: its sides and the vote. */
         get: operations["comparison"];
         put?: never;
         post?: never;
@@ -372,7 +349,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say which side is better. The vote is kept as feedback on each run. */
         post: operations["vote"];
         delete?: never;
         options?: never;
@@ -387,7 +363,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The caller's sets of questions. */
         get: operations["sets"];
         put?: never;
         post?: never;
@@ -404,10 +379,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The questions of a set; with `format=jsonl` one object a line, `question` and `answer`, for evaluations. */
         get: operations["set_questions"];
         put?: never;
-        /** Put a question into a set, with what is right if it is known. A set begins with its first question. */
         post: operations["add_to_set"];
         delete?: never;
         options?: never;
@@ -425,7 +398,6 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Take a question out of a set. */
         delete: operations["drop_from_set"];
         options?: never;
         head?: never;
@@ -439,7 +411,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Policies with their fronts and versions, cards, evaluations and training runs, for admins. */
         get: operations["learning"];
         put?: never;
         post?: never;
@@ -458,7 +429,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Switch the operating point of a profile's policy, or bring its last version back, for admins. */
         post: operations["switch_policy"];
         delete?: never;
         options?: never;
@@ -473,10 +443,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every key with its bounds and spending, for admins. */
         get: operations["keys"];
         put?: never;
-        /** Make a key, for admins. Its text is in the reply and nowhere else. */
         post: operations["make_key"];
         delete?: never;
         options?: never;
@@ -493,7 +461,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Close a key for good, for admins; its sessions end with it. */
         post: operations["revoke"];
         delete?: never;
         options?: never;
@@ -510,7 +477,6 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Give a key another text, for admins; the old one opens nothing from now on. */
         post: operations["rotate"];
         delete?: never;
         options?: never;
@@ -525,7 +491,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The newest rows of the audit log, for admins, and whether its chain is whole; `before` a row: older ones. */
         get: operations["audit"];
         put?: never;
         post?: never;
@@ -542,7 +507,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The operator's rules and guardrails, for admins. */
         get: operations["policy"];
         put?: never;
         post?: never;
@@ -559,12 +523,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** As whom the caller calls, and what the key may still spend. */
         get: operations["session"];
         put?: never;
-        /** Begin a session of the key that the request carries; the reply sets its cookie, which scripts cannot read. */
         post: operations["sign_in"];
-        /** End the session. Its cookie opens nothing from now on. */
         delete: operations["sign_out"];
         options?: never;
         head?: never;
@@ -578,7 +539,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The process lives. */
         get: operations["healthz"];
         put?: never;
         post?: never;
@@ -595,7 +555,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether to send requests here: the store answers, a worker is not resting, and the server is not stopping. */
         get: operations["readyz"];
         put?: never;
         post?: never;
@@ -612,7 +571,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Counters for Prometheus. */
         get: operations["metrics"];
         put?: never;
         post?: never;
@@ -629,7 +587,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This description. */
         get: operations["describe"];
         put?: never;
         post?: never;
@@ -643,10 +600,7 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * ChatRequest
-         * @description The body of `POST /v1/chat/completions`.
-         */
+        /** ChatRequest */
         ChatRequest: {
             model: string;
             messages: components["schemas"]["ChatMessage"][];
@@ -819,10 +773,7 @@ export interface components {
             /** @default null */
             description: string | null;
         };
-        /**
-         * Extension
-         * @description The field `dirigent`, for what the APIs' own formats cannot express. Limits can only be narrowed.
-         */
+        /** Extension */
         Extension: {
             /** @default null */
             max_cost_usd: number | null;
@@ -847,10 +798,7 @@ export interface components {
             /** @default null */
             plan: components["schemas"]["GivenPlan"] | null;
         };
-        /**
-         * PoolChoice
-         * @description Which workers this request may use. It can only narrow what the model and the key allow.
-         */
+        /** PoolChoice */
         PoolChoice: {
             /** @default null */
             allow: string[] | null;
@@ -859,10 +807,7 @@ export interface components {
             /** @default null */
             pin: string | null;
         };
-        /**
-         * GivenPlan
-         * @description A plan that the caller wrote, or edited after a dry run.
-         */
+        /** GivenPlan */
         GivenPlan: {
             steps: components["schemas"]["GivenStep"][];
             /** @default null */
@@ -920,10 +865,7 @@ export interface components {
              */
             type: "function";
         };
-        /**
-         * WireUsage
-         * @description All billed calls of the run, planning included, so that a client that adds up replies counts right.
-         */
+        /** WireUsage */
         WireUsage: {
             prompt_tokens: number;
             completion_tokens: number;
@@ -941,10 +883,7 @@ export interface components {
             reasoning_tokens: number;
             orchestration_output_tokens: number;
         };
-        /**
-         * RunReport
-         * @description The field `dirigent` of a reply.
-         */
+        /** RunReport */
         RunReport: {
             trace_id: string;
             cost_usd: number;
@@ -974,10 +913,7 @@ export interface components {
             /** @default null */
             resumed: boolean | null;
         };
-        /**
-         * WireStep
-         * @description One step of a plan.
-         */
+        /** WireStep */
         WireStep: {
             worker: string;
             subtask: string;
@@ -999,10 +935,7 @@ export interface components {
             /** @default null */
             confidence: number | null;
         };
-        /**
-         * FeedbackRequest
-         * @description The body of `POST /v1/feedback`: a score, a thumb, or what was right.
-         */
+        /** FeedbackRequest */
         FeedbackRequest: {
             trace_id: string;
             /** @default null */
@@ -1024,10 +957,7 @@ export interface components {
              */
             object: "dirigent.feedback";
         };
-        /**
-         * UsageReport
-         * @description The reply of `GET /v1/usage`.
-         */
+        /** UsageReport */
         UsageReport: {
             data: components["schemas"]["UsageRow"][];
             total: components["schemas"]["UsageRow"];
@@ -1037,10 +967,7 @@ export interface components {
              */
             object: "dirigent.usage";
         };
-        /**
-         * UsageRow
-         * @description One group of calls. A field that was not grouped by is left out.
-         */
+        /** UsageRow */
         UsageRow: {
             calls: number;
             lost_calls: number;
@@ -1065,10 +992,7 @@ export interface components {
             /** @default null */
             conversation: string | null;
         };
-        /**
-         * ResponseRequest
-         * @description The body of `POST /v1/responses`.
-         */
+        /** ResponseRequest */
         ResponseRequest: {
             model: string;
             input: string | unknown[];
@@ -1139,10 +1063,7 @@ export interface components {
             /** @default null */
             description: string | null;
         };
-        /**
-         * CustomTool
-         * @description Refused. It has a struct so that a tool's `type` is checked before its other fields.
-         */
+        /** CustomTool */
         CustomTool: {
             /** @enum {unknown} */
             type: "custom";
@@ -1187,10 +1108,7 @@ export interface components {
             /** @default null */
             include_obfuscation: false | null;
         };
-        /**
-         * ResponseObject
-         * @description A response in its present state. Settings that the request left open are null.
-         */
+        /** ResponseObject */
         ResponseObject: {
             id: string;
             created_at: number;
@@ -1323,11 +1241,7 @@ export interface components {
             /** @default null */
             status: ("completed" | "in_progress" | "incomplete") | null;
         };
-        /**
-         * ReasoningItem
-         * @description In a reply: which worker was asked for what on the way to the answer. In a request it is skipped, since no worker
-         *         may see another's reasoning.
-         */
+        /** ReasoningItem */
         ReasoningItem: {
             /** @enum {unknown} */
             type: "reasoning";
@@ -1357,10 +1271,7 @@ export interface components {
             /** @enum {unknown} */
             reason: "content_filter" | "max_output_tokens";
         };
-        /**
-         * ResponseUsage
-         * @description All billed calls of the run, planning included, so that a client that adds up replies counts right.
-         */
+        /** ResponseUsage */
         ResponseUsage: {
             input_tokens: number;
             input_tokens_details: components["schemas"]["ResponseInputDetails"];
@@ -1403,10 +1314,7 @@ export interface components {
              */
             object: "list";
         };
-        /**
-         * MessagesRequest
-         * @description The body of `POST /v1/messages`.
-         */
+        /** MessagesRequest */
         MessagesRequest: {
             model: string;
             messages: components["schemas"]["MessageParam"][];
@@ -1504,10 +1412,7 @@ export interface components {
             /** @default null */
             cache_control: Record<string, never> | null;
         };
-        /**
-         * ThinkingBlock
-         * @description Skipped, as is `redacted_thinking`: no worker may see another's thinking.
-         */
+        /** ThinkingBlock */
         ThinkingBlock: {
             /** @enum {unknown} */
             type: "thinking";
@@ -1589,10 +1494,7 @@ export interface components {
             /** @default [] */
             edits: components["schemas"]["ClearThinking"][];
         };
-        /**
-         * ClearThinking
-         * @description Without effect: thinking is never shown again anyway.
-         */
+        /** ClearThinking */
         ClearThinking: {
             /** @enum {unknown} */
             type: "clear_thinking_20251015";
@@ -1642,11 +1544,7 @@ export interface components {
             name: string;
             input: Record<string, never>;
         };
-        /**
-         * MessageUsage
-         * @description All billed calls of the run, planning included. `input_tokens` does not count tokens read from or written to a
-         *         cache.
-         */
+        /** MessageUsage */
         MessageUsage: {
             input_tokens: number;
             output_tokens: number;
@@ -1657,10 +1555,7 @@ export interface components {
             orchestration_input_tokens?: number;
             orchestration_output_tokens?: number;
         };
-        /**
-         * CountRequest
-         * @description The body of `POST /v1/messages/count_tokens`.
-         */
+        /** CountRequest */
         CountRequest: {
             model: string;
             messages: components["schemas"]["MessageParam"][];
@@ -1726,10 +1621,7 @@ export interface components {
             /** @default list */
             object: string;
         };
-        /**
-         * TraceRow
-         * @description A run as one line of a list.
-         */
+        /** TraceRow */
         TraceRow: {
             id: string;
             created_at: string;
@@ -1749,10 +1641,7 @@ export interface components {
             /** @default null */
             score: number | null;
         };
-        /**
-         * Trace
-         * @description One whole run.
-         */
+        /** Trace */
         Trace: {
             id: string;
             created_at: string;
@@ -1807,10 +1696,7 @@ export interface components {
             type: "text";
             text: string;
         };
-        /**
-         * Image
-         * @description An image by URL (passed on, never fetched by us) or as base64 data with its media type.
-         */
+        /** Image */
         Image: {
             /** @enum {unknown} */
             type: "image";
@@ -1834,10 +1720,7 @@ export interface components {
             /** @default  */
             signature: string;
         };
-        /**
-         * WorkerInfo
-         * @description A worker's card: what planners, reports and traces know about the worker. It holds no secret.
-         */
+        /** WorkerInfo */
         WorkerInfo: {
             name: string;
             /** @default  */
@@ -1876,10 +1759,7 @@ export interface components {
             /** @default false */
             selects: boolean;
         };
-        /**
-         * Price
-         * @description USD per million tokens.
-         */
+        /** Price */
         Price: {
             /** @default 0 */
             input: number;
@@ -1890,10 +1770,7 @@ export interface components {
             /** @default null */
             cache_write_input: number | null;
         };
-        /**
-         * Limits
-         * @description Limits of a run, frozen for the run. No text of a user, a planner or a worker can change them.
-         */
+        /** Limits */
         Limits: {
             /** @default 5 */
             max_steps: number;
@@ -1914,10 +1791,7 @@ export interface components {
             /** @default 16 */
             max_tool_rounds: number;
         };
-        /**
-         * Round
-         * @description One plan and its execution. An empty plan accepts the answer of the round before it.
-         */
+        /** Round */
         Round: {
             drafts: components["schemas"]["DraftRecord"][];
             /** @default null */
@@ -1927,10 +1801,7 @@ export interface components {
             /** @default false */
             fallback: boolean;
         };
-        /**
-         * DraftRecord
-         * @description One draft of a planner, and why it was refused if it was. `text` is empty if the draft carried a plan.
-         */
+        /** DraftRecord */
         DraftRecord: {
             planner: string;
             text: string;
@@ -1949,10 +1820,7 @@ export interface components {
             /** @default null */
             reason: components["schemas"]["Reason"] | null;
         };
-        /**
-         * Attempt
-         * @description One call that was sent to a worker, with or without a reply. The sum of attempts is the bill.
-         */
+        /** Attempt */
         Attempt: {
             worker: string;
             seconds: number;
@@ -1975,10 +1843,7 @@ export interface components {
             /** @default false */
             overran: boolean;
         };
-        /**
-         * Usage
-         * @description Tokens of one call or a sum of calls. The counts of caches and of reasoning are *parts* of the totals.
-         */
+        /** Usage */
         Usage: {
             /** @default 0 */
             input_tokens: number;
@@ -1991,10 +1856,7 @@ export interface components {
             /** @default 0 */
             cache_write_input_tokens: number;
         };
-        /**
-         * Reason
-         * @description Why a planner that is a program wrote its plan.
-         */
+        /** Reason */
         Reason: {
             why: string;
             /** @default [] */
@@ -2024,10 +1886,7 @@ export interface components {
             /** @default [] */
             access: number[];
         };
-        /**
-         * StepRecord
-         * @description One step and its outcome.
-         */
+        /** StepRecord */
         StepRecord: {
             index: number;
             worker: string;
@@ -2060,10 +1919,7 @@ export interface components {
             /** @default [] */
             checks: components["schemas"]["Check"][];
         };
-        /**
-         * Reply
-         * @description A worker's whole answer. Streaming goes through the observer; the reply is always complete.
-         */
+        /** Reply */
         Reply: {
             text: string;
             /** @default [] */
@@ -2100,10 +1956,7 @@ export interface components {
             /** @default null */
             chosen: components["schemas"]["dirigent.messages.Choice"] | null;
         };
-        /**
-         * Ran
-         * @description A program that a worker wrote and that was run.
-         */
+        /** Ran */
         Ran: {
             program: string;
             exit_code: number | null;
@@ -2114,27 +1967,18 @@ export interface components {
             /** @default  */
             confined_by: string;
         };
-        /**
-         * Choice
-         * @description The result that a local worker repeats as its reply, and how many results agree with it.
-         */
+        /** Choice */
         "dirigent.messages.Choice": {
             step: number;
             votes: number;
             of: number;
         };
-        /**
-         * Check
-         * @description How sure the last worker of a plan with `until` was of an answer after a step, and stopped or went on.
-         */
+        /** Check */
         Check: {
             after: number;
             confidence: number | null;
         };
-        /**
-         * ForkRequest
-         * @description The body of `POST /v1/traces/{id}/fork`. What is left out stays as it was.
-         */
+        /** ForkRequest */
         ForkRequest: {
             step: number;
             /** @default null */
@@ -2148,10 +1992,7 @@ export interface components {
             /** @default null */
             dirigent: components["schemas"]["Extension"] | null;
         };
-        /**
-         * RunStarted
-         * @description The reply of a request that started a run.
-         */
+        /** RunStarted */
         RunStarted: {
             id: string;
             model: string;
@@ -2174,10 +2015,7 @@ export interface components {
             /** @default list */
             object: string;
         };
-        /**
-         * PoolWorker
-         * @description A worker: its card, and what its calls of the last week came to.
-         */
+        /** PoolWorker */
         PoolWorker: {
             name: string;
             about: string;
@@ -2203,17 +2041,11 @@ export interface components {
             /** @default null */
             p95_s: number | null;
         };
-        /**
-         * Switch
-         * @description The body of `POST /v1/pool/{name}`.
-         */
+        /** Switch */
         Switch: {
             on: boolean;
         };
-        /**
-         * CompareRequest
-         * @description The body of `POST /v1/comparisons`.
-         */
+        /** CompareRequest */
         CompareRequest: {
             models: string[];
             request: unknown;
@@ -2227,10 +2059,7 @@ export interface components {
             /** @default null */
             vote: string | null;
         };
-        /**
-         * Side
-         * @description One run of a comparison.
-         */
+        /** Side */
         Side: {
             model: string;
             run_id: string;
@@ -2241,10 +2070,7 @@ export interface components {
             /** @default list */
             object: string;
         };
-        /**
-         * VoteRequest
-         * @description The body of `POST /v1/comparisons/{id}/vote`.
-         */
+        /** VoteRequest */
         VoteRequest: {
             better: string;
         };
@@ -2254,10 +2080,7 @@ export interface components {
             /** @default list */
             object: string;
         };
-        /**
-         * SetRow
-         * @description A set in a list.
-         */
+        /** SetRow */
         SetRow: {
             name: string;
             questions: number;
@@ -2278,10 +2101,7 @@ export interface components {
             run_id: string | null;
             created_at: string;
         };
-        /**
-         * SetQuestionRequest
-         * @description The body of `POST /v1/sets/{name}`.
-         */
+        /** SetQuestionRequest */
         SetQuestionRequest: {
             question: string;
             /** @default  */
@@ -2306,10 +2126,7 @@ export interface components {
             /** @default dirigent.learning */
             object: string;
         };
-        /**
-         * PolicyShown
-         * @description The policy of a profile. Its fields are those of `policy.json`.
-         */
+        /** PolicyShown */
         PolicyShown: {
             version: number;
             unit: string;
@@ -2331,10 +2148,7 @@ export interface components {
             /** @default [] */
             versions: string[];
         };
-        /**
-         * FrontPoint
-         * @description One point of a policy's front.
-         */
+        /** FrontPoint */
         FrontPoint: {
             accuracy: number;
             cost: number;
@@ -2362,10 +2176,7 @@ export interface components {
             /** @default null */
             tokens_per_s: number | null;
         };
-        /**
-         * Share
-         * @description How often a worker was right, on the questions of one kind or on all.
-         */
+        /** Share */
         Share: {
             kind: string;
             right: number;
@@ -2373,10 +2184,7 @@ export interface components {
             high: number;
             questions: number;
         };
-        /**
-         * EvaluationShown
-         * @description A report of `dirigent eval`.
-         */
+        /** EvaluationShown */
         EvaluationShown: {
             date: string;
             commit: string;
@@ -2388,10 +2196,7 @@ export interface components {
             /** @default  */
             file: string;
         };
-        /**
-         * PlannerRow
-         * @description A planner in an evaluation.
-         */
+        /** PlannerRow */
         PlannerRow: {
             n: number;
             accuracy: number;
@@ -2404,10 +2209,7 @@ export interface components {
             seconds_p50: number;
             failed: number;
         };
-        /**
-         * TrainingShown
-         * @description A training run: its curves so far.
-         */
+        /** TrainingShown */
         TrainingShown: {
             folder: string;
             steps: number;
@@ -2418,10 +2220,7 @@ export interface components {
                 ][];
             };
         };
-        /**
-         * PolicySwitch
-         * @description The body of `POST /v1/learning/{id}`.
-         */
+        /** PolicySwitch */
         PolicySwitch: {
             to: string;
         };
@@ -2431,10 +2230,7 @@ export interface components {
             /** @default list */
             object: string;
         };
-        /**
-         * KeyShown
-         * @description A key with its bounds and what it has spent. Its text is shown nowhere.
-         */
+        /** KeyShown */
         KeyShown: {
             id: string;
             label: string;
@@ -2448,10 +2244,7 @@ export interface components {
             spent_usd: number;
             calls: number;
         };
-        /**
-         * Caller
-         * @description A caller and its bounds, without a secret.
-         */
+        /** Caller */
         Caller: {
             /** @default  */
             key_id: string;
@@ -2485,10 +2278,7 @@ export interface components {
             /** @default null */
             retention_days: number | null;
         };
-        /**
-         * KeyRequest
-         * @description The body of `POST /v1/keys`.
-         */
+        /** KeyRequest */
         KeyRequest: {
             label: string;
             /**
@@ -2539,10 +2329,7 @@ export interface components {
             /** @default list */
             object: string;
         };
-        /**
-         * AuditRow
-         * @description An entry in its place in the chain.
-         */
+        /** AuditRow */
         AuditRow: {
             number: number;
             at: string;
@@ -2552,23 +2339,14 @@ export interface components {
             previous: string;
             hash: string;
         };
-        /**
-         * Policy
-         * @description The operator's rules and guardrails, from the configuration.
-         */
+        /** Policy */
         Policy: {
             overrides: components["schemas"]["Override"][];
             guardrails: components["schemas"]["Guardrails"];
             /** @default dirigent.policy */
             object: string;
         };
-        /**
-         * Override
-         * @description One `[[override]]`: a rule that replaces the conductor's choice.
-         *
-         *         It applies to a request that meets all of its conditions; the first matching rule of the file counts. A key's own
-         *         bounds still apply.
-         */
+        /** Override */
         Override: {
             name: string;
             /** @default  */
@@ -2588,10 +2366,7 @@ export interface components {
             /** @default  */
             profile: string;
         };
-        /**
-         * Guardrails
-         * @description `[guardrails]`: limits on requests, replies and on personal data that leaves the region.
-         */
+        /** Guardrails */
         Guardrails: {
             /** @default null */
             max_request_chars: number | null;
@@ -2613,10 +2388,7 @@ export interface components {
             /** @default false */
             check_refusal: boolean;
         };
-        /**
-         * SignedIn
-         * @description As whom the caller calls.
-         */
+        /** SignedIn */
         SignedIn: {
             key_id: string;
             label: string;
@@ -2651,10 +2423,7 @@ export interface components {
                 [key: string]: string;
             };
         };
-        /**
-         * ErrorBody
-         * @description The body of an error reply.
-         */
+        /** ErrorBody */
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
         };
@@ -2689,7 +2458,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2698,7 +2466,6 @@ export interface operations {
                     "application/json": components["schemas"]["ChatCompletion"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2707,7 +2474,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2716,7 +2482,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -2725,7 +2490,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2734,7 +2498,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2743,7 +2506,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -2752,7 +2514,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -2761,7 +2522,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -2770,7 +2530,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -2779,7 +2538,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -2788,7 +2546,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2797,7 +2554,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -2806,7 +2562,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -2815,7 +2570,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2824,7 +2578,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -2833,7 +2586,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2842,7 +2594,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -2866,7 +2617,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2875,7 +2625,6 @@ export interface operations {
                     "application/json": components["schemas"]["FeedbackKept"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2884,7 +2633,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2893,7 +2641,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -2902,7 +2649,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2911,7 +2657,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2920,7 +2665,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -2929,7 +2673,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -2938,7 +2681,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -2947,7 +2689,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -2956,7 +2697,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -2965,7 +2705,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2974,7 +2713,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -2983,7 +2721,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -2992,7 +2729,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3001,7 +2737,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -3010,7 +2745,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3019,7 +2753,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -3039,7 +2772,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3048,7 +2780,6 @@ export interface operations {
                     "application/json": components["schemas"]["UsageReport"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3057,7 +2788,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3066,7 +2796,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -3075,7 +2804,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3084,7 +2812,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3093,7 +2820,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -3102,7 +2828,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -3111,7 +2836,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3120,7 +2844,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -3129,7 +2852,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -3138,7 +2860,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -3147,7 +2868,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -3156,7 +2876,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -3165,7 +2884,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3174,7 +2892,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -3183,7 +2900,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3192,7 +2908,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -3216,7 +2931,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3225,7 +2939,6 @@ export interface operations {
                     "application/json": components["schemas"]["ResponseObject"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3234,7 +2947,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3243,7 +2955,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -3252,7 +2963,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3261,7 +2971,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3270,7 +2979,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -3279,7 +2987,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -3288,7 +2995,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3297,7 +3003,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -3306,7 +3011,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -3315,7 +3019,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -3324,7 +3027,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -3333,7 +3035,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -3342,7 +3043,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3351,7 +3051,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -3360,7 +3059,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3369,7 +3067,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -3391,7 +3088,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3400,7 +3096,6 @@ export interface operations {
                     "application/json": components["schemas"]["ResponseObject"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3409,7 +3104,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3418,7 +3112,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -3427,7 +3120,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3436,7 +3128,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3445,7 +3136,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -3454,7 +3144,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -3463,7 +3152,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3472,7 +3160,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -3481,7 +3168,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -3490,7 +3176,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -3499,7 +3184,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -3508,7 +3192,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -3517,7 +3200,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3526,7 +3208,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -3535,7 +3216,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3544,7 +3224,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -3566,7 +3245,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3575,7 +3253,6 @@ export interface operations {
                     "application/json": components["schemas"]["DeletedResponse"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3584,7 +3261,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3593,7 +3269,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -3602,7 +3277,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3611,7 +3285,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3620,7 +3293,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -3629,7 +3301,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -3638,7 +3309,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3647,7 +3317,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -3656,7 +3325,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -3665,7 +3333,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -3674,7 +3341,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -3683,7 +3349,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -3692,7 +3357,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3701,7 +3365,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -3710,7 +3373,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3719,7 +3381,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -3741,7 +3402,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3750,7 +3410,6 @@ export interface operations {
                     "application/json": components["schemas"]["ResponseObject"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3759,7 +3418,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3768,7 +3426,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -3777,7 +3434,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3786,7 +3442,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3795,7 +3450,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -3804,7 +3458,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -3813,7 +3466,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3822,7 +3474,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -3831,7 +3482,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -3840,7 +3490,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -3849,7 +3498,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -3858,7 +3506,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -3867,7 +3514,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3876,7 +3522,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -3885,7 +3530,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3894,7 +3538,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -3916,7 +3559,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3925,7 +3567,6 @@ export interface operations {
                     "application/json": components["schemas"]["ItemList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3934,7 +3575,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3943,7 +3583,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -3952,7 +3591,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3961,7 +3599,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3970,7 +3607,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -3979,7 +3615,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -3988,7 +3623,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3997,7 +3631,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4006,7 +3639,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4015,7 +3647,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4024,7 +3655,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -4033,7 +3663,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -4042,7 +3671,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4051,7 +3679,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -4060,7 +3687,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4069,7 +3695,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -4093,7 +3718,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4102,7 +3726,6 @@ export interface operations {
                     "application/json": components["schemas"]["MessageObject"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4111,7 +3734,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4120,7 +3742,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -4129,7 +3750,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4138,7 +3758,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4147,7 +3766,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -4156,7 +3774,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -4165,7 +3782,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4174,7 +3790,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4183,7 +3798,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4192,7 +3806,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4201,7 +3814,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -4210,7 +3822,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -4219,7 +3830,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4228,7 +3838,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -4237,7 +3846,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4246,7 +3854,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -4270,7 +3877,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4279,7 +3885,6 @@ export interface operations {
                     "application/json": components["schemas"]["TokenCount"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4288,7 +3893,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4297,7 +3901,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -4306,7 +3909,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4315,7 +3917,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4324,7 +3925,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -4333,7 +3933,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -4342,7 +3941,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4351,7 +3949,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4360,7 +3957,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4369,7 +3965,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4378,7 +3973,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -4387,7 +3981,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -4396,7 +3989,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4405,7 +3997,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -4414,7 +4005,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4423,7 +4013,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -4443,7 +4032,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4452,7 +4040,6 @@ export interface operations {
                     "application/json": components["schemas"]["ModelList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4461,7 +4048,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4470,7 +4056,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -4479,7 +4064,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4488,7 +4072,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4497,7 +4080,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -4506,7 +4088,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -4515,7 +4096,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4524,7 +4104,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4533,7 +4112,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4542,7 +4120,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4551,7 +4128,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -4560,7 +4136,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -4569,7 +4144,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4578,7 +4152,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -4587,7 +4160,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4596,7 +4168,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -4618,7 +4189,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4627,7 +4197,6 @@ export interface operations {
                     "application/json": components["schemas"]["ModelCard"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4636,7 +4205,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4645,7 +4213,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -4654,7 +4221,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4663,7 +4229,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4672,7 +4237,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -4681,7 +4245,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -4690,7 +4253,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4699,7 +4261,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4708,7 +4269,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4717,7 +4277,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4726,7 +4285,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -4735,7 +4293,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -4744,7 +4301,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4753,7 +4309,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -4762,7 +4317,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4771,7 +4325,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -4791,7 +4344,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4800,7 +4352,6 @@ export interface operations {
                     "application/json": components["schemas"]["TraceList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4809,7 +4360,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4818,7 +4368,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -4827,7 +4376,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4836,7 +4384,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4845,7 +4392,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -4854,7 +4400,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -4863,7 +4408,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -4872,7 +4416,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -4881,7 +4424,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -4890,7 +4432,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -4899,7 +4440,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -4908,7 +4448,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -4917,7 +4456,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4926,7 +4464,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -4935,7 +4472,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4944,7 +4480,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -4966,7 +4501,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4975,7 +4509,6 @@ export interface operations {
                     "application/json": components["schemas"]["Trace"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4984,7 +4517,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4993,7 +4525,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -5002,7 +4533,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5011,7 +4541,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5020,7 +4549,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -5029,7 +4557,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -5038,7 +4565,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5047,7 +4573,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5056,7 +4581,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5065,7 +4589,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5074,7 +4597,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5083,7 +4605,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -5092,7 +4613,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5101,7 +4621,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -5110,7 +4629,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5119,7 +4637,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -5145,7 +4662,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5154,7 +4670,6 @@ export interface operations {
                     "application/json": components["schemas"]["RunStarted"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5163,7 +4678,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5172,7 +4686,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -5181,7 +4694,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5190,7 +4702,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5199,7 +4710,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -5208,7 +4718,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -5217,7 +4726,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5226,7 +4734,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5235,7 +4742,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5244,7 +4750,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5253,7 +4758,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5262,7 +4766,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -5271,7 +4774,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5280,7 +4782,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -5289,7 +4790,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5298,7 +4798,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -5322,7 +4821,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5331,7 +4829,6 @@ export interface operations {
                     "application/json": components["schemas"]["RunStarted"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5340,7 +4837,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5349,7 +4845,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -5358,7 +4853,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5367,7 +4861,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5376,7 +4869,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -5385,7 +4877,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -5394,7 +4885,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5403,7 +4893,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5412,7 +4901,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5421,7 +4909,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5430,7 +4917,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5439,7 +4925,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -5448,7 +4933,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5457,7 +4941,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -5466,7 +4949,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5475,7 +4957,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -5497,14 +4978,12 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5513,7 +4992,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5522,7 +5000,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -5531,7 +5008,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5540,7 +5016,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5549,7 +5024,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -5558,7 +5032,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -5567,7 +5040,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5576,7 +5048,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5585,7 +5056,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5594,7 +5064,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5603,7 +5072,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5612,7 +5080,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -5621,7 +5088,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5630,7 +5096,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -5639,7 +5104,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5648,7 +5112,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -5670,7 +5133,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5679,7 +5141,6 @@ export interface operations {
                     "application/json": components["schemas"]["RunCancelled"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5688,7 +5149,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5697,7 +5157,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -5706,7 +5165,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5715,7 +5173,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5724,7 +5181,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -5733,7 +5189,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -5742,7 +5197,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5751,7 +5205,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5760,7 +5213,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5769,7 +5221,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5778,7 +5229,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5787,7 +5237,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -5796,7 +5245,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5805,7 +5253,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -5814,7 +5261,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5823,7 +5269,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -5843,7 +5288,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5852,7 +5296,6 @@ export interface operations {
                     "application/json": components["schemas"]["PoolList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5861,7 +5304,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5870,7 +5312,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -5879,7 +5320,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5888,7 +5328,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5897,7 +5336,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -5906,7 +5344,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -5915,7 +5352,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5924,7 +5360,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -5933,7 +5368,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -5942,7 +5376,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -5951,7 +5384,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -5960,7 +5392,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -5969,7 +5400,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5978,7 +5408,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -5987,7 +5416,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5996,7 +5424,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6022,7 +5449,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6031,7 +5457,6 @@ export interface operations {
                     "application/json": components["schemas"]["PoolWorker"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6040,7 +5465,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6049,7 +5473,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -6058,7 +5481,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6067,7 +5489,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6076,7 +5497,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -6085,7 +5505,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -6094,7 +5513,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6103,7 +5521,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6112,7 +5529,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6121,7 +5537,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -6130,7 +5545,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6139,7 +5553,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -6148,7 +5561,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6157,7 +5569,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -6166,7 +5577,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6175,7 +5585,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6195,7 +5604,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6204,7 +5612,6 @@ export interface operations {
                     "application/json": components["schemas"]["ComparisonList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6213,7 +5620,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6222,7 +5628,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -6231,7 +5636,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6240,7 +5644,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6249,7 +5652,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -6258,7 +5660,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -6267,7 +5668,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6276,7 +5676,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6285,7 +5684,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6294,7 +5692,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -6303,7 +5700,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6312,7 +5708,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -6321,7 +5716,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6330,7 +5724,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -6339,7 +5732,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6348,7 +5740,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6372,7 +5763,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6381,7 +5771,6 @@ export interface operations {
                     "application/json": components["schemas"]["Comparison"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6390,7 +5779,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6399,7 +5787,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -6408,7 +5795,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6417,7 +5803,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6426,7 +5811,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -6435,7 +5819,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -6444,7 +5827,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6453,7 +5835,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6462,7 +5843,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6471,7 +5851,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -6480,7 +5859,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6489,7 +5867,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -6498,7 +5875,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6507,7 +5883,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -6516,7 +5891,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6525,7 +5899,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6547,7 +5920,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6556,7 +5928,6 @@ export interface operations {
                     "application/json": components["schemas"]["Comparison"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6565,7 +5936,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6574,7 +5944,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -6583,7 +5952,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6592,7 +5960,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6601,7 +5968,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -6610,7 +5976,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -6619,7 +5984,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6628,7 +5992,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6637,7 +6000,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6646,7 +6008,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -6655,7 +6016,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6664,7 +6024,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -6673,7 +6032,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6682,7 +6040,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -6691,7 +6048,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6700,7 +6056,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6726,7 +6081,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6735,7 +6089,6 @@ export interface operations {
                     "application/json": components["schemas"]["Comparison"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6744,7 +6097,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6753,7 +6105,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -6762,7 +6113,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6771,7 +6121,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6780,7 +6129,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -6789,7 +6137,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -6798,7 +6145,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6807,7 +6153,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6816,7 +6161,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6825,7 +6169,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -6834,7 +6177,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -6843,7 +6185,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -6852,7 +6193,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6861,7 +6201,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -6870,7 +6209,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6879,7 +6217,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -6899,7 +6236,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6908,7 +6244,6 @@ export interface operations {
                     "application/json": components["schemas"]["SetList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6917,7 +6252,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6926,7 +6260,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -6935,7 +6268,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6944,7 +6276,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6953,7 +6284,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -6962,7 +6292,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -6971,7 +6300,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6980,7 +6308,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -6989,7 +6316,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -6998,7 +6324,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7007,7 +6332,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7016,7 +6340,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -7025,7 +6348,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7034,7 +6356,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -7043,7 +6364,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7052,7 +6372,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7074,7 +6393,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7083,7 +6401,6 @@ export interface operations {
                     "application/json": components["schemas"]["SetQuestions"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7092,7 +6409,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7101,7 +6417,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -7110,7 +6425,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7119,7 +6433,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7128,7 +6441,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -7137,7 +6449,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -7146,7 +6457,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7155,7 +6465,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7164,7 +6473,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7173,7 +6481,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7182,7 +6489,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7191,7 +6497,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -7200,7 +6505,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7209,7 +6513,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -7218,7 +6521,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7227,7 +6529,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7253,7 +6554,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7262,7 +6562,6 @@ export interface operations {
                     "application/json": components["schemas"]["SetQuestion"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7271,7 +6570,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7280,7 +6578,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -7289,7 +6586,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7298,7 +6594,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7307,7 +6602,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -7316,7 +6610,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -7325,7 +6618,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7334,7 +6626,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7343,7 +6634,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7352,7 +6642,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7361,7 +6650,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7370,7 +6658,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -7379,7 +6666,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7388,7 +6674,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -7397,7 +6682,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7406,7 +6690,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7429,7 +6712,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7438,7 +6720,6 @@ export interface operations {
                     "application/json": components["schemas"]["SetQuestionGone"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7447,7 +6728,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7456,7 +6736,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -7465,7 +6744,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7474,7 +6752,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7483,7 +6760,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -7492,7 +6768,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -7501,7 +6776,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7510,7 +6784,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7519,7 +6792,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7528,7 +6800,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7537,7 +6808,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7546,7 +6816,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -7555,7 +6824,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7564,7 +6832,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -7573,7 +6840,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7582,7 +6848,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7602,7 +6867,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7611,7 +6875,6 @@ export interface operations {
                     "application/json": components["schemas"]["Learning"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7620,7 +6883,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7629,7 +6891,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -7638,7 +6899,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7647,7 +6907,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7656,7 +6915,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -7665,7 +6923,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -7674,7 +6931,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7683,7 +6939,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7692,7 +6947,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7701,7 +6955,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7710,7 +6963,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7719,7 +6971,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -7728,7 +6979,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7737,7 +6987,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -7746,7 +6995,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7755,7 +7003,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7781,7 +7028,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7790,7 +7036,6 @@ export interface operations {
                     "application/json": components["schemas"]["Learning"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7799,7 +7044,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7808,7 +7052,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -7817,7 +7060,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7826,7 +7068,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7835,7 +7076,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -7844,7 +7084,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -7853,7 +7092,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7862,7 +7100,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -7871,7 +7108,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -7880,7 +7116,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7889,7 +7124,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7898,7 +7132,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -7907,7 +7140,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7916,7 +7148,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -7925,7 +7156,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7934,7 +7164,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -7954,7 +7183,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7963,7 +7191,6 @@ export interface operations {
                     "application/json": components["schemas"]["KeyList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7972,7 +7199,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7981,7 +7207,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -7990,7 +7215,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7999,7 +7223,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8008,7 +7231,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -8017,7 +7239,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -8026,7 +7247,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8035,7 +7255,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8044,7 +7263,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8053,7 +7271,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8062,7 +7279,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8071,7 +7287,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -8080,7 +7295,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8089,7 +7303,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -8098,7 +7311,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8107,7 +7319,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8131,7 +7342,6 @@ export interface operations {
             };
         };
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8140,7 +7350,6 @@ export interface operations {
                     "application/json": components["schemas"]["KeyMade"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8149,7 +7358,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8158,7 +7366,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -8167,7 +7374,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8176,7 +7382,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8185,7 +7390,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -8194,7 +7398,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -8203,7 +7406,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8212,7 +7414,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8221,7 +7422,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8230,7 +7430,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8239,7 +7438,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8248,7 +7446,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -8257,7 +7454,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8266,7 +7462,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -8275,7 +7470,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8284,7 +7478,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8306,7 +7499,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8315,7 +7507,6 @@ export interface operations {
                     "application/json": components["schemas"]["KeyShown"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8324,7 +7515,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8333,7 +7523,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -8342,7 +7531,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8351,7 +7539,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8360,7 +7547,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -8369,7 +7555,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -8378,7 +7563,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8387,7 +7571,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8396,7 +7579,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8405,7 +7587,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8414,7 +7595,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8423,7 +7603,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -8432,7 +7611,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8441,7 +7619,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -8450,7 +7627,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8459,7 +7635,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8481,7 +7656,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8490,7 +7664,6 @@ export interface operations {
                     "application/json": components["schemas"]["KeyMade"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8499,7 +7672,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8508,7 +7680,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -8517,7 +7688,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8526,7 +7696,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8535,7 +7704,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -8544,7 +7712,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -8553,7 +7720,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8562,7 +7728,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8571,7 +7736,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8580,7 +7744,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8589,7 +7752,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8598,7 +7760,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -8607,7 +7768,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8616,7 +7776,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -8625,7 +7784,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8634,7 +7792,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8654,7 +7811,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8663,7 +7819,6 @@ export interface operations {
                     "application/json": components["schemas"]["AuditList"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8672,7 +7827,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8681,7 +7835,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -8690,7 +7843,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8699,7 +7851,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8708,7 +7859,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -8717,7 +7867,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -8726,7 +7875,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8735,7 +7883,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8744,7 +7891,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8753,7 +7899,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8762,7 +7907,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8771,7 +7915,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -8780,7 +7923,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8789,7 +7931,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -8798,7 +7939,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8807,7 +7947,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -8827,7 +7966,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8836,7 +7974,6 @@ export interface operations {
                     "application/json": components["schemas"]["Policy"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8845,7 +7982,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -8854,7 +7990,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -8863,7 +7998,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8872,7 +8006,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8881,7 +8014,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -8890,7 +8022,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -8899,7 +8030,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8908,7 +8038,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -8917,7 +8046,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -8926,7 +8054,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8935,7 +8062,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8944,7 +8070,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -8953,7 +8078,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -8962,7 +8086,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -8971,7 +8094,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -8980,7 +8102,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9000,7 +8121,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9009,7 +8129,6 @@ export interface operations {
                     "application/json": components["schemas"]["SignedIn"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9018,7 +8137,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9027,7 +8145,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -9036,7 +8153,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9045,7 +8161,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9054,7 +8169,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -9063,7 +8177,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -9072,7 +8185,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9081,7 +8193,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9090,7 +8201,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9099,7 +8209,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9108,7 +8217,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9117,7 +8225,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -9126,7 +8233,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9135,7 +8241,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -9144,7 +8249,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9153,7 +8257,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9173,7 +8276,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9182,7 +8284,6 @@ export interface operations {
                     "application/json": components["schemas"]["SignedIn"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9191,7 +8292,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9200,7 +8300,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -9209,7 +8308,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9218,7 +8316,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9227,7 +8324,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -9236,7 +8332,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -9245,7 +8340,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9254,7 +8348,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9263,7 +8356,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9272,7 +8364,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9281,7 +8372,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9290,7 +8380,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -9299,7 +8388,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9308,7 +8396,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -9317,7 +8404,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9326,7 +8412,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9346,7 +8431,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9355,7 +8439,6 @@ export interface operations {
                     "application/json": components["schemas"]["SignedOut"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9364,7 +8447,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9373,7 +8455,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -9382,7 +8463,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9391,7 +8471,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9400,7 +8479,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -9409,7 +8487,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -9418,7 +8495,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9427,7 +8503,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9436,7 +8511,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9445,7 +8519,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9454,7 +8527,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9463,7 +8535,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -9472,7 +8543,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9481,7 +8551,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -9490,7 +8559,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9499,7 +8567,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9519,7 +8586,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9528,7 +8594,6 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9537,7 +8602,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9546,7 +8610,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -9555,7 +8618,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9564,7 +8626,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9573,7 +8634,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -9582,7 +8642,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -9591,7 +8650,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9600,7 +8658,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9609,7 +8666,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9618,7 +8674,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9627,7 +8682,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9636,7 +8690,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -9645,7 +8698,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9654,7 +8706,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -9663,7 +8714,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9672,7 +8722,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9692,7 +8741,6 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9701,7 +8749,6 @@ export interface operations {
                     "application/json": components["schemas"]["Readiness"];
                 };
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9710,7 +8757,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9719,7 +8765,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -9728,7 +8773,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9737,7 +8781,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9746,7 +8789,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -9755,7 +8797,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -9764,7 +8805,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9773,7 +8813,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9782,7 +8821,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9791,7 +8829,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9800,7 +8837,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9809,7 +8845,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -9818,7 +8853,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9827,7 +8861,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -9836,7 +8869,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -9845,7 +8877,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -9865,14 +8896,12 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9881,7 +8910,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -9890,7 +8918,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -9899,7 +8926,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9908,7 +8934,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9917,7 +8942,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -9926,7 +8950,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -9935,7 +8958,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9944,7 +8966,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -9953,7 +8974,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -9962,7 +8982,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9971,7 +8990,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -9980,7 +8998,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -9989,7 +9006,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -9998,7 +9014,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -10007,7 +9022,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10016,7 +9030,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -10036,14 +9049,12 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description done */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
             };
-            /** @description a field is wrong or cannot be honoured, and `param` names it; or a worker does not take the request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10052,7 +9063,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no valid key */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -10061,7 +9071,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a cost cap or a budget does not allow it */
             402: {
                 headers: {
                     [name: string]: unknown;
@@ -10070,7 +9079,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not for this key, or not from there */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10079,7 +9087,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description there is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10088,7 +9095,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description not with this method */
             405: {
                 headers: {
                     [name: string]: unknown;
@@ -10097,7 +9103,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body came too slowly */
             408: {
                 headers: {
                     [name: string]: unknown;
@@ -10106,7 +9111,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description already under way, or done */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10115,7 +9119,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is too large */
             413: {
                 headers: {
                     [name: string]: unknown;
@@ -10124,7 +9127,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the body is not application/json */
             415: {
                 headers: {
                     [name: string]: unknown;
@@ -10133,7 +9135,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the Idempotency-Key was used for another request */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -10142,7 +9143,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description too many requests of this key; see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -10151,7 +9151,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the header is too long */
             431: {
                 headers: {
                     [name: string]: unknown;
@@ -10160,7 +9159,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description a bug */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -10169,7 +9167,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description no usable plan or answer came of it */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -10178,7 +9175,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description busy, or no worker or store answers; see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -10187,7 +9183,6 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description the deadline passed */
             504: {
                 headers: {
                     [name: string]: unknown;
