@@ -27,6 +27,7 @@ from dirigent.serve.http.telemetry import telemetry
 from dirigent.serve.policy.admission import Admission
 from dirigent.serve.policy.guardrails import guarded
 from dirigent.serve.policy.models import Models
+from dirigent.serve.runs.conversation import Conversations
 from dirigent.store import Store
 from dirigent.store.retention import prune
 
@@ -59,6 +60,8 @@ class Service:
         """They watch every run of this server."""
         self.on_finished: dict[str, OnFinished] = {}
         """Called when a background run is over, by the `kind` of its purpose (`runs/takeover.py`)."""
+        self.conversations = Conversations()
+        """The conversations whose prompts providers may still hold in their caches."""
         self.runs: set[Run] = set()
         """The runs that this process carries out."""
         self.bodies = 0
