@@ -45,7 +45,7 @@ def test_a_missing_extra_is_one_finding_for_all_its_workers(run: Run) -> None:
     ran = run("doctor")
     assert ran.code == 1
     assert ran.out.count("xllamacpp") == 1
-    assert "(facts, letters, " in ran.out
+    assert "(smol, smol-brief, smol-free)" in ran.out
     ran = run("pool", "check")
     assert ran.code == 1
     assert ran.err.count("xllamacpp") == 1
@@ -143,6 +143,14 @@ class TestPool:
         rows = run("pool", "presets", "--json").object["presets"]
         assert all(row["output_usd_per_mtok"] is not None for row in rows), "a preset that genai-prices lacks"
         assert "gpt-5" in run("pool", "presets").out
+
+
+def test_a_worker_that_only_reads_results_is_not_asked_by_a_check(run: Run, pool_file: Path) -> None:
+    vote = '[[worker]]\nname = "vote"\nkind = "vote"\n'
+    pool_file.write_text(pool_file.read_text().replace("[profile.ultra]", f"{vote}[profile.ultra]"))
+    ran = run("pool", "check", "--json")
+    (row,) = [row for row in ran.object["workers"] if row["worker"] == "vote"]
+    assert row["status"] == "ok"
 
 
 @pytest.mark.usefixtures("pool_file")

@@ -9,15 +9,18 @@ share: steps, the question as text, and the workers that can be asked.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan.plan import Dialect, Plan, Step
+from dirigent.plan.plan import Dialect, Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.workers.pool import Pool
+from dirigent.workers.worker import WorkerInfo
 
 Who = str | Sequence[str]
 
@@ -58,11 +61,49 @@ class Single(Shape):
         return Plan((step(brief, named(brief.pool, self._worker)),))
 
 
+class ByCard:
+    """One worker answers alone: the best by its card, or the cheapest.
+
+    The best is the one that was right most often where it was measured. Before that it is the dearest, which is likely
+    the strongest. A worker without a price is asked only if none has a price.
+    """
+
+    def __init__(self, choice: Literal["best", "cheapest"], *, right: Mapping[str, float] | None = None) -> None:
+        self.name: str = choice
+        self._right = right or {}
+        """The measured share of right answers of each worker."""
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        if brief.previous is not None:
+            return Draft(plan=Plan())
+        infos = [info for info in brief.pool.infos if not info.reads_results]
+        measured = [info.name for info in infos if info.name in self._right]
+        if self.name == "cheapest":
+            chosen, why = cheapest(infos), "the cheapest by price"
+        elif measured:
+            chosen = max(measured, key=lambda name: self._right[name])
+            why = f"right most often where it was measured, {self._right[chosen]:.0%}"
+        else:
+            chosen, why = dearest(infos), "the dearest by price, as nothing was measured"
+        reason = Reason(why=f"{chosen} alone: {why}; nothing learned says that more would pay", chosen=(chosen,))
+        return Draft(plan=Plan((step(brief, chosen),)), reason=reason)
+
+
+def dearest(infos: Sequence[WorkerInfo]) -> str:
+    """The worker with the highest price, the first of equals; any price is more than an unknown one."""
+    return max(infos, key=lambda info: -1.0 if info.price is None else info.price.input + info.price.output).name
+
+
+def cheapest(infos: Sequence[WorkerInfo]) -> str:
+    """The worker with the lowest price, the first of equals; any price is less than an unknown one."""
+    return min(infos, key=lambda info: math.inf if info.price is None else info.price.input + info.price.output).name
+
+
 class FanOut(Shape):
     """Mixture-of-Agents (Wang et al. 2024): workers answer side by side, one brings the answers together.
 
     With more than one layer, the same workers then answer again, each having read all answers of the layer before.
-    One layer uses as many proposers, in pool order and over again where there are fewer, as the step limit allows.
+    One layer uses as many proposers, in pool order and again if there are fewer, as the step limit allows.
     """
 
     def __init__(
@@ -92,7 +133,7 @@ class FanOut(Shape):
 class SelfMoa(Shape):
     """Self-MoA (Li et al. 2025): one worker answers several times and brings its own answers together.
 
-    Like a vote it wants a sampling temperature other than 0, and one sample alone is the answer as it is.
+    Like a vote it needs a sampling temperature other than 0; one sample alone is the answer unchanged.
     """
 
     def __init__(self, worker: Who = "", *, samples: int = 6, name: str = "self-moa") -> None:
@@ -202,7 +243,7 @@ class Adapted(Shape):
 
 
 class Written:
-    """A plan that stands already, as text: what a model wrote for this question in one batch with others."""
+    """An existing plan as text, which a model wrote for this question in one batch with others."""
 
     def __init__(self, text: str, *, name: str, dialect: Dialect = "lines") -> None:
         self.name = name

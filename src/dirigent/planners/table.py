@@ -1,7 +1,6 @@
-"""The table of planners: each with its name, one sentence, and how it is made for a profile and for an evaluation.
-
-Read `PLANNERS` at the end first; the functions above it are named there. What a fitted planner knows is decided here:
-which worker is best, what a vote costs, which workers escalate. The planners themselves know nothing of tasks and
+"""The table of planners: each with its name, one sentence, and the functions that make it for a profile and for an
+evaluation. Read `PLANNERS` at the end first; it names the functions above it. This module decides what a fitted planner
+knows: the best worker, the cost of a vote, the workers that escalate. The planners themselves know nothing of tasks and
 graders. Planners that need numpy are imported when they are fitted.
 """
 
@@ -28,9 +27,10 @@ from dirigent.planners.examples import (
     self_moa_cost,
     vote_cost,
 )
-from dirigent.planners.fixed import FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
+from dirigent.planners.fixed import ByCard, FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
 from dirigent.planners.learned import Learned
+from dirigent.planners.program import Program
 from dirigent.planners.spec import (
     UNKNOWN_USD,
     Argument,
@@ -305,7 +305,13 @@ def _learned(setup: Setup) -> Planner:
         raise ConfigError(
             'planner "learned" needs  policy = "FOLDER"  in its profile: the folder that `dirigent learn` wrote'
         )
-    return Learned(setup.policy, selector=setup.selector, prefer=setup.prefer)
+    return Learned(
+        setup.policy,
+        selector=setup.selector,
+        counter=setup.counter,
+        prefer=setup.prefer,
+        at=setup.operating_point,
+    )
 
 
 def _dialect(info: WorkerInfo) -> Dialect:
@@ -340,15 +346,25 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         replays=True,
     ),
     PlannerSpec(
+        name="program",
+        about="a question that asks for a computed value goes to a worker that runs programs, any other to one plain "
+        "call; the plain worker also answers if the program fails (max_rounds = 2)",
+        make=lambda setup: Program(setup.worker),
+    ),
+    PlannerSpec(
         name="best",
-        about="the worker with the highest accuracy on the training split answers alone; the cheaper of two equals",
+        about="the worker with the highest accuracy on the training split answers alone; the cheaper of two equals. In "
+        "a profile it is known from the workers' cards; where nothing was measured, the dearest worker answers alone",
+        make=lambda setup: Single(setup.worker) if setup.worker else ByCard("best", right=setup.right),
         fit=_best,
         replays=True,
         default_on=("live", "recorded", "gym"),
     ),
     PlannerSpec(
         name="cheapest",
-        about="the worker that cost least on the training split answers alone",
+        about="the worker that cost least on the training split answers alone; in a profile the one with the lowest "
+        "price",
+        make=lambda setup: Single(setup.worker) if setup.worker else ByCard("cheapest"),
         fit=_cheapest,
         replays=True,
         default_on=("live", "recorded"),

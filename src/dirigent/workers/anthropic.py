@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
+from dirigent.messages import Cache, Finish, Image, Message, Part, Reply, Request, ToolCall, Usage, estimate_tokens
 from dirigent.workers.wire import (
     Count,
     Decoder,
@@ -34,7 +34,7 @@ from dirigent.workers.worker import WorkerInfo
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 4096
-"""The format requires a limit; this one stands where neither the request nor the worker's card has any."""
+"""The format requires a limit; this one is used if neither the request nor the worker's card has one."""
 
 FINISH: dict[str, Finish] = {
     "end_turn": "stop",
@@ -55,7 +55,7 @@ class AnthropicWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages. `base_url` is the bare host, as Anthropic's own client takes it."""
 
     thinking: Literal["auto", "adaptive", "budget", "always"] = "auto"
-    """How the model is told its effort: a level it adapts to (Claude 4.6 and later), a budget of thinking
+    """How the request states the effort: a level that the model adapts to (Claude 4.6 and later), a budget of thinking
     tokens (earlier ones), or a level only, for models that always think. `auto` goes by the model's name."""
     extra: dict[str, Any] = {}
     """Fields put into every request's body as they are, last, so they win."""
@@ -71,7 +71,8 @@ class AnthropicWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         system = system_text(request.messages)
         if system:
             body["system"] = system
-        body |= _tools(request) | _sampling(request) | self._thinking(request, info.model, max_tokens)
+        _mark_for_cache(body, tools := _tools(request), request)
+        body |= tools | _sampling(request) | self._thinking(request, info.model, max_tokens)
         if request.schema is not None:
             shape = {"type": "json_schema", "schema": request.schema.schema}
             body["output_config"] = {**body.get("output_config", {}), "format": shape}
@@ -113,7 +114,7 @@ _MODEL = re.compile(r"claude-(?:opus|sonnet|haiku)-(\d+)(?:[-.](\d{1,2})(?!\d))?
 
 
 def thinking_of(model: str) -> Thinking:
-    """How a model is told its effort, by its name. Unknown names are taken for newer than this file."""
+    """How the request states the effort, by the model's name. Unknown names count as newer than this file."""
     if re.search(r"fable|mythos", model):
         return "always"
     if re.search(r"claude-(?:\d|instant)", model):  # claude-3-7-sonnet and before: the version came first
@@ -156,6 +157,13 @@ def _conversation(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
+    blocks = _plain_blocks(message)
+    if message.cache and blocks:
+        blocks[-1]["cache_control"] = _control(message.cache)
+    return blocks
+
+
+def _plain_blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         result = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id), "content": _parts(message)}
         return [result]
@@ -213,12 +221,52 @@ def _tools(request: Request) -> dict[str, Any]:
             sent["description"] = tool.description
         if tool.strict:
             sent["strict"] = True
+        if tool.cache:
+            sent["cache_control"] = _control(tool.cache)
         tools.append(sent)
     kinds = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
     return {
         "tools": tools,
         "tool_choice": {"type": "tool", "name": named} if named else kinds[request.tool_choice],
     }
+
+
+MOST_MARKS = 4
+"""Anthropic takes so many in one request."""
+WORTH_CACHING_TOKENS = 1024
+"""Anthropic caches no shorter prompt."""
+
+
+def _mark_for_cache(body: dict[str, Any], tools: dict[str, Any], request: Request) -> None:
+    """Marks what the provider is to keep in its cache: as the caller asked, else the parts that later prompts repeat.
+
+    Those are tools and system message, and of a conversation that goes on all of it. What is written to the cache costs
+    a quarter more, so nothing else is marked, and nothing that is too short to be kept.
+    """
+    system_cache: Cache = next((m.cache for m in request.messages if m.role == "system" and m.cache), "")
+    asked = system_cache or any(m.cache for m in request.messages) or any(tool.cache for tool in request.tools)
+    turns = body["messages"]
+    if not asked:
+        stable = estimate_tokens(body.get("system", "")) + estimate_tokens(str(tools.get("tools", "")))
+        if stable >= WORTH_CACHING_TOKENS:
+            if "system" in body:
+                system_cache = "5m"
+            else:
+                tools["tools"][-1]["cache_control"] = _control("5m")
+        said = sum(estimate_tokens(str(turn["content"])) for turn in turns)
+        if request.goes_on and turns and stable + said >= WORTH_CACHING_TOKENS:
+            turns[-1]["content"][-1]["cache_control"] = _control("5m")
+    if system_cache:
+        body["system"] = [{"type": "text", "text": body["system"], "cache_control": _control(system_cache)}]
+    blocks = [*tools.get("tools", ()), *(body["system"] if system_cache else ())]
+    blocks += [block for turn in turns for block in turn["content"]]
+    marked = [block for block in blocks if "cache_control" in block]
+    for block in marked[: max(0, len(marked) - MOST_MARKS)]:  # the later ones hold the earlier ones
+        del block["cache_control"]
+
+
+def _control(cache: Cache) -> dict[str, str]:
+    return {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
 
 
 def _sampling(request: Request) -> dict[str, Any]:
@@ -231,7 +279,7 @@ def _sampling(request: Request) -> dict[str, Any]:
 
 
 class _Block(msgspec.Struct, omit_defaults=True):
-    """A content block, or in a stream what one grows by."""
+    """A content block, or the next part of one in a stream."""
 
     type: str
     text: str = ""
@@ -317,7 +365,8 @@ def _kept(block: _Block) -> dict[str, str]:
 
 
 def _usage(usage: _Usage) -> Usage:
-    """Anthropic counts what it reads from its cache and writes to it beside `input_tokens`; ours counts all input."""
+    """Anthropic counts tokens that it reads from its cache or writes to it beside `input_tokens`; ours counts all
+    input."""
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Usage(
         input_tokens=(usage.input_tokens or 0) + read + written,

@@ -1,8 +1,8 @@
 """Operations read from TOML files: their wordings, and for most warm-only ones their values.
 
 `read_operations` reads the files in `warm/`. Their operations are many and unlike one another, so that a model learns
-from them where a clause ends rather than a few phrases. Nobody asks for what such an operation gives: a table only has
-to lead on to a value of the right type, so any will do, and the files list values and wordings but no results.
+from them where a clause ends rather than a few phrases. No worker computes such an operation: its table only has to
+lead to a value of the right type, so any value will do, and the files list values and wordings but no results.
 
 `read_solved` reads a file whose operations have right results: a table of their own, or a domain in `solving.py`.
 """

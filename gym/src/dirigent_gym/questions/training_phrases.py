@@ -1,8 +1,8 @@
 """Wordings that only training uses: `training_phrases.toml`, read into phrases by operation.
 
 With the few wordings of its skills an operation can be remembered rather than read; with many more of another build it
-cannot. They are apart from the skills because no test asks them and no specialist learns them, so that more of
-them change neither. What a slot means and how a phrase is turned belongs to phrasing.py.
+cannot. They are apart from the skills because no test asks them and no specialist learns them, so that more of them
+change neither. phrasing.py defines the slots and the forms of a phrase.
 """
 
 from __future__ import annotations

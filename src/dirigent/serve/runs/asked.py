@@ -69,7 +69,7 @@ class Extension(Strict, frozen=True):
     conversation: Annotated[str, Meta(max_length=200)] | None = None
     """The conversation that the run belongs to; likewise."""
     plan: GivenPlan | None = None
-    """Carry out this plan; nobody plans. With `dry_run` it is checked and its cost estimated."""
+    """Carry out this plan, without a planner. With `dry_run` it is checked and its cost estimated."""
 
     @property
     def without_labels(self) -> Extension:
@@ -85,7 +85,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class Fields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the caller's API calls the parts of a request."""
+    """The caller's API's names for the parts of a request."""
 
     messages: str = "messages"
     response_format: str = "response_format"
@@ -112,8 +112,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The caller's own user, for whom the request is."""
     one_call: bool = False
     """A reply may call one tool at most."""
+    goes_on_from: tuple[str, ...] = ()
+    """Names of its conversation in the caller's API: the run that it goes on from, the key of its cache."""
     background: bool = False
-    """Nobody waits for the run."""
+    """No caller waits for the run."""
     stream: bool = False
     stream_usage: bool = False
     """The stream is to end with the usage."""

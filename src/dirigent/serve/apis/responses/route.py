@@ -1,6 +1,6 @@
 """`/v1/responses`: answers that are stored, found again, and continued.
 
-A response is stored when it ends (unless `store` is false), before its last byte goes out. With `background` nobody
+A response is stored when it ends (unless `store` is false), before its last byte goes out. With `background` no caller
 waits for it (`background.py`).
 """
 
@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from dirigent.serve.apis.exchange import respond
 from dirigent.serve.apis.responses.background import ResponseReplay, begin, cancelled, up_to_date
-from dirigent.serve.apis.responses.kept import found, items_before, items_used, missing
+from dirigent.serve.apis.responses.kept import conversation_before, found, items_used, missing
 from dirigent.serve.apis.responses.kept import read as read_kept
 from dirigent.serve.apis.responses.reply import ResponseWriter
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, Wanted, asked_of, opened, read
@@ -61,8 +61,10 @@ class _Incoming:
 
     async def asked(self, service: Service, caller: Caller) -> Asked:
         previous = self._wanted.request.previous_response_id
-        history = () if previous is None else await items_before(service.store, previous, caller)
-        return asked_of(self._wanted, history=history)
+        if previous is None:
+            return asked_of(self._wanted, history=())
+        history, run_before = await conversation_before(service.store, previous, caller)
+        return asked_of(self._wanted, history=history, run_before=run_before)
 
     def writer(self, run: Run) -> ResponseWriter:
         return ResponseWriter(run, self._opened(), self._wanted.items)
@@ -80,7 +82,7 @@ def _background_reply(service: Service, kept: KeptResponse, *, stream: bool) -> 
 
 
 async def get_response(request: Request) -> Any:
-    """A response that was kept; `stream=true` tells one of the background as events, `starting_after` a number."""
+    """Returns a stored response; `stream=true` sends a background one as events, those after `starting_after`."""
     service, caller = _service(request), _caller(request)
     query = _query(request, {"stream", "starting_after", "include", "include_obfuscation"})
     kept = await up_to_date(service, await found(service.store, request.path_params["id"], caller))
@@ -95,7 +97,7 @@ async def get_response(request: Request) -> Any:
 
 
 async def delete_kept_response(request: Request) -> Response:
-    """Forget a response. One that still runs is cancelled first."""
+    """Deletes a response. A running one is cancelled first."""
     service, caller, id = _service(request), _caller(request), request.path_params["id"]
     kept = await found(service.store, id, caller)
     if kept.status in UNFINISHED:
@@ -106,7 +108,7 @@ async def delete_kept_response(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """Cancel a response of the background. One that has ended stays as it is."""
+    """Cancels a background response. One that has ended does not change."""
     service, caller = _service(request), _caller(request)
     kept = await found(service.store, request.path_params["id"], caller)
     if not read_kept(kept).background:
@@ -115,7 +117,7 @@ async def cancel_response(request: Request) -> Response:
 
 
 async def list_input_items(request: Request) -> Response:
-    """What a response was made from, the conversation before it included; the newest first."""
+    """Returns the input of a response, with the conversation before it; the newest first."""
     query = _query(request, {"after", "limit", "order", "include"})
     limit = _number(query.get("limit"), "limit", least=1, most=MAX_ITEMS, default=20)
     order = query.get("order", "desc")

@@ -1,4 +1,4 @@
-"""The shapes of `/v1/responses`: what a request may hold, how it is read, and what a reply holds.
+"""The shapes of `/v1/responses`: the fields of a request, how they are read, and the fields of a reply.
 
 A field that is unknown, or that cannot be honoured, is refused by its name, as in the chat API; labels that change no
 answer are accepted. An item has the same struct in requests and replies, so that a reply's output can be sent back as
@@ -32,6 +32,7 @@ from dirigent.serve.runs.asked import (
     image_part,
     message_content,
 )
+from dirigent.serve.runs.conversation import cache_names, run_name
 from dirigent.serve.runs.report import RunReport
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -181,11 +182,12 @@ class ResponseRequest(Strict, frozen=True):
     include: tuple[Includable, ...] | None = None
     stream_options: ResponseStreamOptions | None = None
     dirigent: Extension | None = None
+    prompt_cache_key: str | None = None
+    """Names the conversation, as the field `dirigent.conversation` does."""
     # Labels: accepted, without effect on the answer.
     metadata: Labels | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     client_metadata: dict[str, Any] | None = None
     """Codex's own."""
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
@@ -198,7 +200,7 @@ class ResponseRequest(Strict, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A body that was read. What it asks is known once the conversation before it is read as well (`asked_of`)."""
+    """A body that was read. It becomes a request once the conversation before it is read as well (`asked_of`)."""
 
     request: ResponseRequest
     items: tuple[Item, ...]
@@ -239,8 +241,11 @@ def read(body: bytes) -> Wanted:
     return Wanted(request, tuple(_item(raw, f"input[{index}]") for index, raw in enumerate(request.input)))
 
 
-def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
-    """The request after the conversation it goes on from. A previous response's instructions do not count."""
+def asked_of(wanted: Wanted, *, history: Sequence[Item], run_before: str = "") -> Asked:
+    """The request after the conversation that it continues, and the run of its last response.
+
+    A previous response's instructions do not count.
+    """
     request = wanted.request
     messages, places = _placed(wanted, history)
     if not messages:
@@ -254,6 +259,7 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
         metadata=request.metadata or {},
         user=request.user or "",
         one_call=request.parallel_tool_calls is False,
+        goes_on_from=(*((run_name(run_before),) if run_before else ()), *cache_names(request.prompt_cache_key)),
         background=bool(request.background),
         stream=bool(request.stream),
         fields=fields,
