@@ -1,8 +1,8 @@
 """Who can do what: the questions that every specialist is put, how replies are marked, the table that comes of it.
 
-`dirigent_gym/train/judge.py` asks adapters in torch, and `gym/benchmarks/specialists.py` asks the shipped files as
-users run them; both use these functions, which ask nobody. A worker sees exactly what `execute` would show it, and a
-reply is forgiven nothing but its letter case.
+`dirigent_gym/train/specialists.py` asks adapters in torch, and `gym/benchmarks/specialists.py` asks the shipped files
+as users run them; both use these functions, which ask no worker. A worker sees exactly what `execute` would show it,
+and a reply is forgiven nothing but its letter case.
 """
 
 from __future__ import annotations
