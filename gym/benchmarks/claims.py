@@ -7,13 +7,14 @@
     python gym/benchmarks/claims.py --add docs/results/claims.json --controls runs/controls.json
 
 The workers answer by table. An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the
-folder of a finished run, which brings its warm start along. Controls join with --right-plans, --rejection, --online-rejection, --format-only,
---shuffled and --direct. torch measures everything on whatever device it finds; --local N and --latency N add what the
-files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on another machine. --add also
-reads what the run's folder says and the table does not; with --elsewhere it asks the questions again that are not the
-generator's. What was not measured is a line that says so. Writes JSON and Markdown; --join makes one table of several
-training seeds, mean and spread, and --controls puts the lines of controls that were measured later of one of them, as
-`controls.py` does, in place of those it had. --metrics keeps a run's curves beside the table, for the docs to draw.
+folder of a finished run, which brings its warm start along. Controls join with --right-plans, --rejection, --online-
+rejection, --format-only, --shuffled and --direct. torch measures everything on whatever device it finds; --local N and
+--latency N add what the files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on
+another machine. --add also reads what the run's folder says and the table does not; with --elsewhere it asks the
+questions again that are not the generator's. What was not measured is a line that says so. Writes JSON and Markdown;
+--join makes one table of several training seeds, mean and spread, and --controls puts the lines of controls that were
+measured later of one of them, as `controls.py` does, in place of those it had. --metrics keeps a run's curves beside
+the table, for the docs to draw.
 """
 
 from __future__ import annotations

@@ -99,7 +99,6 @@ class Bench:
         self._adapters = dict(adapters)
         self._workers = exact_workers(ROSTER)
         self._scoring = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps)
-        self._sampler = sampler_for(recipe, base)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -128,12 +127,13 @@ class Bench:
         group: int = 1,
         seed: int | None = None,
     ) -> list[str]:
-        base, prompts = self.base, [self.base.prompt_ids(conversation) for conversation in conversations]
+        base, sampler = self.base, sampler_for(self.recipe, self.base)
+        prompts = [self.base.prompt_ids(conversation) for conversation in conversations]
         with torch.no_grad():
             decoder = Decoder(base.weights, base.shape, self._adapters[adapter])
         if seed is None:
-            return [base.text(ids) for ids in self._sampler.greedy(decoder, prompts)]
-        groups = self._sampler.sample(decoder, prompts, group=group, seed=seed)
+            return [base.text(ids) for ids in sampler.greedy(decoder, prompts)]
+        groups = sampler.sample(decoder, prompts, group=group, seed=seed)
         return [base.text(ids) for ids_of_prompt in groups for ids in ids_of_prompt]
 
 

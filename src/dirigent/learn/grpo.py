@@ -22,7 +22,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -129,7 +128,8 @@ def train(
 ) -> Adapter:
     """Train from `start` and return the adapter.
 
-    Ends early, to be resumed, once `stop_after_s` seconds have passed or `stop()` is true before a step. A task ends a
+    Ends early, to be resumed, before a step for which `stop()` is true, or that would not end within `stop_after_s`
+    seconds if it took as long as the longest so far. A task ends a
     run with a `LimitError`: what was learned before is saved, then the error is raised. `runner` has the event loop on
     which the task's workers live; without it every step has a loop of its own.
     """
@@ -140,12 +140,14 @@ def train(
         parameter.requires_grad_()
     optimiser = torch.optim.AdamW(list(policy.parameters()), lr=settings.learning_rate, weight_decay=0.0)
     progress = _restored(folder / "checkpoint.pt", policy, optimiser, settings, task)
-    before = progress.seconds
+    before, longest_s = progress.seconds, 0.0
     reference = Decoder(base.weights, base.shape, start.copy()) if settings.beta else None
 
     try:
-        while progress.step < settings.steps and time.monotonic() - begun < stop_after_s and not stop():
-            step = progress.step
+        while progress.step < settings.steps and not stop():
+            step, now = progress.step, time.monotonic()
+            if now - begun + longest_s >= stop_after_s:
+                break
             clock = _Clock()
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * rate_factor(step, settings)
@@ -179,11 +181,18 @@ def train(
             observe(facts)
             if progress.step % settings.save_every == 0 or progress.step == settings.steps:
                 _save(folder, policy, optimiser, progress, base, settings, task)
+            longest_s = max(longest_s, time.monotonic() - now)
     except LimitError:
         _save(folder, policy, optimiser, progress, base, settings, task)
         raise
     _save(folder, policy, optimiser, progress, base, settings, task)
     return policy.copy()
+
+
+def steps_taken(folder: Path) -> int:
+    """The steps after which the run in this folder would go on."""
+    path = folder / "checkpoint.pt"
+    return msgspec.convert(_read(path)["progress"], _Progress).step if path.is_file() else 0
 
 
 def greedy_plans(base: Base, policy: Adapter, sampler: Sampler) -> Callable[[Sequence[Asked]], list[str]]:
@@ -336,10 +345,7 @@ def _restored(
     """Put the last checkpoint's state into policy, optimiser and task; a fresh run's progress if there is none."""
     if not path.is_file():
         return _Progress()
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, UnpicklingError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; bring the file back, or delete it to begin anew") from None
+    state = _read(path)
     now = msgspec.to_builtins(settings)
     changed = {name: old for name, old in state["settings"].items() if name not in MAY_CHANGE and now[name] != old}
     if changed:
@@ -353,3 +359,11 @@ def _restored(
     if isinstance(task, Remembering) and state.get("task"):
         task.recall(state["task"])
     return msgspec.convert(state["progress"], _Progress)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever its unpickler meets
+        raise ConfigError(f"{path} cannot be read: {error}; bring the file back, or delete it to begin anew") from None
+    return state

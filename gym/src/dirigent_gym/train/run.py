@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -44,7 +44,7 @@ try:
     from dirigent.learn.base import Base
     from dirigent.learn.decoder import Adapter, Decoder, Shape
     from dirigent.learn.export import export_trained, load_adapter
-    from dirigent.learn.grpo import GrpoSettings, greedy_plans, train
+    from dirigent.learn.grpo import GrpoSettings, greedy_plans, steps_taken, train
     from dirigent.learn.imitate import ImitationSettings, Lesson, batches, fresh_adapter, imitate
     from dirigent.learn.sampler import BatchedSampler, Sampler
 except ImportError as error:
@@ -55,7 +55,6 @@ from dirigent_gym.train.tiny import make_tiny
 
 GGUF_FILE = "conductor.gguf"
 LOOP = "loop"
-CHECKPOINT = "checkpoint.pt"
 
 LEAST_VALID = 0.98
 """Share of valid plans, greedy and sampled, that a start must have."""
@@ -176,10 +175,10 @@ def train_conductor(
             start = warm_start(recipe, base, out, progress)
             task = gym_task(recipe, hands, runner)
             sampler = sampler_for(recipe, base)
-            measured = measure_start(recipe, base, start, task, runner, out)
+            measured = measure_start(recipe, base, start, task, out)
             fault = measured.fault if recipe.warm_start.lessons != "none" else ""
             progress.say(f"warm start: {measured.figures}{f'; {fault}' if fault else ''}")
-            following = _Following(recipe, progress, _steps_taken(out / LOOP))
+            following = _Following(recipe, progress, steps_taken(out / LOOP))
             deadline_s = math.inf if seconds is None else seconds - (time.monotonic() - began)
             try:
                 with within_memory("in a step", advice=f"lower grpo.minibatch_rows, {recipe.grpo.minibatch_rows} now"):
@@ -187,12 +186,12 @@ def train_conductor(
                         base,
                         start,
                         task,
-                        _FromStart(sampler, base, start) if recipe.algorithm == "rft" else sampler,
+                        FromStart(sampler, base, start) if recipe.algorithm == "rft" else sampler,
                         loop_settings(recipe),
                         out / LOOP,
                         observe=following,
                         stop_after_s=deadline_s,
-                        stop=lambda: bool(stop.reason),
+                        stop=lambda: bool(stop.reason) or hands.refused,
                         runner=runner,
                     )
                 if not recipe.grpo.steps:
@@ -201,7 +200,8 @@ def train_conductor(
                 stop.reason = str(ended)
                 adapter = Adapter.load(out / LOOP / "adapter", device="cpu")
             if following.step < recipe.grpo.steps and not stop.reason:
-                stop.reason = "stopped: out of time. Go on with --resume"
+                out_of_money = hands.spending.reached if hands.spending is not None and hands.refused else ""
+                stop.reason = out_of_money or "stopped: out of time. Go on with --resume"
             if stop.reason:
                 progress.say(stop.reason)
         adapter.save(out / "adapter", base=base.name)
@@ -352,9 +352,7 @@ def _made_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Ad
         return imitate(base, lambda count, rng: next(drawn), settings, observe=report)
 
 
-def measure_start(
-    recipe: Recipe, base: Base, start: Adapter, task: GymTask, runner: asyncio.Runner, out: Path
-) -> WarmStart:
+def measure_start(recipe: Recipe, base: Base, start: Adapter, task: GymTask, out: Path) -> WarmStart:
     """Validity, evenness and accuracy of the start on development questions, measured once a run."""
     file = out / WARM_START / "start.json"
     if file.is_file():
@@ -366,8 +364,8 @@ def measure_start(
     greedy_texts = [base.text(ids) for ids in sampler.greedy(decoder, prompts)]
     drawn_PG = sampler.sample(decoder, prompts, group=SAMPLES, seed=recipe.seed)  # noqa: N806
     rows_sampled = [row for row in rows for _ in range(SAMPLES)]
-    greedy = runner.run(task.outcomes(rows, greedy_texts))
-    sampled = runner.run(task.outcomes(rows_sampled, [base.text(ids) for group in drawn_PG for ids in group]))
+    greedy = task.carried_out(rows, greedy_texts)
+    sampled = task.carried_out(rows_sampled, [base.text(ids) for group in drawn_PG for ids in group])
     measured = WarmStart(
         valid_greedy=_share(greedy, "valid"),
         valid_sampled=_share(sampled, "valid"),
@@ -383,7 +381,7 @@ def _share(scored: Sequence[Scored], what: str) -> float:
     return sum(bool(getattr(one, what)) for one in scored) / len(scored) if scored else 0.0
 
 
-class _FromStart:
+class FromStart:
     """A sampler that always writes with the start's weights: rejection sampling draws nothing from what it learns."""
 
     def __init__(self, sampler: Sampler, base: Base, start: Adapter) -> None:
@@ -422,15 +420,6 @@ class _Following:
             self.progress.record("dev", self.step, dev)
         left = (self.recipe.grpo.steps - self.step) * self._seconds
         self.progress.show(self.step, figures | {"step_seconds": self._seconds}, seconds_left=left)
-
-
-def _steps_taken(loop: Path) -> int:
-    """The step that a run resumes from, by the loop's own checkpoint."""
-    file = loop / CHECKPOINT
-    if not file.is_file():
-        return 0
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    return int(state["progress"]["step"])
 
 
 def quieten() -> None:

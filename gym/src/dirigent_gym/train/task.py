@@ -116,7 +116,7 @@ class GymTask:
     def measure(self, write: Callable[[Sequence[Asked]], list[str]]) -> dict[str, float]:
         """Greedy plans for the development questions. They open stages of the curriculum and start the cost."""
         plans = write([Asked(row.id, row.messages, row) for row in self.dev])
-        figures = step_metrics(self.dev, self._runner.run(self.outcomes(self.dev, plans)))
+        figures = step_metrics(self.dev, self.carried_out(self.dev, plans))
         depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self.dev}
         self.rows.note_dev({depth: figures[name] for depth, name in depths.items() if name in figures})
         self._cost_from_step = lambda_start(
@@ -142,11 +142,15 @@ class GymTask:
     # ---- the rest
 
     async def outcomes(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
-        """What became of each text as a plan for its row. Raises `CapReached` if the workers may cost no more."""
+        """What became of each text as a plan for its row. A call beyond the cost cap drops it."""
         hands = self.hands
-        scored = await score(rows, texts, hands.workers, self._scoring, sandbox=hands.sandbox, ledger=hands.spending)
-        if hands.spending is not None:
-            hands.spending.require_open()
+        return await score(rows, texts, hands.workers, self._scoring, sandbox=hands.sandbox, ledger=hands.spending)
+
+    def carried_out(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
+        """The same from plain code, for figures. Raises `CapReached` if the workers could not be paid for all."""
+        scored = self._runner.run(self.outcomes(rows, texts))
+        if self.hands.spending is not None:
+            self.hands.spending.require_open()
         return scored
 
     def measure_ceiling(self) -> None:
@@ -155,7 +159,7 @@ class GymTask:
             return
         known = [(row, plan) for row in self.dev if (plan := right_plan(row)) is not None]
         texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in known]
-        scored = self._runner.run(self.outcomes([row for row, _ in known], texts))
+        scored = self.carried_out([row for row, _ in known], texts)
         self.ceiling = sum(one.correct for one in scored) / len(self.dev)
 
     def _spent(self) -> dict[str, float]:

@@ -37,6 +37,11 @@ class Hands(msgspec.Struct, frozen=True):
     sandbox: Sandbox | None = None
     spending: Spending | None = None
 
+    @property
+    def refused(self) -> bool:
+        """Whether the cost cap has refused a call."""
+        return self.spending is not None and self.spending.refused
+
 
 @asynccontextmanager
 async def open_hands(
@@ -134,10 +139,15 @@ class Spending(Budget):
     def require_open(self) -> None:
         """Raises `CapReached` once a call was refused: figures over the other plans would be those of cheap plans."""
         if self.refused:
-            raise CapReached(
-                f"stopped: workers have cost ${self.spent_usd:.4g} of the ${self.max_cost_usd or 0.0:.6g} that "
-                "workers.max_cost_usd allows, too little to go on; raise it and go on with --resume"
-            )
+            raise CapReached(self.reached)
+
+    @property
+    def reached(self) -> str:
+        """The message for a run whose cap refused a call."""
+        return (
+            f"stopped: workers have cost ${self.spent_usd:.4g} of the ${self.max_cost_usd or 0.0:.6g} that "
+            "workers.max_cost_usd allows, too little to go on; raise it and go on with --resume"
+        )
 
     async def reserve(self, quote: Quote) -> Hold:
         while not self.refused:
