@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -33,9 +33,18 @@ RECIPE = Recipe(
 )
 
 
+RUNNER = asyncio.Runner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_runner() -> Iterator[None]:
+    yield
+    RUNNER.close()
+
+
 def task(recipe: Recipe = RECIPE, workers: Any = None, dev: Sequence[Row] = ()) -> GymTask:
     hands = Hands(workers or exact_workers())
-    return GymTask(recipe, rows=training_rows(recipe, ()), dev=dev, hands=hands, runner=asyncio.Runner())
+    return GymTask(recipe, rows=training_rows(recipe, ()), dev=dev, hands=hands, runner=RUNNER)
 
 
 def drawn(one: GymTask, n: int = 3) -> list[Asked]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import msgspec
 import pytest
+from tests.facts import facts
 
+from dirigent.errors import ConfigError, CostError
+from dirigent.limits import Quote
 from dirigent.messages import Message, Request
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.execution import execute
+from dirigent.tasks.code import CodeProblem, answer_of
+from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker
 from dirigent_gym.questions import ROSTER, generate, plan_for
-from dirigent_gym.train.workers import exact_workers
+from dirigent_gym.train.recipe import Recipe, TaskSettings
+from dirigent_gym.train.workers import SPENT_FILE, CapReached, Spending, exact_workers, open_hands
 
 
 def said(text: str, *, seed: int | None = None) -> Request:
@@ -70,3 +78,59 @@ async def test_a_price_is_charged_for_what_an_exact_worker_reads_and_writes() ->
     plan = Plan((Step("numbers", "What is 3 plus 4?"),))
     done = await execute(plan, exact_workers(), "x", secret="gym")
     assert done.steps[0].cost_usd > 0
+
+
+# ---- what workers cost
+
+QUOTE = Quote("dear", input_usd=0.0, output_token_usd=0.01, max_output_tokens=100)
+"""A call that costs a dollar at most."""
+
+
+async def call(spending: Spending, *, cost_usd: float) -> None:
+    hold = await spending.reserve(QUOTE)
+    assert hold.max_output_tokens == 100, "an answer cut short would be held against the plan"
+    await asyncio.sleep(0)
+    spending.settle(hold, cost_usd=cost_usd, output_tokens=1)
+
+
+async def test_calls_wait_for_money_that_others_hold_and_will_not_use() -> None:
+    spending = Spending(max_cost_usd=2.5)
+    await asyncio.gather(*(call(spending, cost_usd=0.01) for _ in range(150)))
+    assert spending.spent_usd == pytest.approx(1.5)
+    assert not spending.refused
+
+
+async def test_a_call_that_nothing_is_left_for_is_refused_and_so_is_every_one_after_it() -> None:
+    spending = Spending(max_cost_usd=5.0)
+    calls = [call(spending, cost_usd=1.0) for _ in range(20)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(outcome, CostError) for outcome in outcomes] == [False] * 5 + [True] * 15
+    assert (spending.spent_usd, spending.refused) == (5.0, True)
+    with pytest.raises(CostError):
+        await spending.reserve(msgspec.structs.replace(QUOTE, output_token_usd=0.0))
+    with pytest.raises(CapReached, match=facts("$5 --resume")):
+        spending.require_open()
+
+
+async def test_what_was_paid_is_remembered_by_the_folder_even_after_half_a_line(tmp_path: Path) -> None:
+    before = Spending(tmp_path)
+    for _ in range(3):
+        await call(before, cost_usd=0.5)
+    with (tmp_path / SPENT_FILE).open("a") as file:
+        file.write("0.")
+    assert Spending(tmp_path, max_cost_usd=2.0).spent_usd == pytest.approx(1.5)
+
+
+async def test_a_task_that_cannot_be_judged_is_named_before_anything_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    task = Task(
+        "one",
+        "Write f.",
+        answer_of(CodeProblem("assert f() == 1", ("f",), libraries=("nosuchlibrary",))),
+        grader="code",
+    )
+    file.write_bytes(msgspec.json.encode(task))
+    recipe = Recipe("own", tasks=TaskSettings(file=str(file), dev_file=str(file)))
+    with pytest.raises(ConfigError, match=facts("tasks.jsonl nosuchlibrary")):
+        async with open_hands(recipe):
+            pass

@@ -199,6 +199,7 @@ def train_conductor(
             except (Collapsed, CapReached) as ended:
                 stop.reason = str(ended)
                 adapter = Adapter.load(out / LOOP / "adapter", device="cpu")
+                following.step = steps_taken(out / LOOP)
             if following.step < recipe.grpo.steps and not stop.reason:
                 out_of_money = hands.spending.reached if hands.spending is not None and hands.refused else ""
                 stop.reason = out_of_money or "stopped: out of time. Go on with --resume"

@@ -168,6 +168,9 @@ class GymTask:
     def _rollouts(self, scored_PG: list[list[Scored]], lambda_: float, *, seed: int) -> list[list[Rollout]]:
         recipe = self.recipe
         rewards_PG = controlled(rewards(scored_PG, lambda_, recipe.reward), scored_PG, recipe.reward, seed=seed)
+        # Of a group that the cost cap cut, the cheap plans would be learned from.
+        cut = [any(one.unpaid for one in scored_G) for scored_G in scored_PG]
+        rewards_PG = [[None] * len(group) if out else group for group, out in zip(rewards_PG, cut, strict=True)]
         by_spread = recipe.grpo.scale == "with_cost" and lambda_ > 0
         advantages_PG = advantages(rewards_PG, scale="floored_std" if by_spread else "none")
         if recipe.algorithm != "grpo":
