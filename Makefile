@@ -97,9 +97,11 @@ reasoning: $(VENV)/.reasoning  ## the gym's second source, against the real reas
 
 results: $(VENV)/.dev  ## docs/results anew: the gym, by table and by the shipped specialists, the paper's dry run, with DATA=FOLDER the recorded models, the specialists; last what the conductor must show (three hours on two cores)
 	@# One that is cut goes on where it was, as long as neither the source nor the settings have changed.
-	@$(BIN)/python gym/benchmarks/gym.py --resume --keep reports/gym-results.jsonl
-	@$(BIN)/dirigent eval --tasks gym --planners conductor,right,best,oracle --workers local --limit 400 --calibration 60 --out docs/results/gym-local.json > /dev/null
+	@$(BIN)/python gym/benchmarks/results.py --resume --keep reports/gym-results.jsonl
+	@$(BIN)/dirigent eval --tasks gym --planners conductor,ask-all,right,best,oracle --workers local --limit 400 --calibration 60 --out docs/results/gym-local.json > /dev/null
 	@$(BIN)/python benchmarks/paper_table.py --out docs/results/paper-dry-run > /dev/null
+	@$(BIN)/python benchmarks/fuzz_plan.py 200000 --json > docs/results/fuzz-plan.json
+	@$(BIN)/python benchmarks/executor.py --json > docs/results/executor.json
 	@if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/recorded.py --data $(DATA); \
 		else echo "recorded models: skipped; give DATA=FOLDER with their answers"; fi
 	@# A CPU takes about 40 minutes for it; a matrix that is cut goes on where it was.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import time
@@ -41,6 +42,7 @@ def main() -> None:
         "ratio_p95": round(ratios[int(0.95 * len(ratios))], 4),
         "ratio_max": round(ratios[-1], 4),
         "speedup": round(sum(in_order) / sum(seconds), 3),
+        "load": round(os.getloadavg()[0], 1),
     }
     if not args.json:
         print(f"{args.plans} plans of 1-5 steps at {args.rate}/s, step delays 0.2-1.0 s")

@@ -40,12 +40,10 @@ from dirigent.config.runtime import open_runtime  # noqa: E402
 from dirigent.evals.costing import Estimate, estimate_by_planner  # noqa: E402
 from dirigent.evals.entries import Evaluated  # noqa: E402
 from dirigent.evals.evaluate import evaluate  # noqa: E402
-from dirigent.evals.git_info import source_commit  # noqa: E402
-from dirigent.evals.live import LiveField  # noqa: E402
-from dirigent.evals.live_pool import live_pool  # noqa: E402
-from dirigent.evals.outcome import Outcome  # noqa: E402
+from dirigent.evals.live import LiveField, live_pool  # noqa: E402
 from dirigent.evals.questions import gather, grading, held_out  # noqa: E402
 from dirigent.evals.recipe import EvalRecipe, load_recipe  # noqa: E402
+from dirigent.evals.record import Outcome, source_commit  # noqa: E402
 from dirigent.evals.report import Report, as_table  # noqa: E402
 from dirigent.messages import Event  # noqa: E402
 from dirigent.show.words import usd_text  # noqa: E402

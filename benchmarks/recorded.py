@@ -22,14 +22,14 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.evaluate import evaluate
-from dirigent.evals.footnotes import unpriced_note
-from dirigent.evals.git_info import source_commit
 from dirigent.evals.metrics import Figures
 from dirigent.evals.page import as_html
 from dirigent.evals.planners import EACH, default_planners
+from dirigent.evals.record import source_commit
 from dirigent.evals.recorded import ESCALATE, RecordedField, load_recorded, usable_planners
 from dirigent.evals.report import Report
 from dirigent.evals.stats import Difference
+from dirigent.evals.tables import unpriced_note
 
 SETS = (
     "recorded_zeroeval_gsm8k",

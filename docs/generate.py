@@ -1,12 +1,12 @@
-"""Write docs/reference/{configuration,cli}.md, and what stands between the marks of docs/api.md and how-it-learns.md.
+"""Write docs/reference/{configuration,cli}.md, and every part of README.md and of docs/ that stands between marks.
 
     python docs/generate.py            writes the pages
-    python docs/generate.py --check    exits 1 where a page is not what the code says
+    python docs/generate.py --check    exits 1 if a page differs from what the code and the results say
 
-Every key, its type and default come from the structs that `dirigent/config.py` reads; its meaning is the docstring
-below it. The commands are shown by their own `--help`. Of docs/api.md the routes and the statuses are written here; of
-docs/how-it-learns.md the figures of trained runs, from docs/results: the table of claims, what it misses, and the
-curves as SVG files. Where nothing was measured yet, the page says so.
+Every key, its type and default come from the structs that `dirigent.config` reads; its meaning is the docstring below
+it. The commands are shown by their own `--help`. docs/api.md gets its routes and statuses here, docs/baselines.md its
+planners, and docs/how-it-learns.md the table of claims, the claims that were missed, and the curves as SVG files. The
+measured figures of all pages come from docs/results (`figures.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,20 @@ from dirigent.config import server_settings as settings
 from dirigent.planners import PLANNERS
 from dirigent.workers import http, worker
 
+sys.path.append(str(Path(__file__).parent))
+from figures import with_figures
+
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
 API_PAGE = Path(__file__).parent / "api.md"
 LEARNING_PAGE = Path(__file__).parent / "how-it-learns.md"
 BASELINES_PAGE = Path(__file__).parent / "baselines.md"
 RESULTS = Path(__file__).parent / "results"
+PAGES_WITH_FIGURES = (
+    RESULTS.parents[1] / "README.md",
+    *sorted(RESULTS.parent.glob("*.md")),
+    RESULTS.with_name("design") / "PLAN.md",
+)
 
 HEAD = """\
 # Configuration
@@ -388,6 +396,9 @@ def main(arguments: list[str]) -> int:
     learning, drawings = learning_page(RESULTS)
     pages = {PAGE: page(), COMMANDS_PAGE: commands_page(), API_PAGE: api_page(), LEARNING_PAGE: learning}
     pages[BASELINES_PAGE] = baselines_page()
+    for path in PAGES_WITH_FIGURES:
+        text = pages[path] if path in pages else path.read_text(encoding="utf-8")
+        pages[path] = with_figures(text, RESULTS, page=path.name)
     for path, text in (pages | {RESULTS / name: drawn for name, drawn in drawings.items()}).items():
         if "--check" not in arguments:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-FILES = sorted((ROOT / "benchmarks").glob("*.py"))
+FILES = sorted(
+    [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "gym" / "benchmarks").glob("*.py")], key=lambda file: file.stem
+)
 PROGRAMS = [file for file in FILES if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")]
 PARTS = {
     "claims_evidence": "claims",
@@ -22,7 +24,7 @@ PARTS = {
     "specialists_page": "specialists",
 }
 """What is no program, and whose part it is."""
-WRITERS_OF_RESULTS = ("gym", "paper_table", "recorded", "specialists", "elsewhere", "must")
+WRITERS_OF_RESULTS = ("results", "paper_table", "fuzz_plan", "executor", "recorded", "specialists", "elsewhere", "must")
 
 
 def story(file: Path) -> str:
@@ -34,7 +36,7 @@ def test_a_program_says_what_it_measures_with_an_example(program: Path) -> None:
     done = subprocess.run([sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert story(program).splitlines()[0] in done.stdout
-    assert re.search(rf"^ +python benchmarks/{program.name}\b", done.stdout, re.MULTILINE)
+    assert re.search(rf"^ +python {program.relative_to(ROOT)}\b", done.stdout, re.MULTILINE)
 
 
 def test_the_page_lists_every_program_in_its_own_words() -> None:

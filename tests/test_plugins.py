@@ -25,7 +25,7 @@ MODULE = """
 from dirigent.planners import Fitted, PlannerSpec
 from dirigent.planners.fixed import Single
 from dirigent.tasks.benchmarks import Benchmark
-from dirigent.workers.kind import WorkerKind
+from dirigent.workers.worker import WorkerKind
 from dirigent.workers.scripted import Scripted
 
 

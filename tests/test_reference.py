@@ -119,18 +119,29 @@ def test_every_figure_that_is_drawn_is_kept_and_the_kept_run_has_it(generate: di
 @pytest.fixture
 def own_pages(generate: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in place of docs/, with the two pages that are written anew between their marks, and a small result."""
-    for name in ("PAGE", "COMMANDS_PAGE", "API_PAGE", "LEARNING_PAGE", "RESULTS"):
+    for name in ("PAGE", "COMMANDS_PAGE", "API_PAGE", "LEARNING_PAGE", "BASELINES_PAGE", "RESULTS"):
         own = tmp_path / generate[name].relative_to(GENERATE.parent)
         monkeypatch.setitem(generate["main"].__globals__, name, own)
         own.parent.mkdir(exist_ok=True)
-    for name in ("API_PAGE", "LEARNING_PAGE"):
+    for name in ("API_PAGE", "LEARNING_PAGE", "BASELINES_PAGE"):
         (tmp_path / generate[name].name).write_bytes((GENERATE.parent / generate[name].name).read_bytes())
+    first_page = tmp_path / "README.md"
+    first_page.write_text("Steps: <!-- = .1 claims-metrics-1.jsonl/0/steps -->1.5<!-- = -->", encoding="utf-8")
+    monkeypatch.setitem(generate["main"].__globals__, "PAGES_WITH_FIGURES", (first_page,))
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "claims-metrics-1.jsonl").write_text('{"kind": "train", "step": 1, "steps": 1.5}\n')
     return tmp_path
 
 
-PAGES = ("api.md", "how-it-learns.md", "reference/cli.md", "reference/configuration.md", "results/curves-steps.svg")
+PAGES = (
+    "README.md",
+    "api.md",
+    "baselines.md",
+    "how-it-learns.md",
+    "reference/cli.md",
+    "reference/configuration.md",
+    "results/curves-steps.svg",
+)
 
 
 def test_a_stale_page_fails_the_check(generate: dict[str, Any], own_pages: Path) -> None:
@@ -140,7 +151,8 @@ def test_a_stale_page_fails_the_check(generate: dict[str, Any], own_pages: Path)
     for name in PAGES:
         page = own_pages / name
         written = page.read_text(encoding="utf-8")
-        page.write_text(written.replace("<!-- /", "old\n<!-- /", 1) if "<!-- /" in written else "old", encoding="utf-8")
+        stale = re.sub(r"(?=<!-- (/|= -->))", "old\n", written, count=1)
+        page.write_text(stale if stale != written else "old", encoding="utf-8")
         assert generate["main"](["--check"]) == 1, name
         page.write_text(written, encoding="utf-8")
     assert generate["main"](["--check"]) == 0

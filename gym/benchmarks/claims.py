@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gym.benchmarks.claims_table import (
     RIGHT,
@@ -47,7 +47,7 @@ from gym.benchmarks.claims_table import (
 )
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.git_info import source_commit
+from dirigent.evals.record import source_commit
 from dirigent.evals.stats import wilson
 from dirigent.workers.adapters import packaged
 from dirigent_gym.train.claim import Claim, missed

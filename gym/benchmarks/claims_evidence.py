@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 import torch
 
-from dirigent.evals.equal_cost import in_lots, sizes_for
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.costing import in_lots, sizes_for
+from dirigent.evals.record import Outcome
 from dirigent.evals.stats import mean
 from dirigent.learn.base import Base
 from dirigent.learn.decoder import Adapter, Decoder

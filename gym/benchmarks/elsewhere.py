@@ -24,15 +24,13 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gym.benchmarks.must import about_of, named, told
 
 from dirigent.errors import DirigentError
 from dirigent.evals.evaluate import answers_of
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record
+from dirigent.evals.record import Outcome, Record, source_commit
 from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.adapters import packaged

@@ -31,16 +31,14 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gym.benchmarks.gym import source_digest
+from gym.benchmarks.results import source_digest
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.entries import Entry, Evaluated, PoolFor, ask_entries
 from dirigent.evals.evaluate import answers_of
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record, digest, read_outcomes
+from dirigent.evals.record import Outcome, Record, digest, read_outcomes, source_commit
 from dirigent.evals.reply_cache import Replies
 from dirigent.evals.stats import mean
 from dirigent.messages import Event

@@ -59,7 +59,7 @@ from gym.benchmarks.parity_page import (
 )
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.git_info import source_commit
+from dirigent.evals.record import source_commit
 from dirigent.learn.base import END_OF_TURN
 from dirigent.learn.decoder import LINEAR
 from dirigent.learn.export import default_base, export_adapter, export_base, read_base

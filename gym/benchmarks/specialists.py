@@ -35,7 +35,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gym.benchmarks.specialists_page import (
     GUESSES,
@@ -54,7 +54,7 @@ from gym.benchmarks.specialists_page import (
 from dirigent.config.file import parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.evals.git_info import source_commit
+from dirigent.evals.record import source_commit
 from dirigent.messages import Message, Request
 from dirigent.planners.spec import noise_seed
 from dirigent.tasks.task import Task

@@ -142,10 +142,54 @@ class Attempt(msgspec.Struct, frozen=True):
     """It wrote or cost more than was reserved for it: its provider does not respect `max_output_tokens`."""
 
 
+class Ran(msgspec.Struct, frozen=True):
+    """A program that a worker wrote and that was run."""
+
+    program: str
+    exit_code: int | None
+    """None: it was stopped at its limit of time or memory."""
+    output: str = ""
+    """The end of its standard output."""
+    error: str = ""
+    """The end of its standard error."""
+    confined_by: str = ""
+    """What confined it, such as `bubblewrap` or `landlock`."""
+
+    @property
+    def printed(self) -> bool:
+        """Whether it ended well and printed something."""
+        return self.exit_code == 0 and bool(self.output.strip())
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The result that a local worker repeats as its reply, and how many results agree with it."""
+
+    step: int
+    votes: int
+    """How many results gave this answer."""
+    of: int
+    """How many results gave any answer."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """An earlier step's reply, as data."""
+
+    step: int
+    worker: str
+    subtask: str
+    text: str
+    ended: bool = True
+    """False if the reply was cut at its limit of tokens."""
+    ran: Ran | None = None
+
+
 class Request(msgspec.Struct, frozen=True):
     """A request to a worker. A worker raises for a field that it cannot honour; it never ignores one."""
 
     messages: tuple[Message, ...]
+    results: tuple[Result, ...] = ()
+    """The results on the step's access list. Models read them in `messages`; local workers that count or choose among
+    results read them here."""
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of one tool."""
@@ -187,6 +231,12 @@ class Reply(msgspec.Struct, frozen=True):
     """The model that the provider says answered."""
     reasoning: str = ""
     """Reasoning text or summary, if the provider returns one. Never passed to other workers."""
+    ran: Ran | None = None
+    """The program whose output is the text, if the worker ran one."""
+    confidence: float | None = None
+    """The chance that the text is right, from 0 to 1, if the worker measured one. Nothing is said without a measure."""
+    chosen: Choice | None = None
+    """The result that the text repeats, if the worker chose among results."""
 
 
 class Event(msgspec.Struct, frozen=True):

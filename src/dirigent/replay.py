@@ -24,9 +24,13 @@ from dirigent.workers.worker import Ability, Price
 async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
     """Carries the run out again from its record alone. No provider is asked and nothing is paid."""
     steps = answering_steps(trace)
+    until = trace.plan.until if trace.plan is not None else None
     workers = [_stand_in(step) for step in steps]
+    if until is not None:
+        workers[-1] = _stand_in_selector(steps[-1], until)
     plan = Plan(
-        tuple(Step(worker.info.name, step.subtask, step.access) for worker, step in zip(workers, steps, strict=True))
+        tuple(Step(worker.info.name, step.subtask, step.access) for worker, step in zip(workers, steps, strict=True)),
+        until=until,
     )
     limits = Limits(max_steps=len(steps), max_output_tokens=1_000_000)
     conductor = Conductor(
@@ -38,7 +42,8 @@ async def replay(trace: Trace, *, observe: Observe = ignore) -> Trace:
 def plan_of(trace: Trace) -> Plan:
     """The steps that gave the answer as one plan, with the workers that the run's plans named."""
     return Plan(
-        tuple(Step(step.planned_worker or step.worker, step.subtask, step.access) for step in answering_steps(trace))
+        tuple(Step(step.planned_worker or step.worker, step.subtask, step.access) for step in answering_steps(trace)),
+        until=trace.plan.until if trace.plan is not None else None,
     )
 
 
@@ -63,6 +68,9 @@ def answering_steps(trace: Trace) -> tuple[StepRecord, ...]:
     if len(needed) > HARD_MAX_STEPS:
         raise ConfigError(f"the answer of trace {trace.id} took {len(needed)} steps; at most {HARD_MAX_STEPS} replay")
     position = {index: i for i, index in enumerate(sorted(needed))}
+    plan = trace.rounds[last].plan
+    if plan is not None and plan.until is not None:  # its last step reads every step, those of earlier rounds too
+        found[answering.index] = msgspec.structs.replace(answering, access=tuple(sorted(needed - {answering.index})))
     return tuple(
         msgspec.structs.replace(
             found[index], index=i, access=tuple(position[j] for j in found[index].access if j in position)
@@ -88,8 +96,18 @@ def _called_tools(steps: tuple[StepRecord, ...]) -> tuple[Tool, ...]:
 
 def _stand_in(step: StepRecord) -> Scripted:
     """Repeats the recorded reply, or fails as the step's worker did. Nothing is paid again."""
-    outcome: Reply | WorkerError = WorkerError(step.error or f"step {step.index} was {step.status}", worker=step.worker)
-    if step.reply is not None:
-        outcome = msgspec.structs.replace(step.reply, attempts=(), cost_usd=0.0)
     abilities: frozenset[Ability] = frozenset({"tools"})
-    return Scripted(outcome, name=f"{step.worker[:90]}@{step.index}", price=Price(), abilities=abilities)
+    return Scripted(_recorded(step), name=f"{step.worker[:90]}@{step.index}", price=Price(), abilities=abilities)
+
+
+def _stand_in_selector(step: StepRecord, until: float) -> Scripted:
+    """Is as sure of the results so far as the recorded worker was, and repeats its reply in the end."""
+    unsure = [Reply("", confidence=check.confidence) for check in step.checks if check.confidence < until]
+    name = f"{step.worker[:90]}@{step.index}"
+    return Scripted(*unsure, _recorded(step), name=name, price=Price(), selects=True)
+
+
+def _recorded(step: StepRecord) -> Reply | WorkerError:
+    if step.reply is None:
+        return WorkerError(step.error or f"step {step.index} was {step.status}", worker=step.worker)
+    return msgspec.structs.replace(step.reply, attempts=(), cost_usd=0.0)

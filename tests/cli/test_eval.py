@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from dirigent.cli import app
 from dirigent.cli.choices import listed
 from dirigent.cli.eval import PlannersOption
-from dirigent.evals.outcome import OUTCOMES, read_written
 from dirigent.evals.planners import default_planners
+from dirigent.evals.record import OUTCOMES, read_written
 from dirigent_gym.evals import plugin
 from tests.facts import says
 

@@ -15,7 +15,7 @@ import pytest
 
 from dirigent.store import Store
 from dirigent.store.keys import authenticate
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 from tests.cli.conftest import POOL, Run
 from tests.facts import says
 from tests.store.samples import a_trace

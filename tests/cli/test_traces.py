@@ -14,8 +14,7 @@ from sqlalchemy import Connection, insert, update
 from dirigent.run.trace import Trace
 from dirigent.store import Store
 from dirigent.store.process_id import own_name
-from dirigent.store.tables import feedback, idempotency, run_states, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import feedback, idempotency, now, run_states, traces, utc_text
 from tests.cli.conftest import POOL, Run
 from tests.facts import says
 

@@ -8,8 +8,8 @@ from typing import Any
 from dirigent.evals.entries import Entry
 from dirigent.evals.evaluate import evaluate
 from dirigent.evals.live import LiveField
-from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
+from dirigent.evals.record import Outcome
 from dirigent.evals.recorded import RecordedField, RecordedSet, RecordedSettings
 from dirigent.evals.report import Report
 from dirigent.plan.plan import Plan, Step

@@ -11,7 +11,7 @@ from dirigent.evals.record import Record
 from dirigent.evals.report import Report
 from dirigent.limits import Budget
 from dirigent.messages import Event
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction

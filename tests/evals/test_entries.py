@@ -12,12 +12,11 @@ import pytest
 
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.evals.entries import Entry, Evaluated, OutOfMoney, ask_entries, noise_seed
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record, read_outcomes
+from dirigent.evals.record import Outcome, Record, read_outcomes
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Usage
 from dirigent.plan.plan import Plan, Step
-from dirigent.planners.given import Alone, RandomWorker, Written
+from dirigent.planners.fixed import Alone, RandomWorker, Written
 from dirigent.run.trace import Trace
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dirigent.evals.equal_cost import equal, in_lots, sizes_for
+from dirigent.evals.costing import equal, in_lots, sizes_for
 from dirigent.evals.page import as_html
 from dirigent.evals.recorded import load_recorded
 from dirigent.evals.report import Report, as_json, as_markdown, as_table

@@ -10,15 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dirigent.evals.costing import Sizing
 from dirigent.evals.entries import Evaluated
-from dirigent.evals.equal_cost import Sizing
-from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
-from dirigent.evals.record import Record, read_outcomes
+from dirigent.evals.record import Outcome, Record, read_outcomes
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.limits import Budget
 from dirigent.messages import Event
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import FromFunction

@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from dirigent.evals.examples import MOST_CHARS, MOST_EXAMPLES, examples
 from dirigent.evals.page import as_html
-from dirigent.evals.report import Facts, make_report
+from dirigent.evals.report import MOST_CHARS, MOST_EXAMPLES, Facts, examples, make_report
 from dirigent.tasks import Task
 from tests.evals.samples import outcome
 

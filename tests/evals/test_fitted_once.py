@@ -7,9 +7,8 @@ import math
 import pytest
 
 from dirigent.errors import WorkerError
-from dirigent.evals.outcome import Outcome
 from dirigent.evals.questions import Questions
-from dirigent.evals.record import Record
+from dirigent.evals.record import Outcome, Record
 from dirigent.limits import Limits
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool

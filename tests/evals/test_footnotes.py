@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gym.benchmarks import gym as program
+from gym.benchmarks import results as program
 
-from dirigent.evals.footnotes import offered_note, planning_note, standing_note, times_note
 from dirigent.evals.metrics import Figures, figures
 from dirigent.evals.page import as_html
 from dirigent.evals.questions import Questions
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
+from dirigent.evals.tables import offered_note, planning_note, standing_note, times_note
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted

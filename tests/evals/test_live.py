@@ -17,10 +17,9 @@ import pytest
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
 from dirigent.evals.metrics import by_planner, figures
-from dirigent.evals.outcome import Outcome, outcome_of
 from dirigent.evals.questions import Questions, gather, grading
 from dirigent.evals.recipe import EvalRecipe
-from dirigent.evals.record import read_outcomes
+from dirigent.evals.record import Outcome, outcome_of, read_outcomes
 from dirigent.evals.report import figures_by_planner
 from dirigent.run.trace import Trace
 from dirigent.tasks.graders import judge

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dirigent.evals.entries import ask_entries
-from dirigent.evals.hindsight import CEILING
-from dirigent.evals.live_ceiling import CeilingSought, ceiling_of, chosen, plans_of, search, sought
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.live import CeilingSought, ceiling_of, chosen, plans_of, search, sought
+from dirigent.evals.metrics import CEILING
 from dirigent.evals.questions import Questions
+from dirigent.evals.record import Outcome
 from dirigent.messages import Event
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool

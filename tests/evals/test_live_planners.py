@@ -21,12 +21,10 @@ from dirigent.cli.evaluating import carried_out
 from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
-from dirigent.evals.live import LiveField
-from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.live import LiveField, live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.questions import Questions
 from dirigent.evals.recipe import EvalRecipe
-from dirigent.evals.record import read_outcomes
+from dirigent.evals.record import Outcome, read_outcomes
 from dirigent.plan.planner import LanguagePlanner
 from dirigent.workers.adapters import packaged
 from dirigent.workers.pool import Pool

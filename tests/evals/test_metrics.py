@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dirigent.evals.metrics import figures, oracle, scores, versus
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import Outcome
 from dirigent.evals.stats import wilson
 from tests.evals.samples import outcome
 

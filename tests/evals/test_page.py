@@ -11,13 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dirigent.evals.examples import Example, ExampleStep, examples
-from dirigent.evals.footnotes import Earlier, Weights
-from dirigent.evals.markup import Markup, escaped, joined, tag
+from dirigent.evals.metrics import Alone, Capacity
 from dirigent.evals.page import as_html, pareto_front
-from dirigent.evals.plots import Point, scatter, stacked_bars
-from dirigent.evals.report import Facts, Report, as_json, make_report
-from dirigent.evals.single_workers import Alone, Capacity
+from dirigent.evals.plots import Markup, Point, escaped, joined, scatter, stacked_bars, tag
+from dirigent.evals.report import Example, ExampleStep, Facts, Report, as_json, examples, make_report
+from dirigent.evals.tables import Earlier, Weights
 from dirigent.tasks import Task
 from dirigent.workers.worker import Price
 from tests.evals.samples import outcome

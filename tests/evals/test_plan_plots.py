@@ -7,9 +7,8 @@ import re
 import msgspec
 
 from dirigent.evals.metrics import Group, figures
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.page import as_html
-from dirigent.evals.plan_plots import MOST_BARS, plan_plots
+from dirigent.evals.page import MOST_BARS, as_html, plan_plots
+from dirigent.evals.record import Outcome
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, make_report
 from dirigent.workers.worker import Price
 from tests.evals.samples import outcome

@@ -10,9 +10,8 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Entry, ask_entries
-from dirigent.evals.hindsight import ceiling
 from dirigent.evals.live import LiveField
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.metrics import ceiling
 from dirigent.evals.planners import (
     Rollouts,
     by_limits,
@@ -21,11 +20,12 @@ from dirigent.evals.planners import (
     fit_planners,
 )
 from dirigent.evals.questions import Questions
+from dirigent.evals.record import Outcome
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Step
 from dirigent.planners import Fitted, Fitting, PlannerName, known_planners, parse_name
 from dirigent.planners.examples import Example
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.planners.table import log_odds
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool

@@ -12,19 +12,19 @@ from typer.testing import CliRunner
 
 from dirigent.cli import app
 from dirigent.errors import ConfigError
-from dirigent.evals.cross_validation import folds_of
-from dirigent.evals.hindsight import pareto
-from dirigent.evals.metrics import figures
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import read_outcomes
+from dirigent.evals.metrics import figures, pareto
+from dirigent.evals.record import Outcome, read_outcomes
 from dirigent.evals.recorded import (
+    ASSUMED,
+    HOSTED,
     RecordedField,
     RecordedSettings,
+    folds_of,
     load_recorded,
     of_benchmarks,
+    recorded_price,
     usable_planners,
 )
-from dirigent.evals.recorded_prices import ASSUMED, HOSTED, recorded_price
 from dirigent.evals.report import Report, as_markdown
 from dirigent.planners import PLANNERS
 from dirigent.planners.table import log_odds

@@ -13,8 +13,7 @@ from benchmarks import recorded as program
 
 from dirigent.errors import ConfigError
 from dirigent.evals.page import as_html
-from dirigent.evals.recorded import RecordedSet, usable_planners
-from dirigent.evals.recorded_prices import recorded_price
+from dirigent.evals.recorded import RecordedSet, recorded_price, usable_planners
 from dirigent.evals.report import Report
 from tests.evals.test_recorded import question, rows
 from tests.facts import facts, says

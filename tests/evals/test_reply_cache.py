@@ -13,8 +13,8 @@ import pytest
 
 from dirigent import Scripted
 from dirigent.errors import ConfigError, CostError, WorkerError
-from dirigent.evals.footnotes import times_note
 from dirigent.evals.reply_cache import ENDING, SHARED, Replies, Shared, took_s, weights_digest
+from dirigent.evals.tables import times_note
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Attempt, Delta, Event, Message, Reply, Request, Usage
 from dirigent.plan.plan import Plan

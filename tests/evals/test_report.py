@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from dirigent.evals.outcome import Outcome
 from dirigent.evals.page import as_html
+from dirigent.evals.record import Outcome
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.workers.worker import Price
 from tests.evals.samples import outcome

@@ -14,9 +14,8 @@ import pytest_asyncio
 
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.outcome import Outcome
 from dirigent.evals.recipe import EvalRecipe
-from dirigent.evals.record import read_outcomes
+from dirigent.evals.record import Outcome, read_outcomes
 from dirigent.evals.reply_cache import SHARED, Replies
 from dirigent.messages import Message, Request
 from dirigent.workers.local import LocalModel

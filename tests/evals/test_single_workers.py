@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dirigent.evals.costing import STEP_TOKENS, USUAL_REPLY_TOKENS, estimate_by_planner
-from dirigent.evals.single_workers import capacity
+from dirigent.evals.metrics import capacity
 from dirigent.workers.worker import Price
 from tests.evals.samples import outcome
 

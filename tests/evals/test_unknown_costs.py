@@ -12,15 +12,13 @@ import pytest
 from benchmarks import recorded as program
 
 from dirigent.evals.entries import Entry, ask_entries
-from dirigent.evals.hindsight import ceiling, pareto
-from dirigent.evals.metrics import figures, oracle
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.metrics import capacity, ceiling, figures, oracle, pareto
 from dirigent.evals.page import as_html, pareto_front
 from dirigent.evals.planners import examples_of, fit_planners
 from dirigent.evals.questions import Questions
+from dirigent.evals.record import Outcome
 from dirigent.evals.recorded import load_recorded
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
-from dirigent.evals.single_workers import capacity
 from dirigent.messages import Usage
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import LanguagePlanner

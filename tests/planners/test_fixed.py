@@ -10,8 +10,19 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Message
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Planner, Previous, read_draft
-from dirigent.planners.fixed import FanOut, Fixed, Pipeline, Reflect, SelfMoa, Single, Vote
-from dirigent.planners.given import Adapted, Alone, RandomWorker, Written
+from dirigent.planners.fixed import (
+    Adapted,
+    Alone,
+    FanOut,
+    Fixed,
+    Pipeline,
+    RandomWorker,
+    Reflect,
+    SelfMoa,
+    Single,
+    Vote,
+    Written,
+)
 from dirigent.planners.vote_counter import Counting
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 

@@ -17,8 +17,10 @@ from dirigent.messages import (
     Event,
     Message,
     Observe,
+    Ran,
     Reply,
     Request,
+    Result,
     Schema,
     Tool,
     ToolCall,
@@ -30,7 +32,7 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.run.execution import execute
 from dirigent.run.step_prompt import ANSWER, step_messages
 from dirigent.run.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted
-from dirigent.workers.scripted import Scripted
+from dirigent.workers.scripted import FromFunction, Scripted
 from dirigent.workers.worker import Price
 
 QUESTION = conversation("How many letters has the capital of Norway?")
@@ -399,3 +401,12 @@ def test_canaries_never_leave_their_access_list() -> None:
         text = "\n".join(message.text for message in messages)
         seen = {i for i, canary in canaries.items() if canary in text}
         assert seen == set(plan.steps[index].access)
+
+
+async def test_a_step_gets_the_results_on_its_access_list_as_data():
+    ran = Ran("print(4)", exit_code=0, output="4\n", confined_by="bubblewrap")
+    spy = Scripted("done", name="spy")
+    programmer = FromFunction(lambda request: Reply("4", ran=ran), name="a")
+    plan = Plan((Step("a", "one"), Step("b", "two"), Step("spy", "three", access=(0,))))
+    await execute(plan, {"a": programmer, "b": Scripted("B"), "spy": spy}, "What is 2 + 2?")
+    assert spy.requests[-1].results == (Result(0, "a", "one", "4", ran=ran),)

@@ -17,8 +17,7 @@ from dirigent.messages import Message, Request
 from dirigent.serve.http.server import bound, check_no_loop, serving
 from dirigent.serve.service import ServeSettings, open_service
 from dirigent.store import Store
-from dirigent.workers.hops import HEADER, MAX_HOPS, after_hops, hop_headers
-from dirigent.workers.http import HttpClient, HttpWorker
+from dirigent.workers.http import HOPS_HEADER, MAX_HOPS, HttpClient, HttpWorker, after_hops, hop_headers
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.worker import WorkerInfo
 from tests.facts import facts
@@ -68,26 +67,26 @@ async def test_a_worker_that_leads_back_is_called_twice_and_no_more(
 
 async def test_every_call_says_how_many_servers_are_behind_it(server: Server) -> None:
     await server.chat()
-    await server.chat(headers={HEADER: "1"})
-    assert [call.headers[HEADER] for call in server.stub.calls] == ["1", "2"]
+    await server.chat(headers={HOPS_HEADER: "1"})
+    assert [call.headers[HOPS_HEADER] for call in server.stub.calls] == ["1", "2"]
 
 
 async def test_one_server_too_many_is_refused_before_anyone_is_asked(server: Server) -> None:
     for said, code in (("2", "loop"), ("99999999999999", "loop"), ("-1", "hops"), ("two", "hops"), ("²", "hops")):
-        answer = await server.chat(headers={HEADER: said})
-        assert (answer.status, answer.error["code"], answer.error["param"]) == (400, code, HEADER), said
+        answer = await server.chat(headers={HOPS_HEADER: said})
+        assert (answer.status, answer.error["code"], answer.error["param"]) == (400, code, HOPS_HEADER), said
     assert server.stub.calls == []
 
 
 async def test_who_may_not_come_in_learns_nothing_of_hops(start: Start) -> None:
     server = await start(keys_required=True)
-    assert (await server.chat(headers={HEADER: "9"})).status == 401
+    assert (await server.chat(headers={HOPS_HEADER: "9"})).status == 401
 
 
 async def test_a_failure_is_final_for_a_server_and_not_for_a_client(server: Server) -> None:
     server.stub.faults = ["500", "500"]
     assert "x-should-retry" not in (await server.chat()).headers
-    assert (await server.chat(headers={HEADER: "1"})).headers["x-should-retry"] == "false"
+    assert (await server.chat(headers={HOPS_HEADER: "1"})).headers["x-should-retry"] == "false"
 
 
 async def test_a_worker_that_says_do_not_retry_is_believed(server: Server) -> None:
@@ -101,10 +100,10 @@ async def test_a_worker_that_says_do_not_retry_is_believed(server: Server) -> No
 
 
 def test_hops_are_counted_where_they_were_said_and_nowhere_else() -> None:
-    assert hop_headers() == {HEADER: "1"}
+    assert hop_headers() == {HOPS_HEADER: "1"}
     with after_hops(1):
-        assert hop_headers() == {HEADER: "2"}
-    assert hop_headers() == {HEADER: "1"}
+        assert hop_headers() == {HOPS_HEADER: "2"}
+    assert hop_headers() == {HOPS_HEADER: "1"}
 
 
 def test_a_name_that_means_this_machine_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:

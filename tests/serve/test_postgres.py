@@ -18,7 +18,7 @@ from dirigent.store.audit import verify
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import left, usage
 from dirigent.store.retention import forget
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 from tests.serve.conftest import CONFIG, Answer, Server, started
 from tests.store import conftest as stores
 from tests.store.samples import a_trace

@@ -11,10 +11,10 @@ import pytest
 
 from dirigent.config.server_settings import ServeSettings
 from dirigent.errors import StoreError
-from dirigent.serve.policy import retention
-from dirigent.serve.policy.retention import pruning
+from dirigent.serve import service as retention
+from dirigent.serve.service import pruning
 from dirigent.store import Store
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 from tests.serve.conftest import Start
 from tests.store.samples import a_trace
 

@@ -27,7 +27,7 @@ from dirigent.store import Store
 from dirigent.store.audit import export, verify
 from dirigent.store.keys import Caller, NewKey, create_key, revoke_key
 from dirigent.store.ledger import usage
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 from tests.serve.conftest import CONFIG, PLAN, Answer, by_model
 from tests.serve.test_postgres import eventually
 from tests.store import conftest as stores

@@ -158,8 +158,8 @@ def test_what_went_wrong_is_told_in_its_own_words_below_the_step():
         Saying("↳ claude gpt-5"),
         '2 local                   ████     0.5 s  reads 0    "Check." ✗ failed',
         "  ✗ local refused: is it up?",
-        '3 facts                                   reads 1 2  "End." ✗ skipped',
-        "  ✗ step 2 gave no result",
+        '3 facts                                   reads 1 2  "End." – skipped',
+        "  – step 2 gave no result",
         "failed: WorkerError: local refused: is it up?",
     ]
 
@@ -187,8 +187,8 @@ def test_a_call_that_overran_is_told_below_its_step():
 
 def test_a_tree_keeps_its_branches_whole_past_what_went_wrong():
     assert lines_of(TROUBLED_RUN, width=100, style="tree")[4:-1] == [
-        '3 facts  "End." ✗ skipped',
-        "│ ✗ step 2 gave no result",
+        '3 facts  "End." – skipped',
+        "│ – step 2 gave no result",
         '├─ 1 claude  "Go on." → "gone on"  1.0 s $0.012',
         Saying("│ ↳ gpt-5: 429 too many requests 2"),
         Saying("│ ↳ claude gpt-5"),

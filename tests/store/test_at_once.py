@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from dirigent.store import Store, at_once
-from dirigent.store.at_once import AtOnce, Piece
+from dirigent.store import Store, statement
 from dirigent.store.engine import open_engine
+from dirigent.store.statement import AtOnce, Piece
 from dirigent.store.traces import INSERT_ROW, to_row
 from tests.store.samples import a_trace, busy_writer
 
@@ -69,7 +69,7 @@ async def test_a_piece_that_fails_keeps_nothing_of_its_neighbours(tmp_path: Path
 async def test_now_and_then_the_thread_gets_a_turn_to_carry_the_journal_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(at_once, "PIECES", 3)
+    monkeypatch.setattr(statement, "PIECES", 3)
     async with opened(tmp_path) as (quick, _):
         done = [quick.committed([kept(str(n))]) is not None for n in range(8)]
         assert done == [True, True, True, False, True, True, True, False]
@@ -80,14 +80,14 @@ async def test_what_took_long_leaves_the_next_to_the_thread_for_a_while(tmp_path
 
     def slow() -> dict[str, object]:
         nonlocal now
-        now += 2 * at_once.SLOW_S
+        now += 2 * statement.SLOW_S
         return to_row(a_trace("slow"))
 
     async with opened(tmp_path) as (quick, _):
         quick._clock = lambda: now
         assert quick.committed([(INSERT_ROW, slow)]) is not None
         assert quick.committed([kept("a")]) is None
-        now += at_once.REST_S
+        now += statement.REST_S
         assert quick.committed([kept("a")]) is not None
 
 

@@ -14,8 +14,8 @@ from sqlalchemy.exc import OperationalError
 from dirigent.errors import StoreError
 from dirigent.limits import Quote
 from dirigent.store import Store, writer
+from dirigent.store import ledger as books
 from dirigent.store import postgres_timeouts as hanging
-from dirigent.store import write_retry as mending
 from dirigent.store.engine import open_engine, writing
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
@@ -35,8 +35,8 @@ QUOTE = Quote("w", 0.5, 0.0, 10)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hanging, "HANGS_S", 0.5)
     monkeypatch.setattr(writer, "SILENT_S", 0.2)
-    monkeypatch.setattr(mending, "FIRST_WAIT_S", 0.02)
-    monkeypatch.setattr(mending, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(books, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(books, "LONGEST_WAIT_S", 0.02)
 
 
 @pytest.fixture

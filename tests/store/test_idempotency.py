@@ -27,7 +27,7 @@ from dirigent.store.idempotency import (
 from dirigent.store.process_id import own_name
 from dirigent.store.retention import Pruned, forget
 from dirigent.store.run_states import begin, find, journal, pause, take
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 from tests.facts import facts
 from tests.store.samples import a_trace
 

@@ -20,11 +20,12 @@ from dirigent.store.keys import (
     any_keys,
     authenticate,
     create_key,
+    find_pepper,
     keys_of_another_pepper,
     list_keys,
+    make_pepper,
     revoke_key,
 )
-from dirigent.store.pepper import find_pepper, make_pepper
 from dirigent.store.tables import keys
 from dirigent.workers.secret import redact
 from tests.facts import facts

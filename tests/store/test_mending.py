@@ -14,7 +14,7 @@ import pytest
 from dirigent.errors import StoreError
 from dirigent.limits import Quote
 from dirigent.store import Store
-from dirigent.store import write_retry as mending
+from dirigent.store import ledger as books
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
 from tests.torture.harness import eventually
@@ -25,8 +25,8 @@ CALLERS = [Caller("k"), Caller("k", budget_total_usd=100.0)]
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mending, "FIRST_WAIT_S", 0.02)
-    monkeypatch.setattr(mending, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(books, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(books, "LONGEST_WAIT_S", 0.02)
 
 
 @contextmanager

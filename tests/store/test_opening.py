@@ -23,8 +23,7 @@ from dirigent.store.idempotency import Claimed, Kept, claim
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger
 from dirigent.store.retention import forget
-from dirigent.store.tables import REVISIONS, VERSION_TABLE, idempotency, metadata, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import REVISIONS, VERSION_TABLE, idempotency, metadata, now, traces, utc_text
 from dirigent.store.traces import run_keys, to_row
 from tests.facts import facts
 from tests.store.samples import a_trace

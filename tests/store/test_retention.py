@@ -19,8 +19,7 @@ from dirigent.store.process_id import own_name
 from dirigent.store.responses import KeptResponse, keep_response
 from dirigent.store.retention import Pruned, forget, prune
 from dirigent.store.run_states import pause
-from dirigent.store.tables import feedback, idempotency, keys, responses, run_states, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import feedback, idempotency, keys, now, responses, run_states, traces, utc_text
 from tests.facts import facts, says
 from tests.store.samples import a_trace
 

@@ -30,8 +30,7 @@ import aiohttp
 import msgspec
 
 from dirigent.store import Store
-from dirigent.store.keys import Caller, create_key
-from dirigent.store.pepper import PEPPER_VARIABLE
+from dirigent.store.keys import PEPPER_VARIABLE, Caller, create_key
 from tests.stub_wires import WireName
 from tests.torture.evidence import hand_over
 from tests.torture.upstream import ROOT, Upstream, raise_fd_limit

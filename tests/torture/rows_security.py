@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from dirigent.workers.hops import MAX_HOPS
+from dirigent.workers.http import MAX_HOPS
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
 from tests.torture.access import s1

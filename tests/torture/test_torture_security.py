@@ -106,7 +106,7 @@ def test_a_canary_outside_the_access_list_is_noticed() -> None:
     case.seen[2].add("canary-a")
     assert "step 2" in next(case.faults())
     case.seen[2].remove("canary-a")
-    case.planner_saw.add("canary-b")
+    case.planner_saw.add("canary-of-another-run")
     assert "the planner" in next(case.faults())
     case.end = "failed"
     assert "failed" in next(case.faults())

@@ -17,8 +17,7 @@ import pytest
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Message, Observe, Reply, Request, ignore
-from dirigent.workers.hops import HEADER, after_hops
-from dirigent.workers.http import HttpClient, HttpWorker
+from dirigent.workers.http import HOPS_HEADER, HttpClient, HttpWorker, after_hops
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import HttpCall
@@ -97,7 +96,7 @@ async def test_a_call_names_its_host_path_length_key_and_hops(client: HttpClient
     assert sent["Content-Length"] == str(len(there.bodies[0]))
     assert sent["Content-Type"] == "application/json"
     assert sent["Authorization"] == "Bearer a-key-ü"
-    assert sent[HEADER] == "2"
+    assert sent[HOPS_HEADER] == "2"
     assert "gzip" in sent["Accept-Encoding"]
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from dirigent.concurrency import PerLoop
 from dirigent.conduct import Conductor
 from dirigent.errors import WorkerError
-from dirigent.messages import Request, conversation
+from dirigent.messages import Reply, Request, conversation
 from dirigent.planners.fixed import Single
 from dirigent.run.trace import Trace
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.cached import Cached
-from dirigent.workers.event_loops import PerLoop
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.http import HttpClient, HttpWorker
 from dirigent.workers.local import Local, LocalModel
@@ -277,6 +277,11 @@ def test_a_local_model_answers_in_one_loop_after_another(weights_path: Path):
 def test_a_local_model_belongs_to_one_loop_at_a_time(weights_path: Path):
     model = LocalModel(weights_path, slots=1, threads=1, context_tokens=512)
     worker = Local(model, name="smol")
+
+    async def asked_and_closed() -> Reply:
+        async with model:
+            return await worker.ask(ASKED)
+
     with running_loop() as loop:
         pid = asyncio.run_coroutine_threadsafe(model.running(), loop).result().process.pid
         with pytest.raises(WorkerError, match=facts("smol loop")) as caught:
@@ -286,7 +291,7 @@ def test_a_local_model_belongs_to_one_loop_at_a_time(weights_path: Path):
             asyncio.run(model.close())
         assert alive(pid), "nobody else can end it"
         asyncio.run_coroutine_threadsafe(model.close(), loop).result()
-        assert asyncio.run(worker.ask(ASKED)).text, "closed there, it may be asked here"
+        assert asyncio.run(asked_and_closed()).text, "closed there, it may be asked here"
     assert not alive(pid)
 
 

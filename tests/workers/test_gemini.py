@@ -5,7 +5,7 @@ import pytest
 from dirigent.errors import WorkerError
 from dirigent.messages import Image, Message, Request, Schema, Text, Tool, ToolCall, Usage
 from dirigent.workers.gemini import UNSIGNED, GeminiWire
-from dirigent.workers.sse import EventParser
+from dirigent.workers.wire import EventParser
 from dirigent.workers.worker import WorkerInfo
 from tests.facts import facts
 

@@ -11,7 +11,7 @@ from dirigent.messages import Reply, ToolCall, Usage
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
 from dirigent.workers.openai import OpenAIWire
-from dirigent.workers.sse import EventParser
+from dirigent.workers.wire import EventParser
 from tests.stub_wires import WIRES, StubCall, StubReply, render
 
 MAKE = {"openai": OpenAIWire, "anthropic": AnthropicWire, "gemini": GeminiWire}

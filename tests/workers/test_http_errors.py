@@ -10,8 +10,7 @@ from dirigent.errors import WorkerError
 from dirigent.messages import Message, Request, ignore
 from dirigent.workers.anthropic import AnthropicWire
 from dirigent.workers.gemini import GeminiWire
-from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
-from dirigent.workers.http_errors import fault_of, retry_after_s
+from dirigent.workers.http import HttpClient, HttpWorker, Timeouts, fault_of, retry_after_s
 from dirigent.workers.openai import OpenAIWire
 from dirigent.workers.worker import WorkerInfo
 from tests.facts import facts, says

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent.workers.kv_slots import Slot, Slots, choose_slot
+from dirigent.workers.local_child import Slot, Slots, choose_slot
 from tests.facts import facts
 
 PREFIX = "You plan. " * 100

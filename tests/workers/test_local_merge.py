@@ -18,8 +18,7 @@ from dirigent.messages import Message, Request
 from dirigent.workers import local_server
 from dirigent.workers.http import HttpClient
 from dirigent.workers.local import Local, LocalModel
-from dirigent.workers.local_merge import merged_file
-from dirigent.workers.local_server import ServerSettings
+from dirigent.workers.local_server import ServerSettings, merged_file
 from tests.facts import facts, says
 from tests.workers.gguf_adapter import write_adapter
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dirigent.messages import Delta, Event, Message, Observe, Reply, Request, ToolCall, ignore
-from dirigent.workers.masked import Masked, MaskedPieces, masked
 from dirigent.workers.secret import Secret
 from dirigent.workers.worker import WorkerInfo
+from dirigent.workers.wrappers import Masked, MaskedPieces, masked
 
 ASKED = Request((Message("user", "?"),))
 KEY = "a-live-key-0123456789"

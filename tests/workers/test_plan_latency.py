@@ -13,8 +13,8 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Request, conversation
 from dirigent.plan.prompt import trained_planner_messages
 from dirigent.workers.adapters import packaged
-from dirigent.workers.kv_slots import SHARED_CHARS, Slots
 from dirigent.workers.local import prompt_text
+from dirigent.workers.local_child import SHARED_CHARS, Slots
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions import ROSTER, generate, plan_for
 from tests.facts import facts

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dirigent.errors import WorkerError
-from dirigent.workers.sse import EventParser, ServerEvent
+from dirigent.workers.wire import EventParser, ServerEvent
 from tests.facts import facts
 
 STREAM = (

@@ -157,6 +157,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         "notional_usd": trace.notional_usd,
         "seconds": trace.seconds,
     }
+    if plan is not None and plan.until is not None:
+        result["until"] = plan.until
     if trace.status != "done":
         result |= {"error": trace.error, "status": trace.status}
     return result
@@ -204,17 +206,18 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
     text = format_plan(drafted.plan, conductor.pool, dialect=dialect or "json")
     if as_json:
         usage = total_usage(attempts)
-        print_json(
-            {
-                "plan": steps_of(drafted.plan),
-                "text": text,
-                "fallback": drafted.fallback,
-                "critical_path": critical_path(drafted.plan),
-                "estimate_usd": {"low": cost[0], "high": cost[1]} if cost else None,
-                "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
-                "cost_usd": sum(attempt.cost_usd for attempt in attempts),
-            }
-        )
+        result: dict[str, Any] = {
+            "plan": steps_of(drafted.plan),
+            "text": text,
+            "fallback": drafted.fallback,
+            "critical_path": critical_path(drafted.plan),
+            "estimate_usd": {"low": cost[0], "high": cost[1]} if cost else None,
+            "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+            "cost_usd": sum(attempt.cost_usd for attempt in attempts),
+        }
+        if drafted.plan.until is not None:
+            result["until"] = drafted.plan.until
+        print_json(result)
         return
     if dialect:
         print_text(text)

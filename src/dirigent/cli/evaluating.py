@@ -23,14 +23,11 @@ from dirigent.errors import ConfigError
 from dirigent.evals.entries import Keep
 from dirigent.evals.evaluate import answers_of, report_of
 from dirigent.evals.field import Field
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.live import LiveField
-from dirigent.evals.live_pool import live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
-from dirigent.evals.outcome import write_outcomes
+from dirigent.evals.live import LiveField, live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
 from dirigent.evals.planners import default_planners, is_fitted
 from dirigent.evals.questions import Questions, gather, grading
 from dirigent.evals.recipe import GYM, RECORDED, EvalRecipe
-from dirigent.evals.record import About, Record, digest
+from dirigent.evals.record import About, Record, digest, source_commit, write_outcomes
 from dirigent.evals.recorded import (
     RecordedField,
     RecordedSet,

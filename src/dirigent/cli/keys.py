@@ -156,7 +156,7 @@ def _in_days(days: float | None) -> datetime | None:
     from datetime import timedelta
 
     from dirigent.errors import ConfigError
-    from dirigent.store.timestamps import now
+    from dirigent.store.tables import now
 
     if days is not None and not abs(days) <= 36_500:
         raise ConfigError(f"--expires-days must be at most 36,500, not {days:g}")
@@ -213,7 +213,7 @@ def _bounds(row: KeyRow) -> str:
 
 
 def _status(row: KeyRow) -> str:
-    from dirigent.store.timestamps import now, utc_text
+    from dirigent.store.tables import now, utc_text
 
     if row.revoked_at is not None:
         return "revoked"

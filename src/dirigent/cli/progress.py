@@ -13,8 +13,8 @@ from typing import Any
 
 from dirigent.cli.output import say
 from dirigent.evals.entries import Evaluated, OutOfMoney
-from dirigent.evals.live_ceiling import CeilingSought
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.live import CeilingSought
+from dirigent.evals.record import Outcome
 from dirigent.messages import Event, Observe
 from dirigent.show.words import usd_text
 

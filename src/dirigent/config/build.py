@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dirigent.config.file import Loaded
+from dirigent.config.fingerprint import fingerprint
 from dirigent.config.presets import preset, vendor
 from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig, plugin_kind
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
-from dirigent.workers.kind import WorkerOptions
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import Wire
-from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo
+from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo, WorkerOptions
 from dirigent.workers.wrappers import Defaults, wrap
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Builder:
             await model.close()
 
     def build(self, worker: WorkerConfig) -> Worker:
-        info = card(worker)
+        info = msgspec.structs.replace(card(worker), fingerprint=fingerprint(worker, folder=self._loaded.folder))
         try:
             bare = self._bare(worker, info)
         except ConfigError as error:
@@ -72,7 +72,7 @@ class Builder:
 
                 return Recorded(self._path(worker.path), **_card_fields(info))
             case "local":
-                return local_worker(worker, self._model(worker))
+                return local_worker(worker, self._model(worker), fingerprint=info.fingerprint)
             case "openai" | "anthropic" | "gemini":
                 return self._http(worker, info)
             case _:
@@ -183,10 +183,11 @@ def card(worker: WorkerConfig) -> WorkerInfo:
         skills=worker.skills,
         abilities=_abilities(worker),
         subtask_only=worker.subtask_only,
+        second_step=worker.second_step,
     )
 
 
-def local_worker(worker: WorkerConfig, model: LocalModel) -> Worker:
+def local_worker(worker: WorkerConfig, model: LocalModel, *, fingerprint: str = "") -> Worker:
     """Builds a worker of kind `local` on an open model; its adapter belongs to the model or is merged into it."""
     from dirigent.workers.local import TIMEOUTS, Local
 
@@ -202,7 +203,13 @@ def local_worker(worker: WorkerConfig, model: LocalModel) -> Worker:
     )
     info = card(worker)
     local.info = msgspec.structs.replace(
-        local.info, price=info.price, region=info.region, output_tokens=info.output_tokens, abilities=info.abilities
+        local.info,
+        price=info.price,
+        region=info.region,
+        output_tokens=info.output_tokens,
+        abilities=info.abilities,
+        second_step=info.second_step,
+        fingerprint=fingerprint,
     )
     return local
 

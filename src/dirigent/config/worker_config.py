@@ -21,9 +21,8 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Effort
 from dirigent.toml import nearest
 from dirigent.workers.http import Timeouts
-from dirigent.workers.kind import WorkerKind
 from dirigent.workers.pool import NAME
-from dirigent.workers.worker import Ability, Price
+from dirigent.workers.worker import Ability, Price, SecondStep, WorkerKind
 
 DEFAULT_WEIGHTS = "smollm2-135m"
 WIRES = ("openai", "anthropic", "gemini")
@@ -142,6 +141,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Corrections to its assumed abilities."""
     subtask_only: bool = False
     """Show the worker its subtask and the replies it may read, never the user's question."""
+    second_step: SecondStep = ""
+    """`review`, `repair` or `judge`: it reads another worker's answer, a failed program, or two answers that differ."""
     skills: tuple[str, ...] = ()
     """Labels for reports."""
     weights: str = ""

@@ -1,17 +1,38 @@
-"""What an evaluation will cost, before it is paid: from the calls of a small dry run, prices and assumed lengths.
+"""What an evaluation costs: an estimate before it is paid, and votes that cost as much as another planner.
 
-A dry run shows who is called how often by each planner, which no formula knows; replies' lengths cannot be known, so
-they are assumed, once as they usually are and once as long as they may be. An estimate, and told as one.
+*The estimate* comes from the calls of a small dry run, prices and assumed lengths. A dry run shows how often each
+planner calls which worker; no formula knows that. The lengths of replies cannot be known, so they are assumed twice: as
+they usually are, and as long as they may be.
+
+*Equal cost*: `vote` and `self-moa` answer with as many samples as another planner's plans cost. The measure is the
+first planner of `SIZED_BY` that takes part. Its cost on each task is the money, so a vote costs as much as the measure
+on every task, not only in sum. Costs are read, grades never. An eighth of the questions, drawn by lot, is asked with
+the number of samples that the training split predicts; then half of the others, again and again, each lot with its
+share of the money left, at a forecast corrected by the lots before. Samples are whole numbers, so some questions get
+one more than the others.
+
+Lots come from the seed and sizes from recorded costs, so a resumed evaluation comes to the same sizes. If nothing can
+be sized, the usual number is asked and the sizing says why; if the measure was cut because the money ended, nothing is
+asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.metrics import by_planner
+from dirigent.evals.record import Outcome
+from dirigent.evals.stats import mean, mean_or_none
 from dirigent.plan.plan import Step
+from dirigent.planners import Fitted
+from dirigent.planners.examples import MAX_SAMPLES, SampleCost
+from dirigent.planners.spec import Sampled
+from dirigent.tasks.task import Task
 from dirigent.workers.worker import Price
 
 QUESTION_TOKENS: Mapping[str, int] = {
@@ -80,3 +101,203 @@ def _step(step: Step, prices: Mapping[str, Price], *, question: int, reply: int)
     price = prices[step.worker]
     read = question + STEP_TOKENS + reply * len(step.access)
     return (read * price.input + reply * price.output) / 1e6
+
+
+# ---- equal cost ------------------------------------------------------------------------------------------
+
+
+EQUAL_COST = "vote"
+"""Self-consistency of the best worker: the row that others are compared with at equal cost."""
+
+SIZED_BY = ("conductor", "conductor:2", "language", "moa", "moa:8")
+
+EQUAL_WITHIN = 0.05
+"""Costs that differ by more than this share are not called equal."""
+
+Put = Callable[[Fitted, Sequence[Task]], Awaitable[list[Outcome]]]
+"""Asks a planner these questions; some outcomes are missing if the money ran out."""
+
+
+class Sizing(msgspec.Struct, frozen=True):
+    """How a planner came to its samples, and what they cost; costs are a question's mean."""
+
+    worker: str
+    """The worker that was sampled."""
+    measure: str = ""
+    """The planner whose cost was to be met; empty if no measure took part."""
+    target_usd: float | None = None
+    """The measure's cost on these questions."""
+    cost_usd: float | None = None
+    ratio: float | None = None
+    """Cost over target, as it came out."""
+    samples: float | None = None
+    bound: Literal["", "least", "most"] = ""
+    """Every question had the least number of samples and the cost is still above the target, or the most and below."""
+    why_not: str = ""
+    """Why it was not sized; empty if it was."""
+    by_task: dict[str, Sizing] | msgspec.UnsetType = msgspec.UNSET
+    """The same of each task alone; left out if all questions are one task."""
+
+    @property
+    def note(self) -> str:
+        """The words beside the planner's name."""
+        if self.samples is None:
+            return self.worker
+        times = "" if self.ratio is None else f", {self.ratio:.2f} x the cost of {self.measure}"
+        return f"{self.worker}, {self.samples:.3g} samples{times}"
+
+
+def equal(cost_usd: float | None, other_usd: float | None) -> bool:
+    """Whether two costs may be called equal; unknown costs and costs of nothing never are."""
+    return bool(cost_usd and other_usd) and abs((cost_usd or 0.0) / (other_usd or 1.0) - 1) <= EQUAL_WITHIN
+
+
+async def ask_sized(
+    fitted: Sequence[Fitted],
+    before: Sequence[Outcome],
+    tasks: Sequence[Task],
+    *,
+    names: Sequence[str],
+    best: str,
+    put: Put,
+    seed: int,
+    task_of: Callable[[Task], str] | None = None,
+) -> tuple[list[Outcome], dict[str, Sizing]]:
+    """The answers of the planners with an open number of samples, and their sizes. `before` holds all other answers,
+    those of the planner `best` among them; `task_of` says which task a question belongs to."""
+    measure = next((name for name in SIZED_BY if name in names), "")
+    found = by_planner(before)
+    cut = bool(measure) and len(found.get(measure, ())) < len(tasks)
+    parts: dict[str, list[Task]] = {}
+    for task in tasks:
+        parts.setdefault(task_of(task) if task_of else "", []).append(task)
+    outcomes: list[Outcome] = []
+    sizes: dict[str, Sizing] = {}
+    for one in fitted:
+        if (sampled := one.sampled) is None:
+            continue
+        by_task: dict[str, Sizing] = {}
+        answered: list[Outcome] = []
+        short = False
+        for name, own in parts.items():
+            ids = {task.id for task in own}
+            cost_usd = mean_or_none([o.known_cost_usd for o in found.get(measure, ()) if o.task in ids])
+            why_not = _why_not(measure, cost_usd, cut=cut) or sampled.why_not
+            there: list[Outcome] = []
+            if not short and not cut:
+                alone = [o for o in found.get(best, ()) if o.task in ids]
+                money_usd = (cost_usd or 0.0) * len(own)
+                asked = put(one, own) if why_not else _calibrated(one, sampled, (own, alone), money_usd, put, seed)
+                there = await asked
+                short = len(there) < len(own)
+            why_not = why_not or ("it has not answered everything" if short else "")
+            by_task[name] = _sizing(there, sampled.worker, measure, cost_usd, why_not)
+            answered += there
+        sizes[one.name] = next(iter(by_task.values())) if len(by_task) == 1 else _whole(answered, by_task)
+        place = {task.id: i for i, task in enumerate(tasks)}
+        outcomes += sorted(answered, key=lambda outcome: place[outcome.task])
+    return outcomes, sizes
+
+
+def in_lots(ids: Sequence[str], seed: int) -> list[str]:
+    """The questions in an order drawn by the seed and each question's own name."""
+    return sorted(ids, key=lambda id: hashlib.blake2b(f"{seed} samples {id}".encode(), digest_size=8).digest())
+
+
+def sizes_for(
+    ids: Sequence[str], cost: SampleCost, money_usd: float, *, weights: Mapping[str, float]
+) -> dict[str, int]:
+    """Samples for each question that together cost this much: n for all, and one more for the first of them, as many as
+    bring the sum closest. One is the least; a question's weight is its cost over an average one's."""
+    whole = math.fsum(weights[id] for id in ids)
+    n = max((n for n in range(1, MAX_SAMPLES + 1) if cost.usd_of(n) * whole <= money_usd), default=1)
+    sizes = dict.fromkeys(ids, n)
+    left_usd = money_usd - cost.usd_of(n) * whole
+    for id in ids if n < MAX_SAMPLES else ():
+        more_usd = (cost.usd_of(n + 1) - cost.usd_of(n)) * weights[id]
+        if more_usd / 2 > left_usd:
+            break
+        sizes[id] = n + 1
+        left_usd -= more_usd
+    return sizes
+
+
+def _why_not(measure: str, cost_usd: float | None, *, cut: bool) -> str:
+    """Why the measure's cost cannot size anything; empty if it can."""
+    if not measure:
+        return f"none of {', '.join(SIZED_BY)} takes part"
+    if cut:
+        return f"{measure} has not answered everything"
+    return f"what {measure} cost is unknown" if cost_usd is None else "" if cost_usd else f"{measure} cost nothing"
+
+
+async def _calibrated(
+    one: Fitted, sampled: Sampled, part: tuple[Sequence[Task], Sequence[Outcome]], money_usd: float, put: Put, seed: int
+) -> list[Outcome]:
+    """The answers lot by lot, each at a better forecast. `part` is the questions of a task, and the best worker's own
+    answers to them."""
+    tasks, alone = part
+    by_id = {task.id: task for task in tasks}
+    lots = in_lots(list(by_id), seed)
+    # A question's weight: half its one known call of the best worker, which is one draw, and half the mean of them.
+    known = {o.task: o.cost_usd for o in alone if not o.failed and o.known_cost_usd is not None}
+    mean_usd = mean(list(known.values()))
+    weights = {id: (known[id] + mean_usd) / 2 / sampled.call_usd if id in known else 1.0 for id in lots}
+    outcomes: list[Outcome] = []
+    left_usd, spent_usd, foretold_usd = money_usd, 0.0, 0.0
+    prior_usd = money_usd / 8  # a first lot of few questions is no better than the forecast, and counts as much
+    while lots:
+        count = max(math.ceil(len(lots) / (2 if outcomes else 8)), math.ceil(len(by_id) / 32))
+        ids, share = lots[:count], _sum(weights, lots[:count]) / (_sum(weights, lots) or 1.0)
+        lots = lots[count:]
+        cost = sampled.cost.times((spent_usd + prior_usd) / (foretold_usd + prior_usd))
+        sizes = sizes_for(ids, cost, left_usd * share, weights=weights)
+        planners = {n: sampled.planner_of(n) for n in set(sizes.values())}
+        sized = msgspec.structs.replace(
+            one,
+            planner_for=lambda task, pool, sizes=sizes, planners=planners: planners[sizes[task.id]],
+            max_steps=max(sizes.values()) + 1,
+        )
+        found = await put(sized, [by_id[id] for id in ids])
+        outcomes += found
+        if len(found) < len(ids):
+            break
+        spent_usd += math.fsum(outcome.cost_usd for outcome in found)
+        foretold_usd += math.fsum(sampled.cost.usd_of(sizes[id]) * weights[id] for id in ids)
+        left_usd = money_usd - spent_usd
+    return outcomes
+
+
+def _sizing(outcomes: Sequence[Outcome], worker: str, measure: str, target_usd: float | None, why_not: str) -> Sizing:
+    """What the samples came to; no ratio if nothing was sized, or if the cost is unknown after all."""
+    if not outcomes:
+        return Sizing(worker, measure, why_not=why_not)
+    samples = [max(1, outcome.steps - 1) for outcome in outcomes]  # the last step counts, or brings together
+    cost_usd = mean_or_none([outcome.known_cost_usd for outcome in outcomes])
+    found = Sizing(worker, measure, cost_usd=cost_usd, samples=mean([float(n) for n in samples]))
+    if why_not or cost_usd is None or not target_usd:
+        return msgspec.structs.replace(found, why_not=why_not or f"what a call of {worker} costs is unknown")
+    bound = ""
+    if not equal(cost_usd, target_usd):
+        bound = "least" if max(samples) == 1 else "most" if min(samples) == MAX_SAMPLES else ""
+    return msgspec.structs.replace(found, target_usd=target_usd, ratio=cost_usd / target_usd, bound=bound)
+
+
+def _whole(outcomes: Sequence[Outcome], by_task: Mapping[str, Sizing]) -> Sizing:
+    """All tasks together, with each alone. A reason that is not the same for all tasks names those it holds for."""
+    tasks: dict[str, list[str]] = {}
+    for task, sizing in by_task.items():
+        tasks.setdefault(sizing.why_not, []).append(task)
+    said = [f"{why_not} ({', '.join(of)})" for why_not, of in tasks.items() if why_not]
+    first = next(iter(by_task.values()))
+    counts = by_planner(msgspec.structs.replace(o, planner=o.kind) for o in outcomes)
+    targets = [s.target_usd for s in by_task.values()]
+    known = [usd * len(counts.get(task, ())) for task, usd in zip(by_task, targets, strict=True) if usd is not None]
+    target_usd = math.fsum(known) / len(outcomes) if outcomes and len(known) == len(targets) else None
+    why_not = next(iter(tasks)) if len(tasks) == 1 else "; ".join(said)
+    whole = _sizing(outcomes, first.worker, first.measure, target_usd, why_not)
+    return msgspec.structs.replace(whole, by_task=dict(by_task))
+
+
+def _sum(weights: Mapping[str, float], ids: Sequence[str]) -> float:
+    return math.fsum(weights[id] for id in ids)

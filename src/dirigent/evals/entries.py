@@ -17,8 +17,7 @@ import msgspec
 
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError, GradeError
-from dirigent.evals.outcome import Inspect, Outcome, graded, outcome_of
-from dirigent.evals.record import Record
+from dirigent.evals.record import Inspect, Outcome, Record, graded, outcome_of
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Observe, Request, ignore
 from dirigent.plan.planner import LanguagePlanner

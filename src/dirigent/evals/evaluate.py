@@ -4,7 +4,7 @@
 
 First every worker answers the questions to fit on, alone: that ranks the workers, and is all that fitted planners know.
 Then every planner answers the questions of the test, each run under the steps and rounds that its method needs.
-Planners whose number of samples is open come last, at another planner's cost (`equal_cost.py`). The answers are paid
+Planners whose number of samples is open come last, at another planner's cost (`costing.py`). The answers are paid
 once: `answers_of` asks, `report_of` adds them up, and a resumed evaluation asks only what its record lacks.
 """
 
@@ -17,12 +17,10 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.evals.costing import EQUAL_COST, Sizing, ask_sized
 from dirigent.evals.entries import Entry, Keep, ask_entries
-from dirigent.evals.equal_cost import EQUAL_COST, Sizing, ask_sized
-from dirigent.evals.examples import examples
 from dirigent.evals.field import ORACLE_NOTE, REFERENCES, Field, Lineup, Trying
-from dirigent.evals.metrics import by_planner
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.metrics import SINGLE, by_planner
 from dirigent.evals.planners import (
     CEILING,
     EACH,
@@ -36,11 +34,9 @@ from dirigent.evals.planners import (
     is_fitted,
     require_whole,
 )
-from dirigent.evals.record import Record, fitted_on
-from dirigent.evals.report import Facts, Report, make_report
-from dirigent.evals.single_workers import SINGLE
+from dirigent.evals.record import Outcome, Record, fitted_on
+from dirigent.evals.report import BEST, Facts, Report, examples, make_report
 from dirigent.evals.stats import sum_or_none
-from dirigent.evals.verdict import BEST
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe, ignore
 from dirigent.planners import Fitted, Fitting

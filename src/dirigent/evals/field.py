@@ -14,16 +14,14 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Entry
-from dirigent.evals.footnotes import Weights
-from dirigent.evals.metrics import oracle
-from dirigent.evals.outcome import Inspect, Outcome
+from dirigent.evals.metrics import SINGLE, oracle
 from dirigent.evals.planners import CEILING, EACH, FIGURES, ORACLE, default_planners, takes
-from dirigent.evals.record import Record
-from dirigent.evals.single_workers import SINGLE
+from dirigent.evals.record import Inspect, Outcome, Record
+from dirigent.evals.tables import Weights
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe
 from dirigent.planners import Fitted, PlannerName, PlannerSpec, find_planner, parse_name, unknown_planner
-from dirigent.planners.given import Alone
+from dirigent.planners.fixed import Alone
 from dirigent.planners.spec import PlannerFor, check_argument
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.task import Task

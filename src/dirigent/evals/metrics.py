@@ -1,17 +1,26 @@
 """Figures: what a planner's outcomes come to. Every number of a report is computed here, from outcomes alone.
 
-A question asked several times counts as one question with a mean. Two rows are not planners but figures: the oracle,
-made here out of what each worker did alone, and whatever else comes in as outcomes under a name of its own.
+A question that was asked several times counts as one question with a mean. Two rows are figures and no planners: the
+oracle, which is made here from what each worker did alone, and outcomes that come in under a name of their own.
+
+`Capacity` is what a pool could do before anybody plans: each worker alone, and the best choice of one for each
+question. Complementarity is the oracle minus the best single worker: the most that choosing one worker a question could
+add. It is computed on the questions that every worker answered, from outcomes of `single:NAME`.
+
+Some figures are known only afterwards: the worker that turned out best, and the planners that nothing beats for the
+same money. A planner that beats the worker chosen beforehand may only have beaten an unlucky choice; these figures keep
+a report honest about that.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import Outcome
 from dirigent.evals.stats import Difference, mean, mean_or_none, paired_difference, percentile, share_interval, wilson
 
 ORACLE = "oracle"
@@ -244,3 +253,138 @@ def _share(truths: Iterable[bool]) -> float:
 def _share_or_none(truths: Iterable[bool]) -> float | None:
     found = list(truths)
     return _share(found) if found else None
+
+
+# ---- each worker alone ---------------------------------------------------------------------------------------
+
+
+SINGLE = "single:"
+LEAST_SHARED = 0.9
+"""Share of the questions that all workers must have answered: workers asked different ones cannot be compared."""
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """One worker, asked every question by itself."""
+
+    n: int
+    accuracy: float
+    interval: tuple[float, float]
+    cost_usd_per_question: float | None
+    """None: no price is known."""
+    tokens: float
+    seconds: float
+    """A question's mean."""
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    n: int
+    """Questions that every worker answered."""
+    workers: dict[str, Alone]
+    """From best to worst."""
+    best: str
+    oracle: float
+    oracle_interval: tuple[float, float]
+    complementarity: float
+    all_right: float
+    """Share of the questions that every worker gets right: there is nothing to choose there."""
+
+
+def capacity(outcomes: Sequence[Outcome]) -> Capacity | None:
+    """From whatever workers did alone; None where fewer than two were tried on the same questions."""
+    found = {name.removeprefix(SINGLE): of for name, of in by_planner(outcomes).items() if name.startswith(SINGLE)}
+    if len(found) < 2:
+        return None
+    values = {name: scores(of) for name, of in found.items()}
+    both = sorted(set.intersection(*(set(of) for of in values.values())))
+    if not both or len(both) < LEAST_SHARED * len(set().union(*values.values())):
+        return None
+    alone = {name: _alone(of) for name, of in found.items()}
+    ranked = sorted(
+        alone,
+        key=lambda name: (
+            -mean([values[name][task] for task in both]),
+            *cheap_first(alone[name].cost_usd_per_question),
+        ),
+    )
+    oracle = mean([max(of[task] for of in values.values()) for task in both])
+    return Capacity(
+        n=len(both),
+        workers={name: alone[name] for name in ranked},
+        best=ranked[0],
+        oracle=oracle,
+        oracle_interval=wilson(oracle * len(both), len(both)),
+        complementarity=oracle - mean([values[ranked[0]][task] for task in both]),
+        all_right=mean([float(min(of[task] for of in values.values()) >= 1.0) for task in both]),
+    )
+
+
+def _alone(outcomes: Sequence[Outcome]) -> Alone:
+    n, right = len({o.task for o in outcomes}), mean([o.value for o in outcomes])
+    return Alone(
+        n=n,
+        accuracy=right,
+        interval=wilson(right * n, n),
+        cost_usd_per_question=mean_or_none([o.known_cost_usd for o in outcomes]),
+        tokens=mean([o.tokens for o in outcomes]),
+        seconds=mean([o.seconds for o in outcomes]),
+    )
+
+
+# ---- with hindsight ------------------------------------------------------------------------------------------
+
+
+CEILING = "ceiling"
+
+
+def pareto(rows: Mapping[str, Figures]) -> list[str]:
+    """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. No reference is one,
+    nobody whose cost is unknown, and nobody who is never right."""
+    found: list[str] = []
+    best = 0.0
+    tried = [
+        (row.cost_usd_per_question, -row.accuracy, name)
+        for name, row in rows.items()
+        if name not in (ORACLE, CEILING) and row.n and row.cost_usd_per_question is not None
+    ]
+    for _, _, name in sorted(tried, key=lambda found: found[:2]):
+        if rows[name].accuracy > best:
+            best = rows[name].accuracy
+            found.append(name)
+    return found
+
+
+def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: int) -> dict[str, Any]:
+    """Against the single worker that turned out best on these very questions.
+
+    Where several are nearly as good, the one chosen on other folds flips between them and pays for it; nobody knew
+    beforehand which one would win, but a planner that only beats the unlucky choice has not shown much.
+    """
+    found = by_planner(outcomes)
+    winner = max(
+        (name for name in found if name.startswith(SINGLE)), key=lambda name: mean([o.value for o in found[name]])
+    )
+    compared = [name for name in planners if name not in (ORACLE, CEILING, winner) and name in found]
+    return {
+        "worker": winner.removeprefix(SINGLE),
+        "accuracy": mean([o.value for o in found[winner]]),
+        "versus": {name: versus(found[name], found[winner], seed=seed) for name in compared},
+    }
+
+
+def ceiling(outcomes: Sequence[Outcome], *, leaving_out: Collection[str] = (ORACLE,)) -> list[Outcome]:
+    """The best planner of each kind of question, the cheaper where two tie: what knowing the kind could come to.
+
+    For recorded answers; the gym and live pools, where plans can be tried, have ceilings of their own. Chosen on the
+    very questions it is counted on, it flatters, the more so the more planners and the fewer questions of a kind.
+    """
+    found: dict[str, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    for outcome in outcomes:
+        if outcome.planner not in leaving_out:
+            found[kind_of(outcome)][outcome.planner].append(outcome)
+    best = [min(tried.values(), key=_right_then_cheap) for tried in found.values()]
+    return [msgspec.structs.replace(outcome, planner=CEILING) for chosen in best for outcome in chosen]
+
+
+def _right_then_cheap(outcomes: Sequence[Outcome]) -> tuple[float, bool, float]:
+    """A planner that was asked fewer questions of the kind is not the better for it: the mean decides."""
+    return -mean([o.value for o in outcomes]), *cheap_first(mean_or_none([o.known_cost_usd for o in outcomes]))

@@ -14,10 +14,9 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Entry, PoolFor
-from dirigent.evals.hindsight import CEILING as CEILING
+from dirigent.evals.metrics import CEILING as CEILING
 from dirigent.evals.metrics import ORACLE as ORACLE
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record, name_of
+from dirigent.evals.record import Outcome, Record, name_of
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan
 from dirigent.planners import (
@@ -31,7 +30,7 @@ from dirigent.planners import (
     unknown_planner,
 )
 from dirigent.planners.examples import Example
-from dirigent.planners.given import Adapted
+from dirigent.planners.fixed import Adapted
 from dirigent.planners.spec import UNKNOWN_USD
 from dirigent.planners.table import TEAM, given_planner
 from dirigent.planners.vote_counter import Same

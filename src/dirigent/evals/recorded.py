@@ -5,6 +5,13 @@ that need a new answer cannot take part (`PlannerSpec.replays`). Questions are d
 one fold are fitted on the others, so no question helps to choose its own worker. Each run is a `Conductor.run` like any
 other; only the answers come from a file. Seconds are those of the replay and mean nothing. The ceiling is the planner
 that did best on each kind of question, with hindsight.
+
+Recorded models need prices. Open models have no price of their own in the tables of `genai-prices`, so the price of a
+host is looked up there under the host's name for the model. Together's price is used if there is one, because prices of
+one host compare; else that of a host that serves the same model, or its nearest variant, which the note then names. A
+price that its maker published and the tables no longer hold is here, with the page that it was on. The price of a model
+that nobody sold alone is assumed: a host's rate for a model of that size, and the note says so. Prices order the models
+on a cost axis; no bill should be made from them. `cheapest` and `escalate` compare costs, so they depend on them.
 """
 
 from __future__ import annotations
@@ -17,31 +24,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.cross_validation import best_by_draw, folds_of
 from dirigent.evals.field import Field, Lineup
-from dirigent.evals.hindsight import ceiling, in_hindsight, pareto
-from dirigent.evals.metrics import by_planner
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.planners import CEILING, default_planners
-from dirigent.evals.record import name_of
-from dirigent.evals.recorded_prices import recorded_price
-from dirigent.evals.report import Report
-from dirigent.evals.single_workers import SINGLE
+from dirigent.evals.metrics import SINGLE, by_planner, ceiling, in_hindsight, pareto
+from dirigent.evals.planners import CEILING, default_planners, examples_of
+from dirigent.evals.record import Outcome, name_of
+from dirigent.evals.report import BEST, Report
 from dirigent.evals.stats import mean
-from dirigent.evals.verdict import BEST
 from dirigent.limits import Limits
 from dirigent.planners import PLANNERS, PlannerName, PlannerSpec
-from dirigent.planners.examples import MAX_SAMPLES
+from dirigent.planners.examples import MAX_SAMPLES, ranked
 from dirigent.planners.table import escalating
 from dirigent.tasks.benchmarks import decoded, task_of
 from dirigent.tasks.published import Row
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
+from dirigent.workers.prices import price_of
 from dirigent.workers.recorded import Recorded
 from dirigent.workers.worker import Price, Worker
 
 if TYPE_CHECKING:
     from dirigent.evals.evaluate import Answers
+
 
 VOTE, PANEL, ESCALATE = "vote", "panel", "escalate"
 
@@ -252,3 +255,95 @@ def _price_source(model: str, unpriced: Collection[str]) -> str:
     """Where a model's costs are from: if no table has it, what the file states, if it states any."""
     price, source = recorded_price(model)
     return source if price is not None or model in unpriced else "the file's own costs"
+
+
+# ---- prices of recorded models -------------------------------------------------------------------------------
+
+
+HOSTED: dict[str, tuple[str, str, str]] = {
+    "Llama-3.1-405B-Instruct": ("together", "meta-llama/Meta-Llama-3.1-405B-Instruct-Turbo", "its Turbo variant"),
+    "Llama-3.1-70B-Instruct": ("together", "meta-llama/Meta-Llama-3.1-70B-Instruct-Turbo", "its Turbo variant"),
+    "Llama-3.1-8B-Instruct": ("together", "meta-llama/Meta-Llama-3.1-8B-Instruct-Turbo", "its Turbo variant"),
+    "llama-3.1-8b-instruct": ("together", "meta-llama/Meta-Llama-3.1-8B-Instruct-Turbo", "its Turbo variant"),
+    "Qwen1.5-72B-Chat": ("together", "Qwen/Qwen1.5-72B", "the base model"),
+    "qwen2.5-7b-instruct": ("huggingface_together", "Qwen/Qwen2.5-7B-Instruct", ""),
+    "mistral-7b-instruct-v0.3": ("ovhcloud", "Mistral-7B-Instruct-v0.3", ""),
+    "gemma-2-9b-it": ("groq", "gemma2-9b-it", ""),
+    "llama-3.3-nemotron-super-49b-v1": ("openrouter", "llama-3.3-nemotron-super-49b-v1", ""),
+    "jamba-1.5-large": ("openrouter", "ai21/jamba-1-5-large", ""),
+    "Mistral-Large-2": ("mistral", "mistral-large", ""),
+    "mathstral-7B": ("mistral", "open-mistral-7b", "the model it was made from"),
+    "Phi-3-mini-4k-instruct": ("azure", "phi-3-mini-128k-instruct", "the variant with the longer context"),
+}
+"""Recorded model -> provider and model in the price tables, and how that model differs."""
+
+PUBLISHED: dict[str, tuple[Price, str]] = {
+    "deepseek-v2.5-0908": (
+        Price(0.14, 0.28, cached_input=0.014),
+        "DeepSeek's page of the time, platform.deepseek.com/api-docs/quick_start/pricing",
+    ),
+}
+"""What a maker asked while it served the model."""
+
+_SMALL = (Price(0.2, 0.2), "Together AI's rate for 4.1-8B models, as LiteLLM's price list has it")
+_LARGE = (Price(0.9, 0.9), "Together AI's rate for 41.1-80B models, as LiteLLM's price list has it")
+
+ASSUMED: dict[str, tuple[Price, str]] = {
+    "codegemma-7b": _SMALL,
+    "llama3-chatqa-1.5-8b": _SMALL,
+    "llama3-chatqa-1.5-70b": _LARGE,
+    "llama-3.1-nemotron-51b-instruct": _LARGE,
+}
+"""Models that NVIDIA's catalogue let people try, and for which no price a token was found."""
+
+
+def recorded_price(model: str) -> tuple[Price | None, str]:
+    """A model's price and where it is from; None where nobody knows."""
+    if (price := price_of(model)) is not None:
+        return price, "genai-prices"
+    if model in HOSTED:
+        provider, hosted, differs = HOSTED[model]
+        if (price := price_of(hosted, provider=provider)) is not None:
+            return price, f"genai-prices: {provider}, {hosted}" + (f" ({differs})" if differs else "")
+    if model in PUBLISHED:
+        return PUBLISHED[model]
+    if model in ASSUMED:
+        price, rate = ASSUMED[model]
+        return price, f"assumed: {rate}"
+    return None, "unknown"
+
+
+# ---- folds ---------------------------------------------------------------------------------------------------
+
+
+DRAWS = 20
+"""Draws of the folds that show how much `best` owes to one of them."""
+
+
+def folds_of(tasks: Sequence[Task], *, folds: int, seed: int) -> dict[str, int]:
+    """Question -> fold, drawn by lot and equal in size."""
+    if len(tasks) < folds:
+        raise ConfigError(f"{len(tasks)} questions do not fill {folds} folds; ask  --limit {folds}  or more")
+    ids = sorted(task.id for task in tasks)
+    random.Random(f"folds {seed}").shuffle(ids)
+    return {id: i % folds for i, id in enumerate(ids)}
+
+
+def best_by_draw(tasks: Sequence[Task], singles: Sequence[Outcome], *, folds: int, draws: int = DRAWS) -> list[float]:
+    """What `best` would have come to under other draws of the folds: its luck with this one."""
+    value = {(outcome.planner.removeprefix(SINGLE), outcome.task): outcome.value for outcome in singles}
+    example = {task.id: examples_of([task], found) for task, found in _by_task(tasks, singles)}
+    found = []
+    for seed in range(draws):
+        fold_of = folds_of(tasks, folds=folds, seed=seed)
+        learnt = [[e for id, of in fold_of.items() if of != fold for e in example[id]] for fold in range(folds)]
+        best = [ranked(examples)[0] for examples in learnt]
+        found.append(mean([value.get((best[fold], task), 0.0) for task, fold in fold_of.items()]))
+    return found
+
+
+def _by_task(tasks: Sequence[Task], singles: Sequence[Outcome]) -> list[tuple[Task, list[Outcome]]]:
+    found: dict[str, list[Outcome]] = {task.id: [] for task in tasks}
+    for outcome in singles:
+        found[outcome.task].append(outcome)
+    return [(task, found[task.id]) for task in tasks]

@@ -7,7 +7,7 @@ same case. Only what is decoded at temperature 0 is shared. A worker that is sam
 are meant to differ.
 
 Whoever is given a reply again is charged for it as if it had asked: tokens, cost and the seconds that were measured.
-`took_s` is what a run then took, as `outcome.py` counts it. Served runs know none of this.
+`took_s` is what a run then took, as `record.py` counts it. Served runs know none of this.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _saved_s(round: Round) -> float:
     measured = [
         msgspec.structs.replace(step, ended_s=step.started_s + _at_least_s(step, step.attempts)) for step in round.steps
     ]
-    return drafts_s + critical_path_s(measured) - critical_path_s(round.steps)
+    return drafts_s + critical_path_s(measured, round.plan) - critical_path_s(round.steps, round.plan)
 
 
 def _at_least_s(record: DraftRecord | StepRecord, attempts: Sequence[Attempt]) -> float:

@@ -1,62 +1,209 @@
 """Report: what an evaluation found, as a table for the terminal, JSON for programs and Markdown for the docs.
 
-It carries what it takes to believe it: the settings that reproduce it, the commit, the seed, the date, the prices.
-The sentence that says whether conducting paid is `verdict.py`'s part, what stands in the cells `cells.py`'s, the page
-with plots `page.py`'s, from the same struct.
+It has everything that is needed to believe it: the settings that reproduce it, the commit, the seed, the date, the
+prices. `tables.py` makes cells and footnotes, `page.py` the page with plots, both from the same struct.
+
+*The verdict* is one sentence that says whether conducting paid, just as plainly when it did not. It is made from the
+rows alone. A row wins if it is better than the best single worker's row by a significant paired difference. A row
+without a difference, because it was measured elsewhere or not compared, is not named. If runs are missing, no planner
+is said to have failed: it may still win.
+
+*Examples* are a few questions with the plans that were written for them, right and wrong ones. They are chosen by rule,
+not by taste: for each planner and task, a question on which it was right and the best single worker was not, and one
+the other way round, the longest plan first. A planner that never differs from it shows its longest plan, so that every
+planner has at least one. Of sets whose authors ask that their questions not be put online, nothing is shown.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from dirigent.evals.equal_cost import Sizing, equal
-from dirigent.evals.examples import Example
-from dirigent.evals.footnotes import (
-    Earlier,
-    Weights,
-    equal_cost_note,
-    left_out_note,
-    offered_note,
-    origins_note,
-    planning_note,
-    replay_note,
-    sizes_note,
-    standing_note,
-    times_note,
-    unpriced_note,
-)
-from dirigent.evals.metrics import Figures, by_planner, figures, versus
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.single_workers import Capacity, capacity
+from dirigent.evals.costing import Sizing, equal
+from dirigent.evals.metrics import Capacity, Figures, by_planner, capacity, figures, versus
+from dirigent.evals.record import Outcome
 from dirigent.evals.tables import (
     CAPACITY_HEADER,
     GROUPS,
     HEADER,
     PRICE_HEADER,
     SPENT_HEADER,
+    Earlier,
+    Weights,
     capacity_rows,
     capacity_sentence,
     cells_of,
+    equal_cost_note,
     group_table,
     in_blocks,
     laid_out,
+    left_out_note,
     mean_steps_table,
+    offered_note,
+    origins_note,
     plan_table,
+    planning_note,
     pool_line,
     price_rows,
+    replay_note,
+    sizes_note,
     spent_rows,
+    standing_note,
     steps_table,
     task_table,
+    times_note,
     tokens_sentence,
+    unpriced_note,
 )
-from dirigent.evals.verdict import BEST, verdict
 from dirigent.show.words import usd_text
+from dirigent.tasks.task import Task
 from dirigent.workers.worker import Price
+
+# ---- verdict ---------------------------------------------------------------------------------------------
+
+
+BEST = "best"
+"""The best single worker, with whom everybody is compared."""
+
+OPEN = "open: some runs are missing"
+
+
+def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = (), complete: bool = True) -> str:
+    """One sentence: who beats the best single worker, at what cost, or that nobody does; the latter only where no
+    run is missing."""
+    best = rows.get(BEST)
+    if best is None:
+        return 'open: add "best" to the planners to compare with the best single worker'
+    if not best.n:
+        return "open: the best single worker was not asked before the evaluation was cut"
+    tried = {name: row for name, row in rows.items() if name != BEST and name not in references and row.versus_best}
+    if not tried:
+        room = [f"{name} {row.versus_best.mean * 100:+.1f}" for name, row in rows.items() if row.versus_best]
+        return f"open: no planner was tried; points over the best single worker: {', '.join(room) or 'none known'}"
+    winners = [name for name, row in tried.items() if _wins(row)]
+    losers = [name for name in tried if name not in winners]
+    if not winners and not complete:
+        return OPEN
+    if not winners:
+        return f"nothing beats the best single worker ({best.accuracy:.1%}): {_listed(tried)} {_verb(tried)} not"
+    said = "; ".join(f"{name} beats the best single worker ({_how(tried[name], best)})" for name in winners)
+    if not complete:
+        return f"{said}; {OPEN}"
+    return said + (f"; {_listed(losers)} {_verb(losers)} not" if losers else "")
+
+
+def _wins(row: Figures) -> bool:
+    return row.versus_best is not None and row.versus_best.significant and row.versus_best.mean > 0
+
+
+def _how(row: Figures, best: Figures) -> str:
+    difference = row.versus_best
+    assert difference is not None  # a winner has been compared
+    said = f"{difference.mean * 100:+.1f} points, paired p = {difference.p:.2g}"
+    if row.cost_usd_per_question is None or best.cost_usd_per_question is None:
+        said += ", at a cost that cannot be compared: a price is unknown"
+    elif best.cost_usd_per_question:
+        said += f", at {row.cost_usd_per_question / best.cost_usd_per_question:.1f}x its cost"
+    if (equal := row.versus_equal_cost) is not None:
+        beats = equal.significant and equal.mean > 0
+        said += f", {equal.mean * 100:+.1f} against equal-cost self-consistency{'' if beats else ', which is no gain'}"
+    return said
+
+
+def _listed(names: Mapping[str, Figures] | Sequence[str]) -> str:
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _verb(names: Mapping[str, Figures] | Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"
+
+
+# ---- examples --------------------------------------------------------------------------------------------
+
+
+WITHHELD = ("gpqa", "bbh")
+"""GPQA's and BIG-Bench Hard's authors ask that their questions not be published where models may learn them. How a
+task's name begins: files of recorded answers name the parts of a set, such as `bbh_navigate`."""
+
+MOST_CHARS = 600
+MOST_EXAMPLES = 24
+"""Beyond one of each planner."""
+MOST_KINDS = 12
+"""Where there are more, each question is nearly a kind of its own, and kinds are not shown one by one."""
+
+
+class ExampleStep(msgspec.Struct, frozen=True):
+    worker: str
+    subtask: str
+    access: tuple[int, ...] = ()
+
+
+class Example(msgspec.Struct, frozen=True):
+    task: str
+    question: str
+    planner: str
+    correct: bool
+    best_correct: bool
+    """Whether the best single worker was right."""
+    answer: str
+    steps: tuple[ExampleStep, ...]
+    trace_id: str = ""
+
+
+def examples(
+    outcomes: Sequence[Outcome], tasks: Sequence[Task], planners: Sequence[str], *, best: str = "best"
+) -> tuple[Example, ...]:
+    """The planners' gains and losses against the best single worker, longer plans first; at least one of each."""
+    found = by_planner(outcomes)
+    baseline = {o.task: o.correct for o in found.get(best, ())}
+    by_id = {task.id: task for task in tasks if not task.kind.lower().startswith(WITHHELD)}
+    few_kinds = len({task.kind for task in tasks}) <= MOST_KINDS
+    shown: dict[tuple[str, str, bool], Example] = {}
+    for planner in planners:
+        planned = [o for o in found.get(planner, ()) if o.plan and o.task in by_id and planner != best]
+        longest = sorted(planned, key=lambda outcome: -outcome.steps)
+        differing = [o for o in longest if not baseline or baseline.get(o.task, o.correct) != o.correct]
+        for outcome in differing or longest[:1]:
+            task = by_id[outcome.task]
+            key = (planner, task.kind if few_kinds else "", outcome.correct)
+            shown.setdefault(key, _example(outcome, task, baseline))
+    one_each = len({planner for planner, _, _ in shown})
+    return tuple(_in_turn(list(shown.values())))[: max(MOST_EXAMPLES, one_each)]
+
+
+def _in_turn(found: Sequence[Example]) -> Iterator[Example]:
+    """One of each planner, then another of each, so that no planner fills the page."""
+    seen: Counter[str] = Counter()
+    turns: dict[int, list[Example]] = {}
+    for example in found:
+        turns.setdefault(seen[example.planner], []).append(example)
+        seen[example.planner] += 1
+    for turn in sorted(turns):
+        yield from turns[turn]
+
+
+def _example(outcome: Outcome, task: Task, baseline: Mapping[str, bool]) -> Example:
+    assert outcome.plan is not None  # chosen for having one
+    return Example(
+        task=task.kind or task.id,
+        question=shortened(task.question),
+        planner=outcome.planner,
+        correct=outcome.correct,
+        best_correct=baseline.get(outcome.task, False),
+        answer=shortened(outcome.answer),
+        steps=tuple(ExampleStep(s.worker, shortened(s.subtask), s.access) for s in outcome.plan.steps),
+        trace_id=outcome.trace_id,
+    )
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - 1] + "…"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from dirigent.errors import GradeError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Request
 from dirigent.plan.plan import Dialect, Plan
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.run.trace import Trace
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.graders import judge

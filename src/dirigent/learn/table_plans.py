@@ -20,7 +20,6 @@ Subtasks are constant words here, because a recorded answer cannot depend on the
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -198,15 +197,9 @@ class PlanValues:
 
 # ---- the language of plans ----------------------------------------------------------------------------------
 
-_UNTIL = re.compile(r"until (\d{1,2})\n")
-
 
 def read_plan(text: str, pool: Sequence[Seat]) -> TablePlan:
     """The plan in the text; raises PlanError where the text is no plan, or asks for what was not recorded."""
-    until = None
-    if found := _UNTIL.match(text):
-        until = int(found[1]) / 100
-        text = text[found.end() :]
     roles = {seat.name: seat.role for seat in pool}
     plan = parse_plan(text, [seat.name for seat in pool], Limits(max_steps=BITS + 1), dialect="lines")
     *before, last = plan.steps
@@ -226,9 +219,9 @@ def read_plan(text: str, pool: Sequence[Seat]) -> TablePlan:
     for role in ROLES:
         if asks.count(role) > SAMPLES[role]:
             raise PlanError(f"{role} is asked {asks.count(role)} times; {SAMPLES[role]} samples were recorded")
-    if until is not None and end != "select":
+    if plan.until is not None and end != "select":
         raise PlanError("until needs a last step by the worker that selects")
-    return TablePlan(tuple(asks), end, until)
+    return TablePlan(tuple(asks), end, plan.until)
 
 
 def write_plan(plan: TablePlan, pool: Sequence[Seat]) -> str:

@@ -32,12 +32,17 @@ class RawStep(NamedTuple):
     access: Iterable[int]
 
 
+class RawPlan(NamedTuple):
+    steps: list[RawStep]
+    until: float | None = None
+
+
 # --- lists ---
 
 
-def read_lists(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> list[RawStep]:
-    """Reads three lists, wherever in the text they are; three empty lists are no steps."""
-    model_ids, subtasks, access_lists = labelled_lists(text, earlier=earlier)
+def read_lists(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> RawPlan:
+    """Reads three lists and `until`, wherever in the text they are; three empty lists are no steps."""
+    model_ids, subtasks, access_lists, until = labelled_lists(text, earlier=earlier)
     if not len(model_ids) == len(subtasks) == len(access_lists):
         raise PlanError(
             f"the lists are unequal: {len(model_ids)} in model_id, {len(subtasks)} in subtasks, "
@@ -49,15 +54,16 @@ def read_lists(text: str, names: tuple[str, ...], max_steps: int, earlier: int) 
         where = f"step {index}"
         worker = _worker_of_id(where, model_id, names)
         steps.append(RawStep(where, worker, subtask, _positions(where, index, entry, earlier)))
-    return steps
+    return RawPlan(steps, until)
 
 
 def write_lists(plan: Plan, names: tuple[str, ...]) -> str:
-    """Writes three lists, one a line."""
+    """Writes three lists, one a line, and `until` if the plan has it."""
     model_ids = ", ".join(str(names.index(step.worker)) for step in plan.steps)
     subtasks = ", ".join(_list_string(step.subtask) for step in plan.steps)
     access_lists = ", ".join(str(list(step.access)) for step in plan.steps)
-    return f"model_id = [{model_ids}]\nsubtasks = [{subtasks}]\naccess_list = [{access_lists}]"
+    until = "" if plan.until is None else f"until = {plan.until:.4f}".rstrip("0") + "\n"
+    return f"{until}model_id = [{model_ids}]\nsubtasks = [{subtasks}]\naccess_list = [{access_lists}]"
 
 
 def _list_string(text: str) -> str:
@@ -92,21 +98,37 @@ def _positions(where: str, index: int, entry: object, earlier: int) -> Iterable[
 
 _BAR_OR_ESCAPE = re.compile(r"\\.|\|")
 _LINE_ESCAPE = re.compile(r"\\([\\|n])")
+_UNTIL_LINE = re.compile(r"\s*until\b([^|]*)")
+_PERCENT = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%?\s*")
 
 
-def read_lines(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> list[RawStep]:
-    """Reads one step a line; the text may hold nothing else. The single line `accept` is no steps."""
+def read_lines(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> RawPlan:
+    """Reads one step a line, after `until 70` if the first line says so; the text may hold nothing else.
+
+    The single line `accept` is no steps.
+    """
     # Only "\n" ends a line: str.splitlines would also cut at characters that a subtask may hold.
     rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not rows:
         raise PlanError("the text has no line; write `subtask | worker id | access`, one line a step")
     if len(rows) == 1 and rows[0][1].strip() == "accept":
-        return []
+        return RawPlan([])
+    until = None
+    if first := _UNTIL_LINE.fullmatch(rows[0][1]):
+        until = _percent(first[1])
+        rows = rows[1:]
     _check_count(len(rows), max_steps)
-    return [
+    steps = [
         _read_line(f"line {number} (step {index})", index, line, names, earlier)
         for index, (number, line) in enumerate(rows, earlier)
     ]
+    return RawPlan(steps, until)
+
+
+def _percent(text: str) -> float:
+    if (found := _PERCENT.fullmatch(text)) is None:
+        raise PlanError(f"until is followed by {shown(text.strip())}; write a percentage, such as: until 70")
+    return float(found[1]) / 100
 
 
 def _read_line(where: str, index: int, line: str, names: tuple[str, ...], earlier: int) -> RawStep:
@@ -138,8 +160,8 @@ def _line_worker(where: str, field: str, names: tuple[str, ...]) -> str:
 
 
 def write_lines(plan: Plan, names: tuple[str, ...]) -> str:
-    """Writes one step a line."""
-    lines = []
+    """Writes one step a line, after `until` in percent if the plan has it."""
+    lines = [] if plan.until is None else ["until " + f"{100 * plan.until:.2f}".rstrip("0").rstrip(".")]
     for step in plan.steps:
         subtask = step.subtask.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n")
         access = " ".join(str(j) for j in step.access) or "-"
@@ -154,7 +176,7 @@ _THOUGHTS = re.compile(r"\s*+<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _JSON_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
-def read_json(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> list[RawStep]:
+def read_json(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -> RawPlan:
     """Reads the text's first JSON object. Its steps name one another by their ids, earlier rounds' by their numbers."""
     decoded = _decode_object(text, earlier)
     if "steps" not in decoded:
@@ -172,7 +194,15 @@ def read_json(text: str, names: tuple[str, ...], max_steps: int, earlier: int) -
         access = _json_positions(where, raw.get("access_list", []), position_of, earlier)
         steps.append(RawStep(where, worker, raw["prompt"], access))
         position_of[_new_id(where, raw.get("id", index), position_of, earlier)] = index
-    return steps
+    return RawPlan(steps, _json_until(decoded.get("until")))
+
+
+def _json_until(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, float):  # no whole number is between 0 and 1
+        raise PlanError(f'"until" is {shown(value)}; it must be a number between 0 and 1, or null')
+    return value
 
 
 def _decode_object(text: str, earlier: int) -> dict[str, Any]:
@@ -253,7 +283,7 @@ def _id(where: str, raw: object) -> str:
 
 
 def write_json(plan: Plan) -> str:
-    """Writes one JSON object; a step's id is its number."""
+    """Writes one JSON object, with `until` if the plan has it; a step's id is its number."""
     written = [
         {
             "id": str(index),
@@ -263,7 +293,8 @@ def write_json(plan: Plan) -> str:
         }
         for index, step in plan.numbered()
     ]
-    return json.dumps({"steps": written}, ensure_ascii=False, separators=(",", ":"))
+    until = {} if plan.until is None else {"until": plan.until}
+    return json.dumps({**until, "steps": written}, ensure_ascii=False, separators=(",", ":"))
 
 
 # --- what they share ---

@@ -34,7 +34,7 @@ def plan_grammar(
 ) -> str:
     """The plans of one dialect over this pool, as GBNF; with `may_accept` the empty plan too.
 
-    `earlier` is the number of steps in earlier rounds.
+    `earlier` is the number of steps in earlier rounds. Plans may hold `until` if a worker of the pool selects.
     """
     rules = {"lists": _lists_rules, "lines": _lines_rules, "json": _json_rules}[dialect]
     accept = {
@@ -42,8 +42,20 @@ def plan_grammar(
         "lines": "accept",
         "json": r"{\"steps\":[]}",
     }
-    root = f'root ::= plan | "{accept[dialect]}"' if may_accept else "root ::= plan"
-    return "\n".join([root, *rules(worker_names(pool), range(earlier, earlier + limits.max_steps))]) + "\n"
+    stops = may_stop(pool) and limits.max_steps > 1
+    starts = ["plan", *(["until"] if stops else []), *([f'"{accept[dialect]}"'] if may_accept else [])]
+    numbers = range(earlier, earlier + limits.max_steps)
+    root = "root ::= " + " | ".join(starts)
+    return "\n".join([root, *rules(worker_names(pool), numbers, _selectors(pool) if stops else ())]) + "\n"
+
+
+def may_stop(pool: Pool | Sequence[str]) -> bool:
+    """Whether a plan over this pool may hold `until`: whether a worker says how sure it is."""
+    return bool(_selectors(pool))
+
+
+def _selectors(pool: Pool | Sequence[str]) -> tuple[str, ...]:
+    return tuple(info.name for info in pool.infos if info.selects) if isinstance(pool, Pool) else ()
 
 
 def plan_schema(
@@ -75,6 +87,11 @@ def plan_schema(
         "required": list(STEP_KEYS),
         "additionalProperties": False,
     }
+    until = {
+        "type": ["number", "null"],
+        "description": "Null, or a confidence above 0 and below 1: ask the steps in order and stop once the last step, "
+        "by a worker that selects and reads all others, is so sure.",
+    }
     steps = {
         "type": "array",
         "items": step,
@@ -82,15 +99,16 @@ def plan_schema(
         "description": f"In order, at most {limits.max_steps}. The last step's reply is the answer."
         + (" Empty: accept the last answer." if may_accept else ""),
     }
+    properties = {"until": until, "steps": steps} if may_stop(pool) else {"steps": steps}
     return {
         "type": "object",
-        "properties": {"steps": steps},
-        "required": ["steps"],
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
     }
 
 
-def _lines_rules(names: tuple[str, ...], numbers: range) -> list[str]:
+def _lines_rules(names: tuple[str, ...], numbers: range, selectors: Sequence[str]) -> list[str]:
     steps = [f'subtask " | " worker " | " access-{index}' for index in numbers]
     return [
         "plan ::= " + _nested(steps, separator=_literal("\n")),
@@ -99,10 +117,22 @@ def _lines_rules(names: tuple[str, ...], numbers: range) -> list[str]:
         rf'first ::= [^|\\{_CONTROL}{_SPACE}] | "\\" [\\|]',
         rf'char ::= [^|\\{_CONTROL}] | "\\" [\\|n]',
         *_access_rules(numbers, nothing="-", opening="", separator=" ", closing="", number="{}"),
+        *_lines_until(names, numbers, steps, selectors),
     ]
 
 
-def _lists_rules(names: tuple[str, ...], numbers: range) -> list[str]:
+def _lines_until(names: tuple[str, ...], numbers: range, steps: list[str], selectors: Sequence[str]) -> list[str]:
+    if not selectors:
+        return []
+    lasts = [f'subtask " | " selector " | " {_literal(" ".join(map(str, numbers[:i])))}' for i in range(len(numbers))]
+    return [
+        'until ::= "until " percent ' + _literal("\n") + " " + _stopping(steps, lasts, separator=_literal("\n")),
+        'percent ::= [1-9] [0-9]? ("." [0-9]? [1-9])? | "0." [0-9]? [1-9]',
+        _alternatives("selector", [f"{name} {names.index(name)}" for name in selectors]),
+    ]
+
+
+def _lists_rules(names: tuple[str, ...], numbers: range, selectors: Sequence[str]) -> list[str]:
     max_steps = len(numbers)
     # The number of steps is chosen with the ids: after the n-th either another follows or `rest-n` does.
     ids = f'", " id rest-{max_steps}'
@@ -122,27 +152,42 @@ def _lists_rules(names: tuple[str, ...], numbers: range) -> list[str]:
         *_access_rules(
             numbers, nothing="[]", everything='"all"', opening="[", separator=", ", closing="]", number="{}"
         ),
+        *_lists_until(names, numbers, selectors),
     ]
 
 
-def _lists_rest(numbers: range) -> str:
+def _lists_until(names: tuple[str, ...], numbers: range, selectors: Sequence[str]) -> list[str]:
+    if not selectors:
+        return []
+    max_steps = len(numbers)
+    ids = f'", " selector stop-{max_steps}'
+    for count in range(max_steps - 1, 1, -1):
+        ids = f'", " (selector stop-{count} | id {ids})'
+    return [
+        f'until ::= "until = " fraction "\\nmodel_id = [" id {ids}',
+        *[_lists_rest(numbers[:count], stops=True) for count in range(2, max_steps + 1)],
+        _FRACTION,
+        _alternatives("selector", [str(names.index(name)) for name in selectors]),
+    ]
+
+
+_FRACTION = 'fraction ::= "0." [0-9]{0,3} [1-9]'
+
+
+def _lists_rest(numbers: range, *, stops: bool = False) -> str:
+    """What follows the ids of so many steps. With `stops` the last step reads every step before it."""
     count = len(numbers)
     subtasks = "string" + (f' (", " string){{{count - 1}}}' if count > 1 else "")
-    access = ' ", " '.join(f"access-{index}" for index in numbers)
-    return rf'rest-{count} ::= "]\nsubtasks = [" {subtasks} "]\naccess_list = [" {access} "]"'
+    entries = [f"access-{index}" for index in numbers]
+    if stops:
+        entries[-1] = _literal(str(list(numbers[:-1])))
+    access = ' ", " '.join(entries)
+    name = "stop" if stops else "rest"
+    return rf'{name}-{count} ::= "]\nsubtasks = [" {subtasks} "]\naccess_list = [" {access} "]"'
 
 
-def _json_rules(names: tuple[str, ...], numbers: range) -> list[str]:
-    steps = [
-        _literal(f'{{"id":"{index}","models":["')
-        + " worker "
-        + _literal('"],"prompt":')
-        + " string "
-        + _literal(',"access_list":')
-        + f" access-{index} "
-        + _literal("}")
-        for index in numbers
-    ]
+def _json_rules(names: tuple[str, ...], numbers: range, selectors: Sequence[str]) -> list[str]:
+    steps = [_json_step(index, "worker", f"access-{index}") for index in numbers]
     return [
         " ".join(["plan ::=", _literal('{"steps":['), _nested(steps, separator='","'), _literal("]}")]),
         _alternatives("worker", names),
@@ -158,7 +203,41 @@ def _json_rules(names: tuple[str, ...], numbers: range) -> list[str]:
             closing="]",
             number='"{}"',
         ),
+        *_json_until(numbers, steps, selectors),
     ]
+
+
+def _json_until(numbers: range, steps: list[str], selectors: Sequence[str]) -> list[str]:
+    if not selectors:
+        return []
+    every = [_literal("[" + ",".join(f'"{j}"' for j in numbers[:i]) + "]") for i in range(len(numbers))]
+    lasts = [_json_step(index, "selector", read) for index, read in zip(numbers, every, strict=True)]
+    return [
+        " ".join(
+            [
+                "until ::=",
+                _literal('{"until":'),
+                "fraction",
+                _literal(',"steps":['),
+                _stopping(steps, lasts, separator='","'),
+                _literal("]}"),
+            ]
+        ),
+        _FRACTION,
+        _alternatives("selector", selectors),
+    ]
+
+
+def _json_step(index: int, worker: str, access: str) -> str:
+    return (
+        _literal(f'{{"id":"{index}","models":["')
+        + f" {worker} "
+        + _literal('"],"prompt":')
+        + " string "
+        + _literal(',"access_list":')
+        + f" {access} "
+        + _literal("}")
+    )
 
 
 def _access_rules(
@@ -201,6 +280,14 @@ def _nested(parts: list[str], *, separator: str) -> str:
     for part in reversed(parts[:-1]):
         nested = f"{part} ({separator} {nested})?"
     return nested
+
+
+def _stopping(steps: list[str], lasts: list[str], *, separator: str) -> str:
+    """At least two steps, of which the last is one of `lasts`: `a "," (B | b "," (C | c "," D))`."""
+    nested = lasts[-1]
+    for step, last in zip(steps[-2:0:-1], lasts[-2:0:-1], strict=True):
+        nested = f"({last} | {step} {separator} {nested})"
+    return f"{steps[0]} {separator} {nested}"
 
 
 def _alternatives(name: str, words: Sequence[str]) -> str:

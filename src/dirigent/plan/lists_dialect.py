@@ -1,8 +1,9 @@
-"""Find three labelled lists in free text: how the `lists` dialect is read.
+"""Find three labelled lists in free text, and `until`: how the `lists` dialect is read.
 
 A language model writes its thoughts first, then `model_id`, `subtasks` and `access_list` in something close
-to Python: bulleted, fenced, with curly quotes or none. A text that can be understood in one way is understood; any
-other is a `PlanError`. This module knows nothing of workers or steps: `dialects.py` reads the three lists it returns.
+to Python: bulleted, fenced, with curly quotes or none. `until = 0.7` has a line of its own. A text that can be
+understood in one way is understood; any other is a `PlanError`. This module knows nothing of workers or steps:
+`dialects.py` reads the three lists it returns.
 
 Text may be hostile. Every scan goes forward and every list is bounded (nesting, entries, marks), so that time
 is linear in the text; the quantifiers below are possessive (`*+`) for the same reason.
@@ -31,6 +32,9 @@ _LABEL = re.compile(
     r"[\"'*]{0,3}\s*+[:=]\s*+(?:\*\*\s*+)?(?=\[)",
     re.IGNORECASE,
 )
+_UNTIL = re.compile(
+    r"^[ \t\"'*]*+until[\"'*]*+[ \t]*+[:=][ \t]*+([0-9.]{1,12})[ \t,;]*+$", re.MULTILINE | re.IGNORECASE
+)
 _BULLET = re.compile(r"^[ \t]*+[-*•–—]++[ \t]++", re.MULTILINE)
 # A string that is never closed reaches to the end of the text, so that none of it is scanned twice.
 _STRING = "|".join(
@@ -43,8 +47,8 @@ _STRAIGHT = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’"
 _PYTHON_ESCAPES = frozenset("\n\\'\"abfnrtvxuUN")
 
 
-def labelled_lists(text: str, *, earlier: int = 0) -> tuple[list[object], list[object], list[object]]:
-    """Returns `model_id`, `subtasks` and `access_list`: of each the first in the text, in any order.
+def labelled_lists(text: str, *, earlier: int = 0) -> tuple[list[object], list[object], list[object], float | None]:
+    """Returns `model_id`, `subtasks`, `access_list` and `until`: of each the first in the text, in any order.
 
     `earlier` is the number of steps in earlier rounds, each of which every step may read.
     """
@@ -53,7 +57,9 @@ def labelled_lists(text: str, *, earlier: int = 0) -> tuple[list[object], list[o
     straight = text.translate(_STRAIGHT)
     found: dict[str, list[object]] = {}
     start = 0
+    until = None
     while len(found) < 3 and (label := _LABEL.search(text, start)):
+        until = until or _UNTIL.search(text, start, label.start())
         # The whole group is consumed, so that a label inside a subtask is never taken for one.
         end, commas = _bounds(text, straight, label.end(), most_marks)
         name = str(label.lastgroup)
@@ -66,7 +72,15 @@ def labelled_lists(text: str, *, earlier: int = 0) -> tuple[list[object], list[o
             f"the text has no list {' and no list '.join(missing)}; "
             "write model_id = […], subtasks = […] and access_list = […]"
         )
-    return found["model_id"], found["subtasks"], found["access_list"]
+    until = until or _UNTIL.search(text, start)
+    return found["model_id"], found["subtasks"], found["access_list"], None if until is None else _fraction(until[1])
+
+
+def _fraction(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise PlanError(f"until is {text!r}; write a number between 0 and 1, such as  until = 0.7") from None
 
 
 def _without_thoughts(text: str) -> str:

@@ -2,22 +2,17 @@
 
 What a model wrote stands between marks that its writer could not have known. The marks of a step are derived from a
 secret of the run and from the step's number, so a reply that repeats the marks it saw cannot close those of a later
-step. `read_results` reads marked results back, for workers that are programs.
+step. Workers that are programs get the results as data (`Request.results`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Sequence
 
-from dirigent.messages import Message
 from dirigent.plan.plan import Step
 
 MAX_RESULT_CHARS = 32_000
 """Longest reply of one step that another may read; the middle of a longer one is left out, and the prompt says so."""
-
-_OPENING = re.compile(r"<([0-9a-f]{8}) step \d+>\n")
 
 
 def mark_of(secret: str, purpose: str) -> str:
@@ -33,17 +28,3 @@ def marked_result(step: Step, number: int, reply: str, *, mark: str, most_chars:
         reply = f"{reply[:half]}\n[… {len(reply) - 2 * half} characters left out …]\n{reply[-half:]}"
     text = f"Subtask: {step.subtask}\nResult: {reply}".replace(mark, "·")
     return f"<{mark} step {number}>\n{text}\n</{mark}>\n"
-
-
-def read_results(messages: Sequence[Message]) -> dict[int, str]:
-    """The replies that a step was shown, by step number: for a worker that is a program rather than a model.
-
-    The first opening mark settles which marks count, so a reply that imitates others changes nothing. Only for
-    `subtask_only` workers: where the question comes first, its writer could imitate the first mark.
-    """
-    text = messages[-1].text if messages else ""
-    if not (first := _OPENING.search(text)):
-        return {}
-    mark = first[1]
-    shown = re.compile(rf"<{mark} step (\d+)>\nSubtask: .*?\nResult: (.*?)\n</{mark}>\n", re.DOTALL)
-    return {int(step): reply for step, reply in shown.findall(text)}

@@ -8,6 +8,9 @@ is found before a worker is paid, and no other module checks again. A plan has t
     lines   Count its letters. | letters 2 | 0; read strictly, one line a step, for small planners
     json    {"steps":[{"id":"0","models":["letters"],"prompt":"…","access_list":[]}]}; import and export
 
+A plan may hold `until`, a confidence. Its steps are then asked in order, one at a time, and its last step is by a
+worker that selects: once that worker is so sure of an answer, its reply is the answer, and the other steps are skipped.
+
 Every dialect can write, and read back, every plan that another dialect can read. Text may be hostile, so every bound is
 checked before the work that it bounds.
 
@@ -28,7 +31,9 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Limits
+from dirigent.messages import Ran
 from dirigent.plan.dialects import (
+    RawPlan,
     RawStep,
     clipped,
     read_json,
@@ -59,6 +64,10 @@ class EarlierStep(Step, frozen=True):
 
     reply: str = ""
     """Empty if the step gave no result."""
+    ended: bool = True
+    """False if the reply was cut at its limit of tokens."""
+    ran: Ran | None = None
+    """The program whose output is the reply, if its worker ran one."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -66,6 +75,9 @@ class Plan(msgspec.Struct, frozen=True):
     """In order. No steps: accept the answer of the round before."""
     first: int = 0
     """Number of the first step: how many steps the earlier rounds of the run have. `check_plan` sets it."""
+    until: float | None = None
+    """Ask the steps in order and stop once the last step's worker is so sure of an answer: above 0 and below 1, to four
+    decimals. None: ask every step."""
 
     @property
     def last(self) -> int:
@@ -84,7 +96,8 @@ class Plan(msgspec.Struct, frozen=True):
         if not self.first:
             return self
         own = [tuple(j - self.first for j in step.access if j >= self.first) for step in self.steps]
-        return Plan(tuple(Step(s.worker, s.subtask, access) for s, access in zip(self.steps, own, strict=True)))
+        steps = tuple(Step(s.worker, s.subtask, access) for s, access in zip(self.steps, own, strict=True))
+        return Plan(steps, until=self.until)
 
 
 def parse_plan(
@@ -98,15 +111,17 @@ def parse_plan(
 ) -> Plan:
     """Reads the plan in a text; raises `PlanError` if there is none within pool and limits.
 
-    `pool` may be the workers' names in the order of their ids. `earlier` is the number of steps in earlier rounds,
-    which the plan's steps may read. `may_accept` allows the empty plan, which accepts the answer of an earlier round.
+    `pool` may be the workers' names in the order of their ids; which of them select is then not checked. `earlier` is
+    the number of steps in earlier rounds, which the plan's steps may read. `may_accept` allows the empty plan, which
+    accepts the answer of an earlier round.
     """
     size_bytes = len(text) if len(text) > MAX_TEXT_BYTES else len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > MAX_TEXT_BYTES:
         raise PlanError(f"the text is {size_bytes:,} bytes or more; a plan may take {MAX_TEXT_BYTES:,}")
     names = worker_names(pool)
     read = {"lists": read_lists, "lines": read_lines, "json": read_json}[dialect]
-    return _checked(read(text, names, limits.max_steps, earlier), names, limits, may_accept=may_accept, earlier=earlier)
+    raw = read(text, names, limits.max_steps, earlier)
+    return _checked(raw, pool, limits, may_accept=may_accept, earlier=earlier)
 
 
 def check_plan(
@@ -114,7 +129,7 @@ def check_plan(
 ) -> Plan:
     """Checks a plan that is no text as `parse_plan` checks text, and numbers its steps from `earlier`."""
     steps = [RawStep(f"step {i}", s.worker, s.subtask, s.access) for i, s in enumerate(plan.steps, earlier)]
-    return _checked(steps, worker_names(pool), limits, may_accept=may_accept, earlier=earlier)
+    return _checked(RawPlan(steps, plan.until), pool, limits, may_accept=may_accept, earlier=earlier)
 
 
 def parse_any(
@@ -144,7 +159,9 @@ def format_plan(plan: Plan, pool: Pool | Sequence[str], *, dialect: Dialect = "l
 
 
 def critical_path(plan: Plan) -> int:
-    """Steps in the longest chain of this plan's steps that read one another: no parallelism can shorten it."""
+    """Steps that must follow one another. With `until` these are all its steps, if it never stops early."""
+    if plan.until is not None:
+        return len(plan.steps)
     depths: dict[int, int] = {}
     for index, step in plan.numbered():
         depths[index] = 1 + max((depths.get(j, 0) for j in step.access), default=0)
@@ -156,9 +173,8 @@ def worker_names(pool: Pool | Sequence[str]) -> tuple[str, ...]:
     return pool.names if isinstance(pool, Pool) else tuple(pool)
 
 
-def _checked(
-    raw_steps: Sequence[RawStep], names: tuple[str, ...], limits: Limits, *, may_accept: bool, earlier: int
-) -> Plan:
+def _checked(raw: RawPlan, pool: Pool | Sequence[str], limits: Limits, *, may_accept: bool, earlier: int) -> Plan:
+    names, raw_steps = worker_names(pool), raw.steps
     if len(raw_steps) > limits.max_steps:
         raise PlanError(f"the plan has {len(raw_steps):,} steps; at most {limits.max_steps} are allowed")
     if not raw_steps and not may_accept:
@@ -171,9 +187,33 @@ def _checked(
             if not 0 <= position < index:
                 raise PlanError(f"{where} reads step {shown(position)}, which is not before it")
         steps.append(Step(worker, _checked_subtask(where, subtask), positions))
-    plan = Plan(tuple(steps), earlier if steps else 0)
+    # Four decimals: every dialect writes them, and reads back the same number.
+    until = None if raw.until is None else round(raw.until, 4)
+    plan = Plan(tuple(steps), earlier if steps else 0, until)
+    if until is not None:
+        _check_until(plan, until, pool)
     _check_printable(plan, names)
     return plan
+
+
+def _check_until(plan: Plan, until: float, pool: Pool | Sequence[str]) -> None:
+    if not 0 < until < 1:
+        raise PlanError(f"until is {until:g}; it must be above 0 and below 1 (in percent: above 0 and below 100)")
+    if len(plan.steps) < 2:
+        raise PlanError("until needs a last step that selects among the results of steps before it; add such steps")
+    last = plan.steps[-1]
+    if isinstance(pool, Pool) and not pool[last.worker].info.selects:
+        able = ", ".join(info.name for info in pool.infos if info.selects)
+        raise PlanError(
+            f"until needs a last step by a worker that says how sure it is, and {shown(last.worker)} does not; "
+            + (f"these do: {clipped(able, 200)}" if able else "no worker of this pool does: leave until out")
+        )
+    missing = [str(i) for i in range(plan.first, plan.last) if i not in last.access]
+    if missing:
+        raise PlanError(
+            f"with until, the last step must read every step before it; step {plan.last} does not read "
+            f"{', '.join(missing)}"
+        )
 
 
 def _check_worker(where: str, name: str, names: tuple[str, ...]) -> None:

@@ -30,6 +30,8 @@ def prompted_planner_messages(
     """The prompt for a model that was not trained to plan. The constant part comes first, so that it stays cached."""
     named = show_names or dialect != "lists"
     parts = [_TASK.format(max_steps=limits.max_steps), _FORMAT[dialect]]
+    if limits.max_steps > 1 and (selectors := [info.name for info in infos if info.selects]):
+        parts.append(_UNTIL.format(selectors=" or ".join(selectors), form=_UNTIL_FORM[dialect]))
     if few_shots:
         parts.append(_examples(dialect, max_steps=limits.max_steps))
     parts.append("Workers you have now:\n" + cards(infos, named=named))
@@ -137,6 +139,16 @@ _FORMAT: dict[Dialect, str] = {
         '{"steps": [{"id": "0", "models": ["worker name"], "prompt": "subtask", '
         '"access_list": ["ids of earlier steps it may read"]}]}'
     ),
+}
+
+_UNTIL = """\
+To save calls, a plan may stop early. Write {form} before its steps and give the last step, which must read all \
+others, to {selectors}. The steps are then asked in order, one at a time, until that worker is 70% sure of an answer."""
+
+_UNTIL_FORM: dict[Dialect, str] = {
+    "lists": "the line  until = 0.7 ",
+    "lines": "the line  until 70 ",
+    "json": '"until": 0.7, as a key of the object',
 }
 
 _ACCEPT: dict[Dialect, str] = {

@@ -1,21 +1,24 @@
-"""Planners that write the same shape for every question: the plain baselines, and the serving fallback.
+"""Planners that write the same shape for every question, the serving fallback, and planners that are given their plan.
 
-Each writes its plan as a draft like any other planner, so execution, limits, cost and traces are the same code.
-Asked for a second round, they accept. Who answers is a name, or several of which the first that the pool has is taken;
-with none named it is the pool's first.
+Each writes its plan as a draft like any other planner, so execution, limits, cost and traces are the same code. Asked
+for a second round, they accept. The answering worker is a name, or several, of which the pool's first match is used;
+without a name it is the pool's first worker. Planners that are given their decision (one worker, a lot, a whole plan)
+are for evaluations; a configuration has no use for them. At the end are the parts that the planners of this package
+share: steps, the question as text, and the workers that can be asked.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Protocol
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan.plan import Plan, Step
+from dirigent.plan.plan import Dialect, Plan, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.writing import answering, named, once, step
-from dirigent.run.step_prompt import AGREE, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
+from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
+from dirigent.workers.pool import Pool
 
 Who = str | Sequence[str]
 
@@ -187,3 +190,91 @@ class Pipeline:
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         return await _draft(self, brief)
+
+
+# ---- planners that are given their decision ------------------------------------------------------------------
+
+
+class Alone:
+    """One worker answers alone: the first of these that the pool has."""
+
+    def __init__(self, *workers: str, name: str = "") -> None:
+        if not workers:
+            raise ConfigError("a single worker needs a name: write  single:NAME")
+        self.name = name or f"single:{workers[0]}"
+        self._workers = workers
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return once(Plan((step(brief, named(brief.pool, self._workers)),)), brief)
+
+
+class RandomWorker:
+    """One worker, drawn by lot, answers alone."""
+
+    def __init__(self, *, seed: int) -> None:
+        self.name = "random"
+        self._seed = seed
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        drawn = random.Random(self._seed).choice(answering(brief.pool))
+        return once(Plan((step(brief, drawn),)), brief)
+
+
+class Adapted:
+    """A plan made without looking at the pool; a worker that never sees the question gets it in its subtask."""
+
+    def __init__(self, plan: Plan, *, name: str = "adapted") -> None:
+        self.name = name
+        self._plan = plan
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return once(Plan(tuple(step(brief, s.worker, s.subtask, s.access) for s in self._plan.steps)), brief)
+
+
+class Written:
+    """A plan that a model wrote beforehand, in one batch with others. `then` is its plan of the second round."""
+
+    def __init__(self, text: str, *, name: str, dialect: Dialect = "lines", then: str = "") -> None:
+        self.name = name
+        self._text = text
+        self._then = then
+        self._dialect: Dialect = dialect
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        if brief.previous is None:
+            return Draft(self._text, self._dialect)
+        return Draft(self._then, self._dialect) if self._then else Draft(plan=Plan())
+
+
+# ---- what planners share -------------------------------------------------------------------------------------
+
+
+def once(plan: Plan, brief: Brief) -> Draft:
+    """The plan in the first round; in a later round the empty plan, which accepts the answer."""
+    return Draft(plan=Plan() if brief.previous is not None else plan)
+
+
+def question_text(brief: Brief) -> str:
+    return "\n".join(message.text for message in brief.question)
+
+
+def step(brief: Brief, worker: str, words: str = ANSWER, access: Sequence[int] = ()) -> Step:
+    """A step of this worker. A worker that never sees the question (`subtask_only`) gets it in its subtask."""
+    if brief.pool[brief.pool.require(worker)].info.subtask_only:
+        words = question_text(brief) if words == ANSWER else f"{question_text(brief)}\n{words}"
+    return Step(worker, words, tuple(access))
+
+
+def answering(pool: Pool) -> tuple[str, ...]:
+    """The workers that can be asked a question, in pool order; readers of results (`workers/reader.py`) cannot."""
+    return tuple(info.name for info in pool.infos if not info.reads_results)
+
+
+def named(pool: Pool, worker: str | Sequence[str]) -> str:
+    """The worker wanted: by name, the first of several that the pool has, or with none named the pool's first."""
+    if isinstance(worker, str):
+        return pool.require(worker) if worker else answering(pool)[0]
+    there = [name for name in worker if name in pool]
+    if not there:
+        raise ConfigError(f"the pool has none of {', '.join(worker)}; it has {', '.join(pool.names)}")
+    return there[0]

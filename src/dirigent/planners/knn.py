@@ -18,7 +18,7 @@ from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, ranked
-from dirigent.planners.writing import once, question_text, step
+from dirigent.planners.fixed import once, question_text, step
 
 WORD = re.compile(r"[a-z]{2,}|\d|[^\s\w]")
 COMMON_SHARE = 0.25

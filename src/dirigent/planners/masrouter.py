@@ -23,9 +23,9 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Rollout
 from dirigent.planners.features import Array, Embedding, fit_embedding, with_constant
+from dirigent.planners.fixed import once, question_text, step
 from dirigent.planners.knn import offered
 from dirigent.planners.optimise import Adam
-from dirigent.planners.writing import once, question_text, step
 from dirigent.run.step_prompt import ANSWER, FINISH, REVIEW, ROLES
 
 MODES = ("direct", "reason", "chain", "full", "debate", "reflect")

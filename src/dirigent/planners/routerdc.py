@@ -25,9 +25,9 @@ from dirigent.plan.plan import Plan
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, Embedding, fit_embedding, unit_rows, with_constant
+from dirigent.planners.fixed import once, question_text, step
 from dirigent.planners.knn import offered
 from dirigent.planners.optimise import Adam
-from dirigent.planners.writing import once, question_text, step
 
 Indices = npt.NDArray[np.int64]
 

@@ -17,17 +17,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dirigent.errors import ConfigError, WorkerError
-from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.plan.marks import read_results
+from dirigent.errors import ConfigError
+from dirigent.messages import Observe, Reply, Request, Result, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
+from dirigent.planners.fixed import answering, once, step
 from dirigent.planners.knn import Neighbours
-from dirigent.planners.writing import LOCAL_KIND, answering, once, step
-from dirigent.workers.scripted import stream_words
-from dirigent.workers.worker import Price, WorkerInfo
+from dirigent.workers.reader import Reader
 
 PICK = "Pick the answer most like the others."
 PICKER = "pick"
@@ -50,31 +48,18 @@ class Smoothie:
         return once(Plan((*answers, pick)), brief)
 
 
-class Picking:
+class Picking(Reader):
     """The local worker that reads the answers and repeats the one whose worker scatters least."""
-
-    keeps_book = True
-    """No call leaves and nothing is billed: there is nothing to meter."""
 
     def __init__(self, *, distances: Array | None = None, weight: int = 0, name: str = PICKER) -> None:
         """`distances`: mean squared distances between the workers on `weight` similar questions, by step number."""
+        super().__init__(name, about="picks the answer most like the others", kind="counting")
         self._distances = distances
         self._weight = weight
-        self.info = WorkerInfo(
-            name, about="picks the answer most like the others", kind=LOCAL_KIND, price=Price(), subtask_only=True
-        )
 
-    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        results = read_results(request.messages)
-        if not results:
-            raise WorkerError(
-                f"{self.info.name} picks among the results of earlier steps and was shown none; let its step read them",
-                worker=self.info.name,
-                fault="request",
-            )
-        text = results[self.picked(results)]
-        await stream_words(text, observe)
-        return Reply(text, model=self.info.name)
+    async def read(self, results: Sequence[Result], request: Request) -> Reply:
+        texts = {result.step: result.text for result in results}
+        return Reply(texts[self.picked(texts)])
 
     def picked(self, results: Mapping[int, str]) -> int:
         """The step chosen. With fewer than three answers there is nothing to go by, and the first stands."""

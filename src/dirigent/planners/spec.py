@@ -141,7 +141,7 @@ class Fitted(msgspec.Struct, frozen=True):
     note: str = ""
     """What was chosen, for the report."""
     sampled: Sampled | None = None
-    """Set if the number of samples is open; `evals/equal_cost.py` chooses it."""
+    """Set if the number of samples is open; `evals/costing.py` chooses it."""
 
 
 class Argument(msgspec.Struct, frozen=True):

@@ -28,8 +28,7 @@ from dirigent.planners.examples import (
     self_moa_cost,
     vote_cost,
 )
-from dirigent.planners.fixed import FanOut, Pipeline, Reflect, SelfMoa, Single, Vote
-from dirigent.planners.given import RandomWorker
+from dirigent.planners.fixed import FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
 from dirigent.planners.spec import (
     UNKNOWN_USD,
@@ -46,7 +45,6 @@ from dirigent.planners.spec import (
 )
 from dirigent.planners.vote_counter import Counting, Same
 from dirigent.planners.voting import Escalate, Panel
-from dirigent.planners.writing import answering
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
 

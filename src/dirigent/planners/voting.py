@@ -13,8 +13,8 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
+from dirigent.planners.fixed import once, step
 from dirigent.planners.vote_counter import UNDECIDED
-from dirigent.planners.writing import once, step
 
 COUNT = "Count equal answers."
 

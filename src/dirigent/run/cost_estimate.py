@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -19,9 +19,10 @@ LOW_OUTPUT_TOKENS = 150
 
 class Estimate(msgspec.Struct, frozen=True):
     low_usd: float
-    """If every reply is short."""
+    """If every reply is short, and a plan with `until` stops after its first step."""
     high_usd: float
-    """If every reply is as long as the limits allow. Planning, retries and further rounds are not included."""
+    """If every reply is as long as the limits allow, and no step is spared. Planning, retries and further rounds are
+    not included."""
     critical_path: int
     """Steps that must follow one another."""
 
@@ -30,20 +31,33 @@ def estimate(
     plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, limits: Limits = Limits()
 ) -> Estimate:
     """Prices the plan by the tokens of its prompts and the lengths its replies may have."""
-    low = _cost(plan, workers, question, reply_tokens=min(LOW_OUTPUT_TOKENS, limits.max_output_tokens))
-    high = _cost(plan, workers, question, reply_tokens=limits.max_output_tokens)
+    steps = range(plan.first, plan.first + len(plan.steps))
+    least = steps if plan.until is None else (plan.first, plan.last)
+    short = min(LOW_OUTPUT_TOKENS, limits.max_output_tokens)
+    low = _cost(plan, workers, question, reply_tokens=short, asked=least)
+    high = _cost(plan, workers, question, reply_tokens=limits.max_output_tokens, asked=steps)
     return Estimate(low, high, critical_path(plan))
 
 
-def _cost(plan: Plan, workers: Mapping[str, Worker], question: str | Sequence[Message], *, reply_tokens: int) -> float:
+def _cost(
+    plan: Plan,
+    workers: Mapping[str, Worker],
+    question: str | Sequence[Message],
+    *,
+    reply_tokens: int,
+    asked: Collection[int],
+) -> float:
     messages = conversation(question)
     total = 0.0
     for index, step in plan.numbered():
+        if index not in asked:
+            continue
         info = workers[step.worker].info
         if info.price is None:
             raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')
+        read = [j for j in step.access if j < plan.first or j in asked]
         prompt = step_messages(messages, plan, index, {}, secret="", subtask_only=info.subtask_only)
-        input_tokens = sum(estimate_tokens(m.text) for m in prompt) + reply_tokens * len(step.access)
+        input_tokens = sum(estimate_tokens(m.text) for m in prompt) + reply_tokens * len(read)
         output_tokens = min(reply_tokens, info.output_tokens or reply_tokens)
         total += (input_tokens * info.price.input + output_tokens * info.price.output) / 1e6
     return total

@@ -6,6 +6,10 @@ that read it are skipped. The run ends at once when the last step can no longer 
 side branch is lost. Deadline, cost cap and cancellation act inside a step: the call in progress is abandoned and its
 connection closed. `step_request.py` makes the request of a step.
 
+A plan with `until` runs its steps in order, one at a time. After each, the last step's worker is asked about the
+results so far; once it is sure enough, its reply is the answer and the steps that are left end as skipped. A step that
+failed is passed over; the run fails if no result is left.
+
 A step whose worker asks for one of the caller's tools *waits*, and so do the steps that read it; the others continue.
 The same plan is continued later from its records (`prior`): steps that have ended are not asked again, and a step that
 waited sees its own tool traffic after its messages, and no other step's.
@@ -30,13 +34,23 @@ from dirigent.messages import (
     Observe,
     Reply,
     Request,
+    Result,
     conversation,
     ignore,
 )
 from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.run.resume import is_final
 from dirigent.run.step_request import Terms, late_message, step_deadline, step_request, substitute_for
-from dirigent.run.trace import StepDelta, StepEnded, StepReassigned, StepRecord, StepStarted, StepStatus
+from dirigent.run.trace import (
+    Check,
+    StepChecked,
+    StepDelta,
+    StepEnded,
+    StepReassigned,
+    StepRecord,
+    StepStarted,
+    StepStatus,
+)
 from dirigent.workers.metering import attempts_of, metered
 from dirigent.workers.worker import Worker
 
@@ -108,7 +122,7 @@ async def execute(
 
 @dataclass
 class _Steps:
-    """The state of one execution: which steps have ended, and their replies."""
+    """The state of one execution: which steps have ended, and their results."""
 
     terms: Terms
     reassign: bool
@@ -118,11 +132,15 @@ class _Steps:
     prior: Mapping[int, StepRecord]
     journal: Journal | None
     records: dict[int, StepRecord] = field(default_factory=dict)
-    replies: dict[int, str] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     error: DirigentError | None = None
     bug: str = ""
     """An exception that is no expected failure. It ends the run."""
+    checked: StepRecord | None = None
+    """The last step of a plan with `until`, as its worker's latest check left it."""
+    lost: DirigentError | None = None
+    """Why the first step failed that a plan with `until` passed over."""
 
     @property
     def plan(self) -> Plan:
@@ -134,7 +152,10 @@ class _Steps:
         todo = [i for i in done if i not in self.records]
         try:
             if self.error is None:
-                await (self._run_only(todo[0], done) if len(todo) == 1 else self._run_tasks(todo, done))
+                if self.plan.until is not None:
+                    await self._run_until(self.plan.until, done)
+                else:
+                    await (self._run_only(todo[0], done) if len(todo) == 1 else self._run_tasks(todo, done))
         finally:
             self._cancel_the_rest()
         return Execution(tuple(self.records[i] for i in done), self.error)
@@ -147,6 +168,81 @@ class _Steps:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # otherwise the worker gave up by itself, and the run was not cancelled
+
+    async def _run_until(self, until: float, done: Mapping[int, asyncio.Event]) -> None:
+        """Runs the steps in order until the last step's worker is sure of an answer, or all of them have run."""
+        *before, last = done
+        for index in before:
+            if index not in self.records:
+                await self._run_only(index, done)
+            if self.error is not None:
+                return
+            if self.records[index].status == "waiting":
+                for left in range(index + 1, last + 1):
+                    self.records[left] = msgspec.structs.replace(self._record(left), status="waiting")
+                return
+            following = self.records.get(index + 1) or self.prior.get(index + 1)
+            went_on = following is not None and (following.messages or is_final(following))  # an earlier execution did
+            undecided = index in self.results and index + 1 < last and not went_on
+            if undecided and (await self._ended_by_choice(index, until) or self.error is not None):
+                return
+        if not self._readable(last):
+            self._stop(self.lost or WorkerError("no step gave a result to choose from"))
+        elif last not in self.records:
+            await self._run_only(last, done)
+
+    async def _ended_by_choice(self, after: int, until: float) -> bool:
+        """Asks the last step's worker about the results so far. If it is sure enough, its reply is the answer.
+
+        Only the reply that is the answer is streamed.
+        """
+        last = self.plan.last
+        record = self._record(last)
+        worker = metered(self.terms.workers[record.worker])
+        request = step_request(
+            self.terms, record, worker.info, results=self.results, deadline=step_deadline(self.terms, last)
+        )
+        record = msgspec.structs.replace(record, started_s=self._now_s(), messages=request.messages)
+        try:
+            reply = await self._within_deadline(worker, request, last, observe=ignore)
+            if reply.confidence is None:
+                said = f"step {last} ({record.worker}) does not say how sure it is, which until = {until:g} needs"
+                raise WorkerError(said, said=said, worker=record.worker, fault="reply", attempts=reply.attempts)
+        except (WorkerError, LimitError) as error:
+            self._end(record, "failed", attempts=record.attempts + error.attempts, error=str(error))
+            self._stop(error)
+            return False
+        except BaseException as error:  # cancelled, or a bug
+            status: StepStatus = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+            self._end(record, status, attempts=record.attempts + attempts_of(error), error=self._why_cancelled())
+            raise
+        check = Check(after, reply.confidence)
+        self.observe(StepChecked(self.round_number, last, check))
+        record = msgspec.structs.replace(
+            record, checks=(*record.checks, check), attempts=record.attempts + reply.attempts
+        )
+        if reply.confidence < until:
+            self.checked = record
+            return False
+        for index in range(after + 1, last):
+            why = f"{record.worker} was {reply.confidence:.0%} sure after step {after}, and until is {until:.0%}"
+            self._end(self._record(index), "skipped", error=why)
+        self.observe(StepStarted(self.round_number, last, record.worker))
+        self._deltas(last)(Delta(reply.text))
+        self._answered(record, request, record.attempts, reply)
+        if self.journal is not None:
+            try:
+                await self.journal(self.records[last])
+            except StoreError as error:
+                self._stop(error)
+        return True
+
+    def _readable(self, index: int) -> bool:
+        """Whether the step has any result to read, of this round or an earlier one."""
+        return any(
+            self.terms.earlier[j].reply.strip() if j < self.plan.first else j in self.results
+            for j in self.plan.step(index).access
+        )
 
     async def _run_tasks(self, todo: Sequence[int], done: Mapping[int, asyncio.Event]) -> None:
         """Runs every step as a task of its own. When this returns or raises, all of them have ended.
@@ -174,9 +270,9 @@ class _Steps:
                 self.records[index] = record
                 done[index].set()
             if record.status == "done" and record.reply is not None:
-                self.replies[index] = record.reply.text
+                self.results[index] = record.result(record.reply)
             elif record.status == "failed" and index in needed:
-                self.error = self.error or WorkerError(record.error)
+                self._fail(index, WorkerError(record.error))
 
     async def _carry_out(self, index: int, done: Mapping[int, asyncio.Event]) -> None:
         try:
@@ -185,7 +281,7 @@ class _Steps:
                 await done[j].wait()
             statuses = {j: self.records[j].status for j in read}
             lost = [j for j, status in statuses.items() if status not in ("done", "waiting")]
-            if lost:
+            if lost and not self._passes_over(index):
                 error = f"step {lost[0]}, which it reads, gave no result"
                 self._end(self._record(index), "skipped", error=error)
             elif "waiting" in statuses.values():
@@ -208,11 +304,11 @@ class _Steps:
         attempts = record.attempts
         tried = [name for name in (record.planned_worker, record.worker) if name]
         record = msgspec.structs.replace(record, started_s=record.started_s or self._now_s())
-        deadline = step_deadline(self.terms)
+        deadline = step_deadline(self.terms, record.index)
         while True:
             name = tried[-1]
             worker = metered(self.terms.workers[name])
-            request = step_request(self.terms, record, worker.info, replies=self.replies, deadline=deadline)
+            request = step_request(self.terms, record, worker.info, results=self.results, deadline=deadline)
             base = request.messages[: len(request.messages) - len(record.tool_traffic)]
             record = msgspec.structs.replace(record, worker=name, messages=base)
             try:
@@ -246,7 +342,7 @@ class _Steps:
 
     def _answered(self, record: StepRecord, request: Request, attempts: tuple[Attempt, ...], reply: Reply) -> None:
         if not (request.may_call and reply.tool_calls):
-            self.replies[record.index] = reply.text
+            self.results[record.index] = record.result(reply)
             self._end(record, "done", attempts=attempts, reply=reply)
         elif record.index in _needed_for_last(self.plan):
             self._end(record, "waiting", attempts=attempts, reply=reply)
@@ -264,13 +360,16 @@ class _Steps:
             raise error
 
     async def _timed(self, worker: Worker, request: Request, index: int) -> Reply:
+        self.observe(StepStarted(self.round_number, index, worker.info.name))
+        return await self._within_deadline(worker, request, index, observe=self._deltas(index))
+
+    async def _within_deadline(self, worker: Worker, request: Request, index: int, *, observe: Observe) -> Reply:
         """One call, held to the step's deadline."""
         assert request.deadline is not None
-        self.observe(StepStarted(self.round_number, index, worker.info.name))
         began = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, request.deadline - began)) as scope:
-                return await worker.ask(request, observe=self._deltas(index))
+                return await worker.ask(request, observe=observe)
         except TimeoutError as timeout:
             if not scope.expired():
                 raise  # a TimeoutError of the worker's own: the deadline has not passed
@@ -291,6 +390,10 @@ class _Steps:
     def _substitute(self, error: DirigentError, tried: list[str], index: int, request: Request) -> str | None:
         if not self.reassign or len(tried) > 1 or not isinstance(error, WorkerError):
             return None
+        if self._passes_over(self.plan.last) and index != self.plan.last:
+            if self.results or index + 1 < self.plan.last:
+                return None  # the plan's next step is the substitute
+            tried = [*tried, *(record.worker for record in self.records.values() if record.status == "failed")]
         return substitute_for(self.terms, index, request, tried=tried)
 
     def _end(
@@ -327,6 +430,8 @@ class _Steps:
 
     def _record(self, index: int) -> StepRecord:
         """The step's record before it is asked: a new one, or the one of an earlier execution that broke off."""
+        if self.checked is not None and index == self.plan.last:
+            return self.checked
         if (before := self.prior.get(index)) is not None:
             return msgspec.structs.replace(before, status="cancelled", reply=None, error="")
         step = self.plan.step(index)
@@ -338,8 +443,14 @@ class _Steps:
 
     def _fail(self, index: int, error: DirigentError) -> None:
         """A step failed for good. If the last step needs it, the run ends, so that nothing more is paid."""
-        if index in _needed_for_last(self.plan):
+        if self._passes_over(self.plan.last) and index != self.plan.last:
+            self.lost = self.lost or error
+        elif index in _needed_for_last(self.plan):
             self._stop(error)
+
+    def _passes_over(self, index: int) -> bool:
+        """Whether this step chooses among the results that there are: the last step of a plan with `until`."""
+        return self.plan.until is not None and index == self.plan.last
 
     def _stop(self, error: DirigentError) -> None:
         self.error = self.error or error

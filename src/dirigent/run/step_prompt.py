@@ -23,6 +23,10 @@ SYNTHESISE = (
     "differ and complete. Give the answer alone."
 )
 REVIEW = "Check the earlier answer for mistakes and gaps. Give the corrected full answer alone, or the same if right."
+REPAIR = "The earlier program failed or printed nothing. Write the whole program again, corrected."
+JUDGE = (
+    "The earlier answers differ. Decide which one is right, or find the right one, and give that answer alone, in full."
+)
 AGREE = "The results are independent answers to the request. Give the answer that most of them agree on, in full."
 OUTLINE = "Write a short numbered plan for answering the request. Do not answer it yet."
 CARRY_OUT = "Follow the plan that was written for you and answer the request in full."

@@ -16,16 +16,25 @@ import msgspec
 
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
-from dirigent.messages import Attempt, Event, Finish, Message, Reply, ToolCall, Usage
+from dirigent.messages import Attempt, Event, Finish, Message, Reply, Result, ToolCall, Usage
 from dirigent.plan.plan import Dialect, EarlierStep, Plan
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
-"""`skipped`: a step that it reads failed. `cancelled`: the run ended while the step waited or worked. `waiting`: the
-step asked for a tool (its reply holds the calls), or it reads a step that did, and was not started."""
+"""`skipped`: a step that it reads failed, or a plan with `until` was sure enough before it. `cancelled`: the run ended
+while the step waited or worked. `waiting`: the step asked for a tool (its reply holds the calls), or it reads a step
+that did, and was not started."""
 
 RunStatus = Literal["done", "failed", "cancelled", "waiting"]
 """`waiting`: the run needs results of the caller's tools and continues with them (`resume.py`)."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """How sure the last worker of a plan with `until` was of an answer after a step, and stopped or went on."""
+
+    after: int
+    """The step."""
+    confidence: float
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -49,6 +58,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     tool_traffic: tuple[Message, ...] = ()
     """Its own tool calls and their results, in order. The worker saw them after `messages`."""
     round: int = 0
+    checks: tuple[Check, ...] = ()
+    """Of the last step of a plan with `until`: each time that its worker was asked how sure it is, in order."""
 
     @property
     def tool_rounds(self) -> int:
@@ -75,8 +86,14 @@ class StepRecord(msgspec.Struct, frozen=True):
     @property
     def as_earlier(self) -> EarlierStep:
         """The step as later rounds read it."""
-        reply = self.reply.text if self.status == "done" and self.reply is not None else ""
-        return EarlierStep(self.worker, self.subtask, self.access, reply)
+        if self.status != "done" or self.reply is None:
+            return EarlierStep(self.worker, self.subtask, self.access)
+        ended = self.reply.finish != "length"
+        return EarlierStep(self.worker, self.subtask, self.access, self.reply.text, ended, self.reply.ran)
+
+    def result(self, reply: Reply) -> Result:
+        """This reply of the step, as the steps that read it get it as data."""
+        return Result(self.index, self.worker, self.subtask, reply.text, reply.finish != "length", reply.ran)
 
 
 class DraftRecord(msgspec.Struct, frozen=True):
@@ -256,8 +273,10 @@ def usage_since(trace: Trace, before: Trace | None) -> RunUsage:
     )
 
 
-def critical_path_s(steps: Sequence[StepRecord]) -> float:
-    """Seconds of the longest chain of steps that read one another: the least time that these steps can take."""
+def critical_path_s(steps: Sequence[StepRecord], plan: Plan | None = None) -> float:
+    """Seconds of the longest chain of steps that must follow one another: the least time that these steps can take."""
+    if plan is not None and plan.until is not None:  # one at a time
+        return sum(step.seconds for step in steps)
     ends: dict[int, float] = {}
     for step in steps:  # a cancelled run may lack steps that others read
         ends[step.index] = step.seconds + max((ends.get(j, 0.0) for j in step.access), default=0.0)
@@ -283,6 +302,15 @@ class StepStarted(Event, frozen=True):
     round: int
     index: int
     worker: str
+
+
+class StepChecked(Event, frozen=True):
+    """The last worker of a plan with `until` said how sure it is of the answer so far."""
+
+    round: int
+    index: int
+    """The last step."""
+    check: Check
 
 
 class StepDelta(Event, frozen=True):

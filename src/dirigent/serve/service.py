@@ -2,31 +2,37 @@
 
 The pool, the store and the counters are opened together and closed in reverse order. Several servers may share one
 PostgreSQL store; processes share nothing else.
+
+While the server runs, expired runs are deleted at start and once a day (`pruning`). If the store fails, that is tried
+again the next time: rows that stay too long are no reason to stop serving. Several servers over one store may each do
+it; the second finds nothing left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dirigent.config.file import Loaded
 from dirigent.config.runtime import Runtime, open_runtime, open_store
 from dirigent.config.server_settings import ServeSettings
-from dirigent.errors import ConfigError
+from dirigent.errors import ConfigError, DirigentError
 from dirigent.messages import Observe
 from dirigent.run.trace import Trace
 from dirigent.serve.http.metrics import Metrics
 from dirigent.serve.http.telemetry import telemetry
+from dirigent.serve.policy.admission import Admission
 from dirigent.serve.policy.guardrails import guarded
 from dirigent.serve.policy.models import Models
-from dirigent.serve.policy.retention import pruning
 from dirigent.store import Store
-from dirigent.store.admission import Admission
+from dirigent.store.retention import prune
 
 if TYPE_CHECKING:
     from dirigent.serve.runs.handle import Run
+
 
 __all__ = ["DEFAULT_SETTINGS", "ServeSettings", "Service", "open_service"]
 
@@ -100,3 +106,32 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
                     yield service
                 finally:
                     await service.close()
+
+
+# ---- the deletion of old runs --------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 24 * 3600.0
+
+
+@asynccontextmanager
+async def pruning(store: Store, settings: ServeSettings, *, every_s: float = EVERY_S) -> AsyncIterator[None]:
+    """Delete in the background while the block runs."""
+    task = asyncio.ensure_future(_prune_for_ever(store, settings, every_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _prune_for_ever(store: Store, settings: ServeSettings, every_s: float) -> None:
+    while True:
+        try:
+            await prune(store, days=settings.retention_days)
+        except DirigentError as error:
+            log.warning("old runs were not deleted: %s", error)
+        await asyncio.sleep(every_s)

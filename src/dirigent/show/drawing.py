@@ -139,9 +139,11 @@ def width_of(file: IO[str] | None = None) -> int:
 
 
 def plan_figures(plan: Plan) -> str:
-    """Returns the size of a plan: 3 steps, critical path 2"""
+    """Returns `3 steps, critical path 2`, or `at most 3 steps, in order, until 70% sure`."""
     if not plan.steps:
         return "accepts the answer unchanged"
+    if plan.until is not None:
+        return f"at most {count_text(len(plan.steps), 'step')}, in order, until {_percent(plan.until)} sure"
     return f"{count_text(len(plan.steps), 'step')}, critical path {critical_path(plan)}"
 
 
@@ -159,7 +161,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 def _header(trace: Trace) -> Text:
-    path_s = sum(critical_path_s(round.steps) for round in trace.rounds)
+    path_s = sum(critical_path_s(round.steps, round.plan) for round in trace.rounds)
     plan_s = sum(draft.ended_s - draft.started_s for round in trace.rounds for draft in round.drafts)
     time = f"{seconds_text(trace.seconds)} (critical path {seconds_text(path_s)} + plan {seconds_text(plan_s)})"
     names = [one_line(name) for name in (trace.profile, trace.planner) if name]
@@ -262,7 +264,8 @@ def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (label, _COLOURS["waiting"])]
     if step.status != "done":
         label = f" {step.status}"
-        return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', ("✗" + label, _COLOURS[step.status])]
+        mark = "–" if step.status == "skipped" else "✗"
+        return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (mark + label, _COLOURS[step.status])]
     quote, reply = _reply_text(step)
     room = cells - len('"" → ""')
     reply = one_line(reply, max(room // 2, room - _cells(one_line(step.subtask, room))))
@@ -303,8 +306,14 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     if step.planned_worker and step.planned_worker != step.worker:
         taken = f"↳ {one_line(step.worker)} took over from {one_line(step.planned_worker)}"
         yield from _note(taken, "yellow", width, lead=lead)
+    if step.reply is not None and step.reply.confidence is not None:
+        sure = [f"{_percent(check.confidence)} after step {check.after}" for check in step.checks]
+        last = f"{_percent(step.reply.confidence)} in the end"
+        said = ", ".join(sure if step.checks and step.checks[-1].confidence == step.reply.confidence else [*sure, last])
+        yield from _note(f"↳ sure of its choice: {said}", "cyan", width, lead=lead)
     if step.error:
-        yield from _note(f"✗ {one_line(step.error)}", _COLOURS[step.status], width, lead=lead)
+        mark = "–" if step.status == "skipped" else "✗"
+        yield from _note(f"{mark} {one_line(step.error)}", _COLOURS[step.status], width, lead=lead)
 
 
 def _tree(steps: Sequence[StepRecord], earlier: Mapping[int, StepRecord], width: int) -> Iterator[Text]:
@@ -365,6 +374,8 @@ def _note(text: str, style: str, width: int, *, lead: str) -> Iterator[Text]:
 
 def _together(plan: Plan) -> dict[int, int | None]:
     """For each step the first one before it that may run at the same time, if there is one."""
+    if plan.until is not None:
+        return {index: None for index, _ in plan.numbered()}
     depths: dict[int, int] = {}
     first_at: dict[int, int] = {}
     together: dict[int, int | None] = {}
@@ -395,6 +406,10 @@ def _reads_text(step: StepRecord) -> str:
 
 def _numbers(access: Sequence[int]) -> str:
     return " ".join(str(j) for j in access)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def _cells(text: str) -> int:

@@ -248,7 +248,8 @@ def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spi
     if line.note:
         yield Text(f"     ↳ {one_line(line.note, width - 8)}", "yellow")
     if line.record is not None and line.record.error:
-        yield Text(f"     ✗ {one_line(line.record.error, width - 8)}", "red")
+        mark, style = ("–", "yellow") if line.status == "skipped" else ("✗", "red")
+        yield Text(f"     {mark} {one_line(line.record.error, width - 8)}", style)
 
 
 def _line(steps: tuple[Line, ...], number: int) -> Line:

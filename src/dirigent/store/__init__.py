@@ -1,10 +1,11 @@
 """The store: where runs are kept and found again.
 
-`Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema), `migrations/` (how a database
-gets there), `engine.py` (SQLite or PostgreSQL; `hanging.py`), `writer.py` (many writes, one commit; `statement.py`,
-`at_once.py`), `traces.py` (runs as rows). Beside it, over the same `read` and `write`: `keys.py` (who may call;
-`pepper.py`, `admission.py`), `ledger.py` (what calls cost; `process.py`, `usage.py`), `audit.py` (who did what),
-`idempotency.py` (replies given again), `feedback.py` (what callers thought), `retention.py` (what goes when).
+`Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema, and the form of times and masked JSON in
+it), `migrations/` (how a database gets there), `engine.py` (SQLite or PostgreSQL; `postgres_timeouts.py`), `writer.py`
+(many writes, one commit; `statement.py`), `traces.py` (runs as rows). Beside it, over the same `read` and `write`:
+`keys.py` (who may call), `ledger.py` (what calls cost; `process_id.py`, `usage.py`), `run_states.py` (runs that go on
+later), `responses.py` (stored responses), `audit.py` (who did what), `idempotency.py` (replies that are sent again),
+`feedback.py` (what callers thought), `retention.py` (what is deleted when).
 
     async with Store.open("traces.db") as store:
         await store.save(trace)

@@ -23,8 +23,7 @@ from sqlalchemy import Connection, insert, select, update
 from dirigent.errors import ConfigError
 from dirigent.store import Store
 from dirigent.store.engine import as_of_now, one_at_a_time
-from dirigent.store.tables import audit, audit_head
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import audit, audit_head, now, utc_text
 from dirigent.workers.secret import redact
 
 PAGE = 500

@@ -16,8 +16,7 @@ from sqlalchemy import Connection, select
 from dirigent.run.trace import RunStatus, Trace
 from dirigent.store import PAGE, Store
 from dirigent.store.engine import insert_if_new
-from dirigent.store.tables import feedback
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import feedback, now, utc_text
 from dirigent.store.traces import keys_of
 from dirigent.workers.secret import redact
 

@@ -24,8 +24,7 @@ from dirigent.errors import StoreError
 from dirigent.store import Store
 from dirigent.store.engine import insert_if_new
 from dirigent.store.process_id import NOBODY, is_dead, own_name
-from dirigent.store.tables import idempotency, run_states, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import idempotency, now, run_states, traces, utc_text
 
 KEPT_S = 24 * 3600.0
 TAKEN_OVER = "[]"

@@ -1,36 +1,43 @@
 """API keys: who may call, as what, and within which bounds.
 
-A key's text is shown once, when it is made. The store keeps its HMAC under a secret of the server (`pepper.py`):
-whoever copies the tables can neither use the keys nor test guesses. A key has no public part to be looked up by,
-so one that never was and one that is almost right cost the same work.
+A key's text is shown once, when it is made. The store has its HMAC under a secret of the server, the pepper: a copy of
+the tables is enough neither to use the keys nor to test guesses. A key has no public part to be looked up by, so a key
+that never existed and a key that is almost right cost the same work.
 
     made = await create_key(store, Caller(label="team a", budget_day_usd=5.0))
     caller = await authenticate(store, made.text)  # None: unknown, expired or revoked
 
-What a `Caller`'s bounds mean is for others to enforce: `ledger.py` money, `admission.py` rates, the server pools.
+Other modules enforce a `Caller`'s bounds: `ledger.py` money, `serve/policy` rates and pools.
+
+The pepper is never in the database. It is `DIRIGENT_PEPPER`, if that is set; else a file under DIRIGENT_HOME that its
+owner alone may read, made with the first key. Servers that share a store must share the pepper too: give them the same
+variable.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
+import os
 import secrets
+import tempfile
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Row, insert, select, update
 
 from dirigent.errors import ConfigError, StoreError
+from dirigent.paths import home
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
-from dirigent.store.pepper import PEPPER_VARIABLE, Pepper, find_pepper, make_pepper
-from dirigent.store.tables import keys
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import keys, now, utc_text
 
 T = TypeVar("T")
 
@@ -348,3 +355,78 @@ def _check(caller: Caller, expires_at: datetime | None) -> None:
         raise ConfigError(f"{', '.join(both)}: both allowed and denied; choose one")
     if expires_at is not None and utc_text(expires_at) <= utc_text(now()):
         raise ConfigError(f"the key would have expired at {utc_text(expires_at)}, which is past")
+
+
+# ---- the pepper ----------------------------------------------------------------------------------------------
+
+
+PEPPER_FILE = "pepper"
+PEPPER_VARIABLE = "DIRIGENT_PEPPER"
+SHORTEST_PEPPER = 32
+"""Characters. Less than this could be guessed by whoever holds the tables."""
+
+
+class Pepper:
+    """Digests texts. Does not show its value, in a traceback or anywhere else."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value.encode()
+        self.id = self.digest("which pepper is this?")[:16]
+        """Tells two peppers apart, and nothing else of them."""
+
+    def digest(self, text: str) -> str:
+        return hmac.new(self._value, text.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
+def find_pepper(environ: Mapping[str, str] = os.environ) -> Pepper | None:
+    """The pepper of this place, if it has one."""
+    if value := environ.get(PEPPER_VARIABLE, ""):
+        if len(value) < SHORTEST_PEPPER:
+            raise ConfigError(
+                f"{PEPPER_VARIABLE} has {len(value)} characters and needs {SHORTEST_PEPPER} or more; "
+                "`openssl rand -hex 32`"
+            )
+        return Pepper(value)
+    path = home(environ) / PEPPER_FILE
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"others may read the keys' pepper; chmod 600 {path}")
+        value = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the keys' pepper {path} cannot be read: {error}") from None
+    if len(value) < SHORTEST_PEPPER:
+        raise ConfigError(f"the keys' pepper {path} is cut short; restore it from a backup")
+    return Pepper(value)
+
+
+def make_pepper(environ: Mapping[str, str] = os.environ) -> Pepper:
+    """The pepper of this place, made where there is none."""
+    found = find_pepper(environ)
+    if found is not None:
+        return found
+    path = home(environ) / PEPPER_FILE
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_whole(path, secrets.token_hex(32))
+    except OSError as error:
+        raise ConfigError(f"cannot keep the keys' pepper in {path}: {error.strerror}; set {PEPPER_VARIABLE}") from None
+    made = find_pepper(environ)
+    assert made is not None  # it was written just now
+    return made
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Written elsewhere and then linked: nobody sees half of it, and of two makers at once the first one wins."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".pepper-")  # 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        Path(draft).unlink()

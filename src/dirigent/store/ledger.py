@@ -1,18 +1,19 @@
 """The durable ledger: every attempt is a row before its call is made, and a key's budgets are never overspent.
 
-A reservation holds the worst case: it is checked against all budgets of the key and entered in one transaction
-that no other process can come between; settling replaces it by what the call used. Reservations of many callers
-share a commit, and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which
-a call was reserved pays for it, however late it ends.
+A reservation holds the worst case. It is checked against all budgets of the key and entered in one transaction that no
+other process can come between; settling replaces it by what the call used. Reservations of many callers share a commit,
+and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which a call was reserved
+pays for it, however late it ends.
 
-A store that fails for a while keeps a settlement from being written: it is written when the store answers again
-(`mending.py`), and so is the end of a reservation that failed so late that its row may be there all the same.
+If the store fails for a while, a settlement is written when the store answers again (`mend`), and so is the end of a
+reservation that failed so late that its row may exist. Nobody waits for these writes, and trying them twice does no
+harm. Those that are missing when the process ends are found at the next start (`reconcile`).
 
-A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the
-call may have left, and what was not heard of is billed all the same. Should its process live after all, its
-settlement still comes through and puts the true sum in its place.
+A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the call may
+have left, and a call without a known end is billed all the same. If its process lives after all, its settlement still
+arrives and puts the true sum in its place.
 
-Stands behind a run's `Budget` as its parent. A worker whose price nobody knows is refused to a key with a budget.
+The ledger is the parent of a run's `Budget`. A worker without a known price is refused to a key with a budget.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,9 +49,7 @@ from dirigent.store.keys import Caller, Period
 from dirigent.store.postgres_timeouts import none_to_come
 from dirigent.store.process_id import is_dead, own_name
 from dirigent.store.statement import Statement
-from dirigent.store.tables import attempts, spending
-from dirigent.store.timestamps import now, utc_text
-from dirigent.store.write_retry import mend, mended
+from dirigent.store.tables import attempts, now, spending, utc_text
 
 P = TypeVar("P")
 
@@ -400,3 +400,38 @@ _AMEND_BOOK = (
         day_nusd=spending.c.day_nusd + case((_SAME_DAY, _CHANGE), else_=0),
     )
 )
+
+
+# ---- writes that are tried again until they are kept ---------------------------------------------------------
+
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 10.0
+
+Work = Callable[[Any, Any], Any] | Statement
+
+
+def mended(write: asyncio.Future[Any], store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
+    """Watch a write that was handed in; where the store fails it, hand it in again until it is kept."""
+    write.add_done_callback(partial(_look, store, work, prepare, FIRST_WAIT_S))
+
+
+def mend(store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
+    """Hand in a write that nobody waits for, and see that it is kept."""
+    try:
+        mended(store.write_soon(work, prepare=prepare), store, work, prepare=prepare)
+    except StoreError:  # closed
+        return
+
+
+def _look(store: Store, work: Work, prepare: Callable[[], Any], wait_s: float, done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and isinstance(done.exception(), StoreError):
+        asyncio.get_running_loop().call_later(wait_s, _again, store, work, prepare, min(2 * wait_s, LONGEST_WAIT_S))
+
+
+def _again(store: Store, work: Work, prepare: Callable[[], Any], wait_s: float) -> None:
+    try:
+        done = store.write_soon(work, prepare=prepare)
+    except StoreError:  # it was closed: the next start sees to it
+        return
+    done.add_done_callback(partial(_look, store, work, prepare, wait_s))

@@ -1,13 +1,14 @@
-"""A connection to PostgreSQL that hangs: given up after a bound, and what it may still do is reckoned with.
+"""Connections to a PostgreSQL that hangs: each wait has a bound, and a commit that was given up may still come.
 
 The server's process behind one connection can hang while all others work: stopped, or at a disk that does not answer.
-No timeout of PostgreSQL's ends that, and TCP's keepalives are answered by its machine. So every wait ends on this side:
-after `HANGS_S` without a byte the connection is closed, and whoever waited is told that the store failed.
+No timeout of PostgreSQL ends that, and its machine answers TCP's keepalives. So every wait ends on this side: after
+`HANGS_S` without a byte the connection is closed, and the caller gets a `StoreError`.
 
-What was left so may come back to life. A transaction that had not been told to commit is rolled back then; one that had
-is committed, however late. Its rows are locked until then, so what touches the same rows waits for it. Only who
-concludes from a row that is *not* there must know that it cannot appear any more: `none_to_come`. For that, all
-transactions of one writer share a lock that nobody else knows, and the one that asks must have it alone.
+A transaction that was given up so may come back to life. If it had not been told to commit, it is rolled back then; if
+it had, it is committed, however late. Its rows are locked until then, so a transaction that touches the same rows waits
+for it. Only code that concludes from a *missing* row must know that no writer can still insert it: `none_to_come`. For
+that, all transactions of one writer share a lock that nobody else knows, and the transaction that asks must hold it
+alone.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def begin_writing(connection: Connection, *, wait_s: float) -> None:
 
 
 def none_to_come(connection: Connection) -> None:
-    """Go on once every earlier transaction of this writer has come to its end, since rows of theirs cannot appear any
-    more; `StoreError` until then, which `mending.py` takes for another try."""
+    """Return if every earlier transaction of this writer has ended: their rows cannot appear any more. Raise
+    `StoreError` if one has not; the ledger then tries again (`mend`)."""
     if connection.dialect.name != "postgresql":
         return
     if not connection.scalar(_HAVE_FENCE_ALONE, {"fence": connection.get_execution_options()[FENCE]}):

@@ -2,7 +2,7 @@
 
 A row holds a response's own input items and the response itself, as JSON that the server wrote and reads; earlier
 turns are in the rows that `previous_id` leads back to. A row belongs to one key; for every other key it does not
-exist. Secrets are masked before anything is written (`redaction.py`).
+exist. Secrets are masked before anything is written (`tables.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dirigent.errors import StoreError
 from dirigent.store import Store
-from dirigent.store.redaction import clean_json, masked
-from dirigent.store.tables import responses
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import clean_json, masked, now, responses, utc_text
 
 UNFINISHED = ("queued", "in_progress")
 

@@ -23,8 +23,7 @@ from dirigent.store.audit import Entry, append, record
 from dirigent.store.idempotency import KEPT_S, forget_replies
 from dirigent.store.keys import MAX_RETENTION_DAYS, list_keys
 from dirigent.store.run_states import drop
-from dirigent.store.tables import attempts, feedback, idempotency, responses, run_states, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import attempts, feedback, idempotency, now, responses, run_states, traces, utc_text
 
 BATCH = 200
 """Rows deleted in one commit."""

@@ -6,7 +6,7 @@ can win; from then on only that process writes the row. A process touches the ro
 it lives. `orphans` are the rows of dead processes and rows that no process has touched for too long; any process may
 take them.
 
-This module does not know what a body holds; it masks secrets in it (`redaction.py`). A run's trace is written in the
+This module does not know what a body holds; it masks secrets in it (`tables.py`). A run's trace is written in the
 same commit as the change of its row. The start of a run under an Idempotency-Key is noted in that commit too, so that
 a caller who sends the key again finds the run, whenever its process dies.
 """
@@ -26,9 +26,7 @@ from dirigent.run.trace import Trace
 from dirigent.store import Store
 from dirigent.store.idempotency import Begun, note_begun
 from dirigent.store.process_id import NOBODY, is_dead, own_name
-from dirigent.store.redaction import clean_json, masked
-from dirigent.store.tables import attempts, run_states, traces
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import attempts, clean_json, masked, now, run_states, traces, utc_text
 from dirigent.store.traces import to_row
 
 FORMAT = 2

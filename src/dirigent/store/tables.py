@@ -1,12 +1,20 @@
-"""The tables of the store, as they are after the newest migration.
+"""The tables of the store, as they are after the newest migration, and how times and JSON stand in them.
 
-Queries are written against these; `migrations/` is what makes a database look like them, and a test compares
-the two. Later tables join here together with a migration of their own. Money is in whole billionths of a dollar:
-sums of them are exact, which sums of fractions are not.
+Queries are written against these tables; `migrations/` makes a database look like them, and a test compares the two. A
+new table is added here together with its migration. Money is in whole billionths of a dollar: sums of them are exact,
+and sums of fractions are not.
+
+Times are text: UTC, ISO 8601, always 27 characters, so that they sort by time on both databases. JSON is masked before
+it is written, the last point before the disk: traces, responses and the states of runs. `dirigent.workers.secret` knows
+the secrets.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -21,6 +29,8 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+
+from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
@@ -188,3 +198,54 @@ feedback = Table(
     Column("created_at", String(27), nullable=False),
     Index(None, "created_at"),
 )
+
+
+# ---- times as text -------------------------------------------------------------------------------------------
+
+
+def utc_text(moment: datetime) -> str:
+    """A time without a zone is taken as UTC."""
+    if moment.tzinfo is not None and moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    # Every request writes several; strftime takes five times as long.
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+# ---- JSON without secrets ------------------------------------------------------------------------------------
+
+
+def clean_json(value: Any) -> bytes | None:
+    """Returns the value as JSON, or None if it must be masked first.
+
+    Nearly every value is clean, and one search over the JSON shows it. A value that UTF-8 cannot hold (half a
+    surrogate pair, as some providers cut their streams) is not clean either: `masked` mends it.
+    """
+    try:
+        encoded = msgspec.json.encode(value)
+        return None if may_hold_key(encoded.decode()) else encoded
+    except UnicodeEncodeError:
+        return None
+
+
+def masked(value: Any) -> Any:
+    """Returns plain data with the secrets in its strings masked.
+
+    Masks string by string, not in the JSON: there, an escaped line break can hide where a key begins.
+    """
+    if isinstance(value, str):
+        return _masked_text(value)
+    if isinstance(value, dict):
+        return {name: masked(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return value
+
+
+def _masked_text(text: str) -> str:
+    if text.isascii():
+        return text if len(text) < SHORTEST_REDACTED else redact(text)
+    return redact(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

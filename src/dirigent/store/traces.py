@@ -2,7 +2,7 @@
 
 A row holds a few columns to list and search by, and the whole trace as JSON, compressed if it is long. `format`
 names the way the body was written, so that old traces stay readable: a changed format gets a new number and its own
-reader, and the old reader stays. Secrets are masked before anything is written (`redaction.py`).
+reader, and the old reader stays. Secrets are masked before anything is written (`tables.py`).
 
 A run belongs to the key that asked for it (the trace's row) and to the keys that paid for its calls (the ledger). The
 ledger is needed because a run under way has no trace yet, and rows older than migration 0004 name no key; the row is
@@ -24,10 +24,8 @@ from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
 from dirigent.run.trace import RunStatus, Trace, total_usage
-from dirigent.store.redaction import clean_json, masked
 from dirigent.store.statement import Statement
-from dirigent.store.tables import attempts, traces
-from dirigent.store.timestamps import utc_text
+from dirigent.store.tables import attempts, clean_json, masked, traces, utc_text
 
 if TYPE_CHECKING:
     from dirigent.store import Store

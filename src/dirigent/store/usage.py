@@ -15,8 +15,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from dirigent.store import Store
-from dirigent.store.tables import attempts, traces
-from dirigent.store.timestamps import utc_text
+from dirigent.store.tables import attempts, traces, utc_text
 
 Group = Literal["day", "model", "worker", "key"]
 GROUPS: tuple[Group, ...] = get_args(Group)

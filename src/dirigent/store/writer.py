@@ -1,17 +1,18 @@
 """One thread that writes, so that many callers share a commit.
 
-Callers hand in a piece of work and are woken when the commit that holds it is done. What comes in one turn of the
-event loop goes together, and while one commit is under way the next pieces gather: the busier the store, the fewer
-commits a piece costs. The event loop never waits for a lock or for a disk to sync; what needs no waiting for either is
-committed on the spot (`at_once.py`) while the thread has nothing to do. Knows nothing of what is written.
+Callers hand in a piece of work and are woken when the commit that holds it is done. Pieces that come in one turn of the
+event loop share a commit, and while one commit is under way the next pieces gather: the busier the store, the fewer
+commits a piece costs. The event loop never waits for a lock or for a disk to sync. A batch that needs to wait for
+neither is committed on the spot (`AtOnce` in `statement.py`) while the thread has nothing to do. This module does not
+know what is written.
 
-A piece is a function of a connection, or a `Statement` of the hot path. It runs twice where a neighbour spoils the
-commit they share, so it must only use its connection. What is handed in first is carried out first.
+A piece is a function of a connection, or a `Statement` of the hot path. It runs twice if a neighbour spoils the commit
+that they share, so it must use nothing but its connection. Pieces are carried out in the order in which they came.
 
-A PostgreSQL that hangs without dying keeps the thread until the connection is given up (`hanging.py`), and nobody
-else: once a commit has taken `SILENT_S`, whoever waits is told that the store failed, and so is whoever comes until
-then. What had not been begun by then is not carried out later. What had may be, as where a connection is lost in the
-middle of a commit.
+A PostgreSQL that hangs without dying keeps the thread until the connection is given up (`postgres_timeouts.py`), and
+nobody else: once a commit has taken `SILENT_S`, every caller that waits gets a `StoreError`, and so does every caller
+that comes until then. A piece that had not begun by then is not carried out later. A piece that had begun may be, as
+when a connection is lost in the middle of a commit.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from dirigent.errors import StoreError
-from dirigent.store.at_once import AtOnce
 from dirigent.store.engine import explain, where, writing
-from dirigent.store.statement import Cursor, Statement
+from dirigent.store.statement import AtOnce, Cursor, Statement
 
 MAX_BATCH = 128
 """Most pieces in one commit: bounds how long another process waits for the lock."""

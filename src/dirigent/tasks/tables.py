@@ -57,7 +57,7 @@ def decoded(file: Path, type_: type[Any]) -> Iterator[tuple[int, Any]]:
         try:
             yield number, decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}, line {number} is not a question: {error}") from None
+            raise ConfigError(f"{file}, line {number} cannot be read: {error}") from None
 
 
 def _lines(file: Path) -> Iterator[bytes]:
@@ -65,7 +65,7 @@ def _lines(file: Path) -> Iterator[bytes]:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
             yield from opened
     except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"questions cannot be read from {file}: {error}") from None
+        raise ConfigError(f"{file} cannot be read: {error}") from None
 
 
 def _json_rows(file: Path) -> list[Raw]:
@@ -90,7 +90,7 @@ def _parquet(file: Path) -> list[Raw]:
     try:
         rows: list[Raw] = pyarrow.parquet.ParquetFile(file).read().to_pylist()
     except (OSError, pyarrow.ArrowInvalid) as error:
-        raise ConfigError(f"questions cannot be read from {file}: {error}") from None
+        raise ConfigError(f"{file} cannot be read: {error}") from None
     return rows
 
 
@@ -98,4 +98,4 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"questions cannot be read from {file}: {error}") from None
+        raise ConfigError(f"{file} cannot be read: {error}") from None

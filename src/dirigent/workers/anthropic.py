@@ -14,11 +14,11 @@ from typing import Any, Literal
 import msgspec
 
 from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
-from dirigent.workers.sse import ServerEvent
 from dirigent.workers.wire import (
     Count,
     Decoder,
     HttpCall,
+    ServerEvent,
     arguments_object,
     decode,
     finish_of,

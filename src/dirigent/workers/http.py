@@ -1,40 +1,47 @@
 """The HTTP client of all providers, and the Worker that calls a provider through it.
 
 `HttpWorker` speaks any `Wire`. It asks the provider to stream only if the caller observes. Every failure ends as a
-`WorkerError` with its fault, within the time-outs. Nothing is followed (no redirect, no proxy from the environment, no
-cookie) and nothing is trusted: replies are bounded, checked, and either whole or an error. `http_errors.py` decides
-which fault a failure is. Retries, metering and rate limits belong to `wrappers.py`.
+`WorkerError` with its fault, within the time-outs; the fault decides what happens next: a retry, another worker, or an
+error for the operator. Nothing is followed (no redirect, no proxy from the environment, no cookie) and nothing is
+trusted: replies are bounded, checked, and either whole or an error. Retries, metering and rate limits belong to
+`wrappers.py`.
 
 Cancelling the task that asks closes its connection at once, so that the provider stops working and charging.
+
+Every call carries the number of Dirigent servers that its request has passed through, so that a loop of servers ends. A
+worker's address may lead back to this server: through a proxy, under another name, or through a second server that has
+this one in its pool. Neither end can see that. The server that would exceed the limit refuses the call
+(`serve/http/bounds.py`). The number is not signed: a caller that sends too large a number is refused, and a caller
+that sends too small a number could as well send none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import email.utils
 import io
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
-from dirigent.errors import ConfigError, WorkerError
+from dirigent.concurrency import PerLoop
+from dirigent.errors import RETRYABLE, ConfigError, Fault, WorkerError
 from dirigent.messages import CHARS_PER_TOKEN, Delta, Observe, Reply, Request, Usage, estimate_tokens, ignore
-from dirigent.workers.dns_pinning import Kind, SteadyResolver
-from dirigent.workers.event_loops import PerLoop
-from dirigent.workers.hops import hop_headers
-from dirigent.workers.http_errors import not_reached, refused
+from dirigent.workers.dns_pinning import Kind, Rebound, SteadyResolver
 from dirigent.workers.metering import input_tokens
 from dirigent.workers.secret import MASK, Secret, redact
-from dirigent.workers.sse import EventParser
-from dirigent.workers.wire import HttpCall, Wire, error_text, quote, unreadable, unusable
+from dirigent.workers.wire import EventParser, HttpCall, Wire, error_text, quote, unreadable, unusable
 from dirigent.workers.worker import WorkerInfo
 
 if TYPE_CHECKING:
     import aiohttp
+
 
 MAX_REPLY_BYTES = 8 * 1024 * 1024
 """After decompression. The longest answer of a model is a tenth of it."""
@@ -342,3 +349,99 @@ def _counted(request: Request, reply: Reply) -> Usage:
         cache_write_input_tokens=min(usage.cache_write_input_tokens, usage.input_tokens - cached),
         reasoning_tokens=min(usage.reasoning_tokens, usage.output_tokens),
     )
+
+
+# ---- how many servers a request has passed -------------------------------------------------------------------
+
+
+HOPS_HEADER = "Dirigent-Hops"
+MAX_HOPS = 2
+"""Servers that one request may pass through. A worker that leads back here is called at most this often a request."""
+
+_passed: contextvars.ContextVar[int] = contextvars.ContextVar("dirigent_hops", default=0)
+"""Servers that the present request passed before this one; 0 if it came from a client."""
+
+
+def hop_headers() -> dict[str, str]:
+    """Return the header that tells the next server the number."""
+    return {HOPS_HEADER: str(_passed.get() + 1)}
+
+
+@contextlib.contextmanager
+def after_hops(count: int) -> Iterator[None]:
+    """Set the number for all calls made inside, including those of tasks that start inside."""
+    token = _passed.set(count)
+    try:
+        yield
+    finally:
+        _passed.reset(token)
+
+
+# ---- failures as errors --------------------------------------------------------------------------------------
+
+
+def not_reached(error: Exception, url: str, *, connect_s: float) -> WorkerError:
+    """Return the error of a call whose reply never began."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return WorkerError(f"no connection within {connect_s:g} s (connect_s) to {url}", fault="timeout")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return unreadable(f"{url} does not speak HTTP: {quote(error.message)}")
+    if isinstance(error, aiohttp.InvalidURL) or not isinstance(error, aiohttp.ClientError | OSError):
+        return WorkerError(f"{url!r} cannot be called ({error}): check base_url", fault="request")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        where = f"{error.host}:{error.port}"
+        if isinstance(error.os_error, Rebound):
+            return WorkerError(str(error.os_error), fault="connect")
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return WorkerError(f"the host name {error.host!r} has no address: check base_url", fault="connect")
+        if isinstance(error.os_error, ConnectionRefusedError):
+            return WorkerError(f"refused at {where}: is the server up?", fault="connect")
+        return WorkerError(f"cannot connect to {where}: {quote(str(error.os_error))}", fault="connect")
+    return WorkerError(f"{url} closed the connection before it replied: {quote(repr(error))}", fault="connect")
+
+
+def refused(response: aiohttp.ClientResponse, *, explanation: str) -> WorkerError:
+    """Return the error of a reply whose status is not 200. `explanation` is the text of its body."""
+    status, hint = response.status, ""
+    if 300 <= status < 400:
+        hint = " (redirects are not followed: set base_url to their target)"
+    elif status in (401, 403):
+        hint = " (check the key)"
+    elif status == 404:
+        hint = " (check base_url and model)"
+    fault = fault_of(status)
+    # OpenAI's clients obey this header as well: the provider says that a retry is of no use.
+    if fault in RETRYABLE and response.headers.get("x-should-retry", "").strip().lower() == "false":
+        fault = "failed"
+    return WorkerError(
+        f"HTTP {status} {response.reason or ''}".rstrip() + hint + (f": {explanation}" if explanation else ""),
+        fault=fault,
+        status=status,
+        retry_after_s=retry_after_s(response.headers, now_s=time.time()),
+    )
+
+
+def fault_of(status: int) -> Fault:
+    """Return the fault of an HTTP status other than 200."""
+    if status in (401, 403):
+        return "auth"
+    if status == 429:
+        return "rate_limited"
+    if status in (408, 409) or status >= 500:
+        return "overloaded"
+    return "request" if status >= 300 else "reply"
+
+
+def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
+    """Return the wait that the provider asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
+        value = headers.get(name, "")
+        with contextlib.suppress(ValueError):
+            seconds = float(value) * unit_s
+            if 0 <= seconds < float("inf"):
+                return seconds
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # raised for an impossible year or zone
+        return max(0.0, email.utils.parsedate_to_datetime(headers.get("Retry-After", "")).timestamp() - now_s)
+    return None

@@ -31,8 +31,7 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Event, Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
-from dirigent.workers.kv_slots import Slots
-from dirigent.workers.local_child import Child, spawn
+from dirigent.workers.local_child import Child, Slots, spawn
 from dirigent.workers.local_server import ServerSettings, physical_cores
 from dirigent.workers.openai import Lora, OpenAIWire
 from dirigent.workers.weights import KNOWN, Progress, fetch, known

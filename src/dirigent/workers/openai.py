@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
-from dirigent.workers.sse import ServerEvent
 from dirigent.workers.wire import (
     Count,
     Decoder,
     HttpCall,
+    ServerEvent,
     decode,
     finish_of,
     inline,

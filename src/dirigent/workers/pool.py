@@ -82,7 +82,12 @@ def substitute(
     """
     for name, worker in pool.items():
         info = worker.info
-        if name in tried or (priced and info.price is None) or not info.abilities.issuperset(needs):
+        if (
+            name in tried
+            or info.reads_results
+            or (priced and info.price is None)
+            or not info.abilities.issuperset(needs)
+        ):
             continue
         return name
     return None

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from dirigent.concurrency import PerLoop
 from dirigent.errors import ConfigError, LimitError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
-from dirigent.workers.event_loops import PerLoop
 from dirigent.workers.worker import Worker, Wrapper
 
 MINUTE_S = 60.0

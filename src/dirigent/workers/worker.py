@@ -2,17 +2,27 @@
 
 Wrappers add behaviour (`workers/wrappers.py`): a worker with retries, a cache and metering is still a Worker, and so
 is a whole Conductor.
+
+`WorkerKind` is a kind of worker that a plugin brings, for `kind = "NAME"` of a `[[worker]]`; the kinds that ship are
+built by `config/build.py`. A plugin's entry in `dirigent.workers` is a `WorkerKind`, and its worker gets the wrappers
+that every worker gets: retries, limits, cache, defaults.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from dirigent.messages import Observe, Reply, Request, Usage, ignore
+from dirigent.workers.secret import Secret
+
+SecondStep = Literal["", "review", "repair", "judge"]
+"""The part of a worker that reads other workers' answers: it checks one, mends a failed program, or decides between two
+answers that differ."""
 
 Ability = Literal["images", "tools", "schema", "json_mode", "grammar", "effort", "seed", "stop"]
 
@@ -66,6 +76,14 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     abilities: frozenset[Ability] = frozenset()
     subtask_only: bool = False
     """The worker gets its subtask and the results it may read, but not the user's question."""
+    fingerprint: str = ""
+    """Changes with the model and the settings that shape its answers: what was measured before says nothing of it."""
+    second_step: SecondStep = ""
+    """It answers after it has read another worker's answer; calibration asks it so."""
+    reads_results: bool = False
+    """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
+    selects: bool = False
+    """The worker chooses among results and says how sure it is (`Reply.confidence`). A plan with `until` ends in it."""
 
 
 class Worker(Protocol):
@@ -96,3 +114,30 @@ def layers(worker: Worker) -> Iterator[Worker]:
     while layer is not None:
         yield layer
         layer = getattr(layer, "worker", None)
+
+
+# ---- kinds of workers that plugins bring ---------------------------------------------------------------------
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the `[[worker]]` says beside its card."""
+
+    model: str = ""
+    base_url: str = ""
+    key: Secret | None = None
+    path: Path | None = None
+    """Of a file, relative to the configuration's folder."""
+    extra: Mapping[str, Any] = {}
+
+
+class WorkerKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind: what it is, what its `[[worker]]` must say, and how a worker is made."""
+
+    about: str
+    """One sentence without a full stop, for help and documentation."""
+    make: Callable[[WorkerInfo, WorkerOptions], Worker]
+    """The worker with this card. Raises ConfigError if it cannot be used yet."""
+    needs: tuple[str, ...] = ("model",)
+    """Keys that its `[[worker]]` must set."""
+    abilities: frozenset[Ability] = frozenset()
+    """What it honours unless `abilities = {…}` says otherwise."""

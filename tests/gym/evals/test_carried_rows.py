@@ -9,20 +9,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from gym.benchmarks import gym as program
+from gym.benchmarks import results as program
 from tests.evals.samples import outcome
 from tests.facts import Saying, facts, says
 from tests.gym.evals.samples import evaluate_gym
 from tests.gym.test_packaged_weights import put
 
 from dirigent.errors import ConfigError
-from dirigent.evals.footnotes import Earlier, Weights, origins_note
-from dirigent.evals.live_pool import trained_weights
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.live import trained_weights
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import load_recipe
-from dirigent.evals.record import digest
+from dirigent.evals.record import Outcome, digest
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
+from dirigent.evals.tables import Earlier, Weights, origins_note
 from dirigent_gym.evals.carried_rows import beside, read_report, unlike
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.evals.samples import outcome
 
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import Outcome
 from dirigent.plan.plan import Plan
 from dirigent.tasks import Task
 from dirigent_gym.evals.ceiling import WAYS, Way, choose_ways, plan_by, plans_for, stand_in, way_for

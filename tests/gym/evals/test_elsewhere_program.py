@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from gym.benchmarks import elsewhere as program
 
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record
+from dirigent.evals.record import Outcome, Record
 from dirigent.plan.plan import Plan, format_plan
 from dirigent.plan.planner import Planner
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.pools import Gym, GymSettings

@@ -14,14 +14,13 @@ from tests.workers.gguf_adapter import write_adapter
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Evaluated
 from dirigent.evals.metrics import figures, versus
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record, read_outcomes
+from dirigent.evals.record import Outcome, Record, read_outcomes
 from dirigent.evals.report import Report
 from dirigent.limits import Budget
 from dirigent.messages import Event
 from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.evaluation import GymField

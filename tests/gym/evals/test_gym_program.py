@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gym.benchmarks import gym as program
+from gym.benchmarks import results as program
 from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
@@ -27,7 +27,7 @@ def test_the_recipe_alone_does_not_write_over_the_published_table() -> None:
     ("options", "source"),
     [
         ([], "gym/recipes/eval-gym.toml"),
-        (["--language"], "gym/benchmarks/gym.py --language (gym/recipes/eval-gym.toml)"),
+        (["--language"], "gym/benchmarks/results.py --language (gym/recipes/eval-gym.toml)"),
     ],
 )
 def test_the_report_names_what_gives_it_again(monkeypatch: pytest.MonkeyPatch, options: list[str], source: str) -> None:

@@ -15,11 +15,10 @@ from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent.evals.entries import Evaluated
-from dirigent.evals.outcome import Outcome
-from dirigent.evals.record import Record
+from dirigent.evals.record import Outcome, Record
 from dirigent.plan.plan import format_plan
 from dirigent.plan.planner import Planner
-from dirigent.planners.given import Written
+from dirigent.planners.fixed import Written
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.evals.pools import GymSettings

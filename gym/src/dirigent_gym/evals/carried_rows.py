@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.evals.footnotes import Earlier
 from dirigent.evals.metrics import Figures
 from dirigent.evals.report import Report
+from dirigent.evals.tables import Earlier
 from dirigent.planners import parse_name
 
 SETTINGS = ("sets", "split", "limit", "seed", "pool_sizes", "cards", "workers", "max_steps")

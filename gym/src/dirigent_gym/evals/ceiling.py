@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.record import Outcome
 from dirigent.evals.stats import mean
 from dirigent.plan.plan import Plan, Step
 from dirigent.tasks.task import SketchStep, Task

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from dirigent.evals.markup import Markup, tag
+from dirigent.evals.plots import Markup, tag
 
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 176, 26, 34

@@ -21,20 +21,15 @@ import msgspec
 
 from dirigent.evals.entries import Entry, PoolFor
 from dirigent.evals.field import Field, Lineup, Trying
-from dirigent.evals.footnotes import Weights
-from dirigent.evals.metrics import by_planner, oracle
-from dirigent.evals.outcome import Outcome
+from dirigent.evals.metrics import SINGLE, by_planner, oracle
 from dirigent.evals.planners import CEILING, ORACLE, require_whole
-from dirigent.evals.record import digest
-from dirigent.evals.report import Report
-from dirigent.evals.single_workers import SINGLE
-from dirigent.evals.tables import HEADER, PER_CALL
-from dirigent.evals.verdict import BEST
+from dirigent.evals.record import Outcome, digest
+from dirigent.evals.report import BEST, Report
+from dirigent.evals.tables import HEADER, PER_CALL, Weights
 from dirigent.limits import Limits
 from dirigent.plan.planner import Planner
 from dirigent.planners import Fitted, Fitting, PlannerName, PlannerSpec
-from dirigent.planners.fixed import Fixed
-from dirigent.planners.given import Alone
+from dirigent.planners.fixed import Alone, Fixed
 from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool

@@ -13,7 +13,7 @@ import msgspec
 
 from dirigent.cli.evaluating import Opened, bounds_of, limits_of
 from dirigent.cli.output import say
-from dirigent.evals.live_pool import trained_weights
+from dirigent.evals.live import trained_weights
 from dirigent.evals.planners import default_planners
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import digest

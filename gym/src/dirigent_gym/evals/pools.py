@@ -1,7 +1,7 @@
 """The gym's questions under evaluation, and for each the specialists it is offered with: the same for every planner.
 
 `gym` is the split itself; further sets stand beside it under the names of `probes.py`. Who the specialists are, exact
-or trained, comes in as a function. Which planners are asked is `gym.py`'s part.
+or trained, comes in as a function. Which planners are asked is `results.py`'s part.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from starlette.responses import Response
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.runs.start import drafted, prepare, resume
 from dirigent.serve.runs.stream import EventStream, Writer
 from dirigent.serve.service import Service
-from dirigent.store.admission import Place
 from dirigent.store.keys import Caller
 
 

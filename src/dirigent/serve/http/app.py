@@ -4,7 +4,7 @@ Routing, `/openapi.json` and the test that walks every route all read this table
 a bug is a 500 that tells the caller nothing about it.
 
 A request passes `Exchanges` (bounds.py), `MessagesErrors` (Anthropic's error shape), `Gate` (auth.py), `Hops`
-(loop_guard.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
+(bounds.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from dirigent.serve.apis.responses.route import (
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
 from dirigent.serve.apis.usage import UsageReport, usage
 from dirigent.serve.http.auth import Gate
-from dirigent.serve.http.bounds import Exchanges
+from dirigent.serve.http.bounds import Exchanges, Hops
 from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of
 from dirigent.serve.http.idempotency import idempotent
-from dirigent.serve.http.loop_guard import Hops
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.http.openapi import Endpoint, openapi
 from dirigent.serve.policy.models import ModelCard, ModelList

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from dirigent.serve.http.errors import Problem
-from dirigent.store.admission import Place, Refusal
+from dirigent.serve.policy.admission import Place, Refusal
 from dirigent.store.keys import Caller
 from dirigent.toml import nearest
 

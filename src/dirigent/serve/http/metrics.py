@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from dirigent.messages import Attempt
 from dirigent.run.trace import Trace, attempts_since
+from dirigent.serve.policy.admission import Admission
 from dirigent.serve.runs.report import upstream_s
-from dirigent.store.admission import Admission
 from dirigent.workers.breaker import Breaker
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, layers

@@ -41,13 +41,12 @@ from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.policy.json_schema import Checked, checker
 from dirigent.serve.policy.routing_rules import note_of
-from dirigent.serve.policy.serial_tool_calls import OneCall
 from dirigent.serve.runs.asked import NOTHING_MORE, Asked, Extension, PoolChoice
 from dirigent.store.keys import Caller
 from dirigent.toml import nearest
 from dirigent.workers.adapters import read_cards
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import Ability, Worker, WorkerInfo
+from dirigent.workers.worker import Ability, Worker, WorkerInfo, Wrapper
 
 MINI_CHANGES: dict[str, Any] = {"max_steps": 1, "max_rounds": 1}
 """`dirigent-mini` in a configuration without a profile of that name."""
@@ -411,3 +410,20 @@ def _policy_day(model: Model, runtime: Runtime) -> str:
     adapter = next((worker.adapter for worker in runtime.config.worker if worker.name == planner), "")
     card = read_cards().get(adapter) if adapter else None
     return card.date if card is not None else ""
+
+
+# ---- one tool call at a time ---------------------------------------------------------------------------------
+
+
+class OneCall(Wrapper):
+    """A worker of whose tool calls only the first counts (`parallel_tool_calls: false`, `disable_parallel_tool_use`).
+
+    Not every provider has such a setting, so this does it for all. The worker can make the other calls when it has seen
+    the result.
+    """
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        reply = await self.worker.ask(request, observe=observe)
+        if len(reply.tool_calls) <= 1:
+            return reply
+        return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1])

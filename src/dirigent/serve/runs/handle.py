@@ -34,12 +34,12 @@ from dirigent.messages import Event, Observe, Request
 from dirigent.run.resume import Paused, RunState, taken_back
 from dirigent.run.trace import RunEnded, RunStatus, StepDelta, StepReassigned, Trace
 from dirigent.serve.http.errors import Problem, mistake, problem_of, problem_of_run
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.policy.routing_rules import recorded
 from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.report import RunReport, report_of
 from dirigent.serve.runs.resume import Kept, Waiting, kept, take_up
 from dirigent.store import run_states
-from dirigent.store.admission import Place
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger
 

@@ -23,6 +23,8 @@ class WireStep(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     planned_worker: str = ""
     error: str = ""
+    confidence: float | None = None
+    """How sure the step's worker is of its choice, if it measured that."""
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,6 +38,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     fallback: bool = False
     steps: tuple[WireStep, ...] = ()
     """The steps up to the answering one; only if `dirigent.trace` was asked for."""
+    until: float | None = None
+    """How sure the last step's worker had to be for the steps that were left to be skipped; likewise."""
     notes: tuple[str, ...] = ()
     """Whatever else had an effect on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None
@@ -63,6 +67,7 @@ class DryRun(msgspec.Struct, frozen=True):
     model: str
     planner: str
     steps: tuple[WireStep, ...]
+    until: float | None
     critical_path: int
     fallback: bool
     estimate: Estimated | None
@@ -89,6 +94,7 @@ def report_of(
         planner=trace.planner,
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
+        until=None if trace.plan is None else trace.plan.until,
         steps=tuple(_step(step) for step in trace.steps),
         notes=trace.notes,
     )
@@ -111,13 +117,15 @@ def upstream_s(trace: Trace, *, before: Trace | None = None) -> float:
 
 def _upstream_s_of_round(round: Round) -> float:
     planning_s = sum([attempt.seconds for draft in round.drafts for attempt in draft.attempts])
+    in_order = round.plan is not None and round.plan.until is not None
     ends: dict[int, float] = {}
     for step in round.steps:
         # A step with tool traffic also waited for tools and other steps between its calls. With several attempts, the
         # pauses between them count as waiting; with one, the time around it is our own book-keeping.
         only_calls = step.tool_traffic or len(step.attempts) == 1
         waited_s = sum([attempt.seconds for attempt in step.attempts]) if only_calls else step.seconds
-        ends[step.index] = waited_s + max([ends.get(j, 0.0) for j in step.access], default=0.0)
+        before = list(ends) if in_order else step.access
+        ends[step.index] = waited_s + max([ends.get(j, 0.0) for j in before], default=0.0)
     return planning_s + max(ends.values(), default=0.0)
 
 
@@ -134,6 +142,7 @@ def _step(step: StepRecord) -> WireStep:
         seconds=round(step.seconds, 6),
         planned_worker=step.planned_worker,
         error=_STEP_ERRORS.get(step.status, step.error),
+        confidence=None if step.reply is None else step.reply.confidence,
     )
 
 

@@ -23,7 +23,7 @@ from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Asked
 from dirigent.store import Store, run_states
 from dirigent.store.run_states import RunRow
-from dirigent.store.timestamps import now
+from dirigent.store.tables import now
 
 KEPT_S = 7 * 24 * 3600.0
 """Seconds that a run waits for the results of its tools."""

@@ -18,6 +18,7 @@ from dirigent.plan.plan import critical_path
 from dirigent.run.cost_estimate import estimate
 from dirigent.run.resume import RunState
 from dirigent.serve.http.errors import problem_of
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
@@ -27,7 +28,6 @@ from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
 from dirigent.serve.service import Service
 from dirigent.store import run_states
-from dirigent.store.admission import Place
 from dirigent.store.idempotency import Begun
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger
@@ -113,6 +113,7 @@ async def drafted(run: Run) -> DryRun:
         model=run.asked.model,
         planner=conductor.planner.name,
         steps=planned_steps(found.plan),
+        until=found.plan.until,
         critical_path=critical_path(found.plan),
         fallback=found.fallback,
         estimate=estimated,

@@ -23,9 +23,9 @@ from dirigent.messages import Event
 from dirigent.run.trace import Planned, StepDelta, StepReassigned, StepStarted, Trace
 from dirigent.serve.http.body import disconnected
 from dirigent.serve.http.errors import Problem, error_body, send_problem
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.runs.report import RunReport, resumed_header
-from dirigent.store.admission import Place
 
 HEADERS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 

@@ -40,7 +40,7 @@ from dirigent.store import run_states
 from dirigent.store.keys import LOCAL_ADMIN, Caller, list_keys
 from dirigent.store.ledger import NUSD, reconcile, to_nusd
 from dirigent.store.run_states import LEASE_S, Paid, RunRow
-from dirigent.store.timestamps import now, utc_text
+from dirigent.store.tables import now, utc_text
 
 log = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from dirigent.serve.apis.responses.reply import (
 )
 from dirigent.serve.apis.responses.wire import Item, ResponseObject
 from dirigent.serve.http.errors import Problem, problem_of_run
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs import start, takeover
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.runs.report import report_of
@@ -35,7 +36,6 @@ from dirigent.serve.runs.resume import Kept
 from dirigent.serve.runs.stream import HEADERS, send_in_time, write_unless_gone
 from dirigent.serve.service import Service
 from dirigent.store import run_states
-from dirigent.store.admission import Place
 from dirigent.store.idempotency import Begun, Claimed
 from dirigent.store.responses import UNFINISHED, KeptResponse, find_response
 from dirigent.store.run_states import RunRow

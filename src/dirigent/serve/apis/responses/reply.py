@@ -200,17 +200,24 @@ class Progress:
 def summary_of(trace: Trace) -> list[str]:
     """The summary from a trace, for a run that nobody watched: a step is asked once all steps that it reads are done.
 
+    A step of a plan with `until` may never be asked; its line is added once it has ended.
+
     While the run goes on, lines are added only at the end. So they can be sent meanwhile, and again, the same.
     """
     lines: list[tuple[int, float, int, str]] = []
     for number, round in enumerate(trace.rounds):
         done_s = {step.index: step.ended_s for step in round.steps if step.status == "done"}
+        asked_s = {step.index: step.started_s for step in round.steps if step.messages}
         plan = round.plan or Plan()
         for index, step in plan.numbered():
             is_answer = index == plan.last and trace.limits.max_rounds == 1
             read = [j for j in step.access if j >= plan.first]  # the others are of earlier rounds, which are over
-            if not is_answer and done_s.keys() >= set(read):
-                since_s = max((done_s[j] for j in read), default=0.0)
+            if plan.until is not None:
+                asked, since_s = index == plan.first or index in asked_s, asked_s.get(index, 0.0)
+            else:
+                asked = done_s.keys() >= set(read)
+                since_s = max((done_s.get(j, 0.0) for j in read), default=0.0)
+            if asked and not is_answer:
                 lines.append((number, since_s, index, asking(step.worker, step.subtask)))
     return [line for *_, line in sorted(lines)]
 

@@ -22,10 +22,10 @@ from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, Respon
 from dirigent.serve.http.body import CLIENT_GONE, read_body
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.http.idempotency import claim_of
+from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run
 from dirigent.serve.service import Service
-from dirigent.store.admission import Place
 from dirigent.store.idempotency import Claimed
 from dirigent.store.keys import Caller
 from dirigent.store.responses import UNFINISHED, KeptResponse, delete_response

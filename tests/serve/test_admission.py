@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dirigent.store.admission import Admission, Place, Refusal
+from dirigent.serve.policy.admission import Admission, Place, Refusal
 from dirigent.store.keys import Caller
 from tests.facts import says
 

@@ -1,7 +1,7 @@
 """The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
-    python gym/benchmarks/gym.py [--limit 1000] [--out docs/results/gym.json] [--workers exact] [--resume] [--keep FILE]
-    python gym/benchmarks/gym.py --page                the pages again, from the figures that are there
+    python gym/benchmarks/results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep F]
+    python gym/benchmarks/results.py --page                the pages again, from the figures that are there
 
 Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
 if their weights are in the package, first in the table; `--language` adds the same base untrained, which
@@ -10,7 +10,7 @@ is slow on a CPU. What the cards of the weights say that figures may claim stand
 Once another conductor ships, `conductor-language` stands behind it: the earlier one, which started from the language of
 plans alone. Its weights cannot be asked any more, so its row is that of docs/results/gym-language.json, the report made
 of it then. Where that is not of the same questions the row is left out, and stderr says why. `--stay language` does the
-same for rows of the report that is there now, so that what is slow and has not changed need not be asked again.
+same for rows of the report that is there now; they are not asked again.
 
 Outcomes are kept in a hidden file beside --out until the report is written. `--resume` goes on with them where commit,
 source, adapters and settings are the same, and else begins anew and says so: the file's name holds a digest of all
@@ -32,10 +32,9 @@ import msgspec
 import dirigent
 from dirigent.cli.evaluating import carried_out
 from dirigent.errors import ConfigError
-from dirigent.evals.git_info import source_commit
-from dirigent.evals.outcome import OUTCOMES
 from dirigent.evals.page import as_html
 from dirigent.evals.recipe import EvalRecipe, load_recipe
+from dirigent.evals.record import OUTCOMES, source_commit
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
@@ -69,7 +68,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
     parser.add_argument(
-        "--stay", nargs="*", default=[], metavar="PLANNER", help="rows of the report at --out that stay as they are"
+        "--stay", nargs="*", default=[], metavar="PLANNER", help="rows of the report at --out that are not asked again"
     )
     parser.add_argument("--page", action="store_true", help="ask nothing; write the pages again from the JSON")
     args = parser.parse_args()
@@ -84,7 +83,11 @@ def main() -> None:
             return
         recipe = msgspec.structs.replace(
             recipe,
-            planners=(*there, *(("language",) if args.language else ()), *recipe.planners),
+            planners=(
+                *(name for name in there if name not in args.stay),
+                *(("language",) if args.language else ()),
+                *recipe.planners,
+            ),
             limit=args.limit or recipe.limit,
             workers=args.workers or recipe.workers,
         )
@@ -105,7 +108,7 @@ def main() -> None:
 def source_of(*, language: bool) -> str:
     """What the report names as giving it again."""
     recipe = str(RECIPE.relative_to(ROOT))
-    return f"gym/benchmarks/gym.py --language ({recipe})" if language else recipe
+    return f"gym/benchmarks/results.py --language ({recipe})" if language else recipe
 
 
 def named(pairs: Sequence[str]) -> dict[str, str]:
@@ -132,7 +135,8 @@ def evaluated(
         say_if_anew(out, scratch)
     report = asyncio.run(carried_out(recipe, scratch, resume=resume, traces=False, source=source))
     for planner, present in (stay or {}).items():
-        report = with_row(report, present, planner=planner, name=planner, behind=TRAINED[-1])
+        behind = TRAINED[-1] if TRAINED[-1] in report.planners else CONDUCTOR
+        report = with_row(report, present, planner=planner, name=planner, behind=behind)
     report = with_earlier(report, earlier)
     if taken_over:
         report = msgspec.structs.replace(report, taken_over=dict(taken_over))

@@ -1,0 +1,53 @@
+"""Reader: the base of local workers that read the results of earlier steps: a vote, a selector.
+
+A reader is a program on this machine. It reads the results on its access list as data (`Request.results`): whose they
+are, whether they are whole, and how the program behind a result ended. It calls no model, costs nothing and writes no
+tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from dirigent.errors import WorkerError
+from dirigent.messages import Observe, Reply, Request, Result, ignore
+from dirigent.workers.scripted import stream_words
+from dirigent.workers.worker import Price, WorkerInfo
+
+
+class Reader:
+    """A free local worker. A subclass gives it a card and `read`, which returns the reply."""
+
+    keeps_book = True
+    """No call leaves and nothing is billed: there is nothing to meter."""
+
+    def __init__(self, name: str, *, about: str, kind: str, subtask_only: bool = True, selects: bool = False) -> None:
+        self.info = WorkerInfo(
+            name,
+            about=about,
+            kind=kind,
+            price=Price(),
+            subtask_only=subtask_only,
+            reads_results=True,
+            selects=selects,
+        )
+
+    async def read(self, results: Sequence[Result], request: Request) -> Reply:
+        """Returns the reply to at least one result; none of them is empty."""
+        raise NotImplementedError
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        started = time.monotonic()
+        results = [result for result in request.results if result.text.strip()]
+        if not results:
+            raise WorkerError(
+                f"{self.info.name} reads the results of earlier steps and was shown none; let its step read them",
+                worker=self.info.name,
+                fault="request",
+            )
+        reply = await self.read(results, request)
+        await stream_words(reply.text, observe)
+        return msgspec.structs.replace(reply, model=self.info.name, seconds=time.monotonic() - started)
