@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ pytest.importorskip("xllamacpp", reason="needs the extra `local`")
 from gym.benchmarks import parity  # noqa: E402
 
 from dirigent.learn import export  # noqa: E402
-from dirigent.learn.export import ModelShapes, base_of, export_adapter  # noqa: E402
+from dirigent.learn.base import Base  # noqa: E402
+from dirigent.learn.decoder import Shape  # noqa: E402
+from dirigent.learn.export import ModelShapes, export_adapter, shapes_of  # noqa: E402
 from dirigent.messages import Request  # noqa: E402
 from dirigent.workers.local import Local, LocalModel  # noqa: E402
 
@@ -56,7 +59,9 @@ def tokenizer(weights_path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def base() -> ModelShapes:
-    return base_of(tiny_llama().config)
+    model = tiny_llama()
+    weights = dict(model.state_dict())
+    return shapes_of(Base("tiny", weights, Shape.of(model.config), SimpleNamespace(get_vocab=dict, eos_token_id=2)))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from dirigent_gym.train.recipe import (
 )
 from dirigent_gym.train.reward import score
 from dirigent_gym.train.rows import dev_rows
-from dirigent_gym.train.workers import open_hands, open_workers
+from dirigent_gym.train.workers import open_hands
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "gym" / "recipes"
@@ -261,8 +261,8 @@ planner_worker = "mine"
 
 
 async def offered(file: Path, *, profile: str = "") -> list[str]:
-    async with open_workers(WorkerSettings("config", config=str(file), profile=profile)) as workers:
-        return list(workers)
+    async with open_hands(Recipe("mine", workers=WorkerSettings("config", config=str(file), profile=profile))) as hands:
+        return list(hands.workers)
 
 
 async def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:

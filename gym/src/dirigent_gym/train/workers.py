@@ -21,6 +21,7 @@ from dirigent.sandbox import Sandbox, open_sandbox
 from dirigent.tasks.code import missing_libraries, problem_in
 from dirigent.tasks.graders import judge
 from dirigent.tasks.task import Task
+from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker
 from dirigent_gym.questions.oracle import ExactSpecialist
 from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist
@@ -51,7 +52,11 @@ async def open_hands(
 
     Raises ConfigError for a worker or a task that could not be used, before anything is paid.
     """
-    opened = open_workers(recipe.workers) if workers is None else nullcontext(workers)
+    opened: AbstractAsyncContextManager[Mapping[str, Worker]]
+    if workers is None and recipe.workers.kind == "config":
+        opened = open_pool(Path(recipe.workers.config), profile=recipe.workers.profile)
+    else:
+        opened = nullcontext(workers or exact_workers(RL_ROSTER, misled=recipe.workers.misled))
     async with await _sandbox_for(recipe.tasks) as sandbox, opened as hands:
         yield Hands(hands, sandbox, _spending(recipe.workers, hands, out))
 
@@ -62,21 +67,18 @@ def exact_workers(specialists: Iterable[Specialist] = ROSTER, *, misled: float =
 
 
 @asynccontextmanager
-async def open_workers(settings: WorkerSettings) -> AsyncIterator[Mapping[str, Worker]]:
-    if settings.kind == "exact":
-        yield exact_workers(RL_ROSTER, misled=settings.misled)
-        return
-    loaded = load_config(Path(settings.config))
+async def open_pool(file: Path, *, profile: str = "") -> AsyncIterator[Pool]:
+    """The workers of a configuration, ready to be asked: all of them, or those of a profile but its planning worker."""
+    loaded = load_config(file)
     async with open_runtime(loaded) as runtime:
         pool = runtime.pool
-        if settings.profile:
-            profile = loaded.config.profile.get(settings.profile)
-            if profile is None:
+        if profile:
+            found = loaded.config.profile.get(profile)
+            if found is None:
                 known = ", ".join(loaded.config.profile) or "none"
-                raise ConfigError(f"{settings.config} has no profile {settings.profile!r}; it has: {known}")
-            names = profile.workers or pool.names
-            pool = pool.subset([name for name in names if name != profile.planner_worker])
-        for name in pool.names:  # the planning worker may have no adapter yet: this run makes it
+                raise ConfigError(f"{file} has no profile {profile!r}; it has: {known}")
+            pool = pool.subset([name for name in found.workers or pool.names if name != found.planner_worker])
+        for name in pool.names:  # the planning worker may have no adapter yet: training makes it
             if name in runtime.problems:
                 raise ConfigError(runtime.problems[name])
         yield pool
