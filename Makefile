@@ -11,7 +11,7 @@ OTHERS := .venv-integrations
 PRODUCT := .venv-product
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test test-product test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results torture torture-ci torture-sandbox
+.PHONY: all demo console test test-product test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results torture torture-ci torture-sandbox
 
 all: check test
 
@@ -30,12 +30,17 @@ test-bare: $(VENV)/.dev  ## every test marked `system`, without the programs of 
 test-data: $(VENV)/.dev  ## tests that want question sets of others: DATA=FOLDER with questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz
 	@DATA=$(DATA) $(BIN)/python -m pytest -m datasets tests/datasets $(PYTEST)
 
-check: $(VENV)/.dev  ## ruff, mypy strict on src, import contracts, generated docs
+check: $(VENV)/.dev  ## ruff, mypy strict on src, import contracts, generated docs, and the built console where Node and its packages are there
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python web/build.py --check
+
+console: $(VENV)/.dev  ## build the console from web/ into src/dirigent/console (wants Node 20.19 or newer and its packages from npm)
+	@npm ci --prefix web --no-audit --no-fund --loglevel=error
+	@$(BIN)/python web/build.py
 
 fix: $(VENV)/.dev  ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .

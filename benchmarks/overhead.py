@@ -1,7 +1,7 @@
 """Measure what the server costs on top of a call: CPU and latency against other proxies, and a kill -9.
 
     python benchmarks/overhead.py [--requests 200] [--rounds 21] [--concurrency 1,16,64] [--json] [--profile]
-    python benchmarks/overhead.py --peers litellm,switchyard
+    python benchmarks/overhead.py --peers litellm,switchyard [--out docs/results/overhead.json]
     python benchmarks/overhead.py --soak 100000
 
 Three servers, one process each, run at the same time in front of the same stub upstream: a proxy of twenty lines that
@@ -16,8 +16,9 @@ from the system). CPU is user and system time of a server and its children. Mach
 with ours: LiteLLM's proxy (Python), and NVIDIA's Switchyard (Rust, the package nemo-switchyard). Neither stores
 anything. `peer_ratio` is a peer's CPU as a multiple of ours with `worker/NAME`.
 
-The last line is one JSON object. `--json` prints that line only. `--profile` says where our CPU goes, by library.
-`--soak N` sends N requests and compares the server's memory at the end with that after a tenth of them.
+The last line is one JSON object. `--json` prints that line only, and `--out` also writes it to a file, for
+docs/benchmarks.md. `--profile` says where our CPU goes, by library. `--soak N` sends N requests and compares the
+server's memory at the end with that after a tenth of them.
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ def main() -> None:
         levels = [int(text) for text in args.concurrency.split(",")]
         result = asyncio.run(_measure_all(levels, args))
         print(json.dumps(result))
+        if args.out:
+            args.out.write_text(json.dumps(result | _circumstances(args), indent=1) + "\n")
         sys.exit(0 if result["kill_lost"] == 0 else 1)
 
 
@@ -129,6 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare memory after N/10 and N requests")
     parser.add_argument("--peers", default="", metavar="NAMES", help=f"also measure these: {','.join(PEERS)}")
     parser.add_argument("--peers-folder", type=Path, default=Path.home() / ".cache" / "dirigent" / "peers")
+    parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="also write the result there")
     parser.add_argument("--role", choices=("stub", "bare", "profiled"), help=argparse.SUPPRESS)
     parser.add_argument("--upstream", default="", help=argparse.SUPPRESS)
     parser.add_argument("--config", default="", help=argparse.SUPPRESS)
@@ -278,6 +282,27 @@ async def _measure_all(levels: list[int], args: argparse.Namespace) -> dict[str,
     return _summary(measured) | killed
 
 
+def _circumstances(args: argparse.Namespace) -> dict[str, Any]:
+    """What a reader must know of the figures: their source, how they were taken, and the peers' versions."""
+    from dirigent.evals.record import source_commit
+
+    versions = {}
+    for name in filter(None, args.peers.split(",")):
+        package = PEERS[name][0].partition("[")[0]
+        asked = f"from importlib.metadata import version; print(version({package!r}))"
+        python = args.peers_folder / name / "bin" / "python"
+        versions[name] = subprocess.run(
+            [python, "-c", asked], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    return {
+        "commit": asyncio.run(source_commit()),
+        "rounds": args.rounds,
+        "requests": args.requests,
+        "load": round(os.getloadavg()[0], 1),
+        "versions": versions,
+    }
+
+
 async def _rounds(
     contest: dict[str, Any], level: int, args: argparse.Namespace
 ) -> dict[str, list[tuple[float, float]]]:
@@ -341,6 +366,8 @@ def _summary(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> dict[
     peers = [name for name in PEERS if all(name in by_name for by_name in measured.values())]
     return {
         "bare_cpu_ms": {level: round(cpu_ms("bare", level), 3) for level in measured},
+        "worker_cpu_ms": {level: round(cpu_ms("worker", level), 3) for level in measured},
+        "plan_cpu_ms": {level: round(cpu_ms("plan", level), 3) for level in measured},
         "worker_ratio": {level: ratio("worker", level) for level in measured},
         "plan_ratio": {level: ratio("plan", level) for level in measured},
         "peer_ratio": {name: {level: ratio(name, level, to="worker") for level in measured} for name in peers},

@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.grader import measure
 
 from dirigent.sandbox import open_untested
-from dirigent.sandbox.attacks import attacks_on
 from dirigent.sandbox.selftest import attack_all
 
 
@@ -48,7 +47,7 @@ async def torture(
     began = time.monotonic()
     through: Counter[str] = Counter()
     async with open_untested() as sandbox:
-        attacks, stamp = len(attacks_on(sandbox.landlock_abi)), sandbox.stamp
+        attacks, stamp = len(sandbox.attacks), sandbox.stamp
         for _ in range(rounds):
             through.update(await attack_all(sandbox))
     tried = rounds * attacks

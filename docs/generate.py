@@ -111,6 +111,7 @@ TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("`abilities`", "Inside a worker: corrections to what it is taken to honour.", worker_config.Abilities),
     ("`[profile.NAME]`", "Who plans, over whom, within which limits.", config.Profile),
     ("`[store]`", "Where traces are kept.", config.StoreConfig),
+    ("`[cards]`", "What was measured of the workers, for planners to read.", config.CardsConfig),
     ("`[serve]`", "How `dirigent serve` behaves; its options go before the file.", settings.ServeSettings),
     ("`[guardrails]`", "What the server lets in and out.", settings.Guardrails),
     ("`[[override]]`", "A rule that goes before the conductor; the first that fits counts.", settings.Override),

@@ -8,7 +8,9 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from gym.benchmarks import claims_table, elsewhere, must
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -64,3 +66,13 @@ def test_a_place_without_a_figure_is_an_error_that_names_page_and_place(mark: st
         with_figures(f"<!-- = {mark} -->?<!-- = -->", tmp_path, page="some-page.md")
     assert named in str(raised.value)
     assert "some-page.md" in str(raised.value)
+
+
+def test_the_pages_of_claims_are_made_of_the_figures_beside_them() -> None:
+    results = DOCS / "results"
+    found = msgspec.json.decode((results / "must.json").read_bytes(), type=must.Must)
+    assert (results / "must.md").read_text(encoding="utf-8") == must.as_page(found)
+    table = claims_table.read_table(results / "claims.json")
+    assert (results / "claims.md").read_text(encoding="utf-8") == claims_table.as_page(table)
+    other = msgspec.json.decode((results / "elsewhere.json").read_bytes(), type=elsewhere.Elsewhere)
+    assert (results / "elsewhere.md").read_text(encoding="utf-8") == elsewhere.as_page(other)

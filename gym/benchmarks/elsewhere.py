@@ -138,9 +138,10 @@ def parts(gym: Gym) -> list[tuple[str, Pick]]:
 def as_page(found: Elsewhere) -> str:
     head = (
         "# Questions from elsewhere, over the specialists that ship\n\n"
-        "Written by hand, and of the public library reasoning-gym, as recorded; none was trained on. Those *as people "
-        "type* are by hand too, in plain words near the generator's own: to develop by, no proof of anything. "
-        "`conductor.gguf` plans and the packaged specialists answer, through llama.cpp on the 4-bit base; pools of 3 "
+        "Some questions were written by hand, others come from the public library reasoning-gym, as recorded. No model "
+        "was trained on any of them. The questions *as people type* were written by hand too, in plain words near the "
+        "generator's own; they serve development and prove nothing. `conductor.gguf` plans and the packaged "
+        "specialists answer, through llama.cpp on the 4-bit base; pools of 3 "
         f"to 8, seed {found.seed}. Conductor with sha256 `{found.adapters.get(CONDUCTOR, '')[:12]}`, commit "
         f"`{found.commit or 'unknown'}`, {found.date}; made by `python gym/benchmarks/elsewhere.py`. In brackets: 95% "
         "intervals.\n"
@@ -154,8 +155,8 @@ def as_page(found: Elsewhere) -> str:
         cells = (line.answers, line.workers, line.wired, line.right_plan)
         lines.append(f"| {line.name} | {n} | {' | '.join(map(_said, cells))} |")
     foot = (
-        "The right plan has its subtasks in the generator's words, which the specialists were fitted to: it shows what "
-        "they can reach. A plan may also be right with other workers than the cheapest one's, or with more steps.\n"
+        "The right plan has its subtasks in the generator's words, to which the specialists were fitted, so it shows "
+        "their limit. A plan may also be right with other workers than the cheapest one's, or with more steps.\n"
     )
     return f"{head}\n" + "\n".join(lines) + f"\n\n{foot}"
 

@@ -266,15 +266,15 @@ def as_page(found: Must) -> str:
         f"control, seed {found.seed}, over {who}. Plans by llama.cpp on the 4-bit base, greedy, under the grammar; one "
         f"training seed, `conductor.gguf` with sha256 `{found.conductor[:12]}`. Commit `{found.commit or 'unknown'}`, "
         f"{found.date}; made by `python gym/benchmarks/must.py`.\n\n"
-        f"**Missed:** {'; '.join(lost) or 'nothing'}. **Not measured:** {open_lines} lines; those that want training "
-        "runs or torch are measured by `gym/benchmarks/claims.py`. Greedy plans say nothing of sampled ones, so how "
-        "evenly the warm start chooses workers, and how many of its sampled plans are valid, is not told here.\n"
+        f"**Missed:** {'; '.join(lost) or 'nothing'}. **Not measured here:** {open_lines} lines, which need training "
+        "runs or torch; `gym/benchmarks/claims.py` measures them. All plans here are greedy. How evenly the warm start "
+        "chooses workers, and how many of its sampled plans are valid, is in the table of claims.\n"
     )
     return f"{head}\n{as_table(found.table)}{_latency_note(found.latency)}"
 
 
 def told(every: int = 25) -> Callable[[Event], None]:
-    """An observer that says how far each planner is, now and then; what takes no time is not told."""
+    """Returns an observer that prints each planner's progress; single workers and ways take no time and print none."""
     done: dict[tuple[str, str], list[float]] = {}
 
     def tell(event: Event) -> None:
@@ -290,7 +290,7 @@ def told(every: int = 25) -> Callable[[Event], None]:
 
 
 async def _swapped(bench: Bench, gym: Gym, tasks: Sequence[Task]) -> Followed | None:
-    """Two workers exchange what their cards say; names, ids and whoever is behind them stay."""
+    """Two workers exchange what their cards say; names, ids and the workers behind them stay."""
     swapped = swapped_rows([row_of(task, gym.pool_for(task, 0)) for task in tasks], seed=bench.settings.seed)
     cards = {one.row.task.id: one.row.infos for one in swapped}
 
@@ -357,7 +357,7 @@ def _latency_note(latency: Mapping[str, Any]) -> str:
     return (
         f"\nPlans were timed on {latency['questions']} questions over all {latency['workers']} specialists, one at a "
         f"time, {latency['threads']} threads of {latency['cores']} cores, with a load of {latency['load']} at the end: "
-        "what else runs on the machine is in these seconds.\n"
+        "other programs on the machine are in these seconds.\n"
     )
 
 

@@ -377,6 +377,7 @@ class _Run:
             started_s=began_s,
             ended_s=self._now_s(),
             error=error,
+            reason=draft.reason,
         )
         self._update_round(drafts=(*self.rounds[-1].drafts, record))
         self.observe(Drafted(len(self.rounds) - 1, record))

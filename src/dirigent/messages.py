@@ -187,6 +187,8 @@ class Request(msgspec.Struct, frozen=True):
     """A request to a worker. A worker raises for a field that it cannot honour; it never ignores one."""
 
     messages: tuple[Message, ...]
+    question: str = ""
+    """The text of the caller's question, for local workers that choose among results. Models read it in `messages`."""
     results: tuple[Result, ...] = ()
     """The results on the step's access list. Models read them in `messages`; local workers that count or choose among
     results read them here."""
@@ -210,6 +212,8 @@ class Request(msgspec.Struct, frozen=True):
     """The ledger in which every attempt is reserved before it is made and settled after it."""
     tenant: str = ""
     """The tenant that sent the request. No tenant gets a stored reply of another; no provider sees this field."""
+    drafts: bool = False
+    """The reply is a planner's draft: `max_output_tokens` counts as it is, not the limit on the worker's answers."""
 
     @property
     def may_call(self) -> bool:

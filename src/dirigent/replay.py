@@ -102,7 +102,7 @@ def _stand_in(step: StepRecord) -> Scripted:
 
 def _stand_in_selector(step: StepRecord, until: float) -> Scripted:
     """Is as sure of the results so far as the recorded worker was, and repeats its reply in the end."""
-    unsure = [Reply("", confidence=check.confidence) for check in step.checks if check.confidence < until]
+    unsure = [Reply("", confidence=check.confidence) for check in step.checks if (check.confidence or 0.0) < until]
     name = f"{step.worker[:90]}@{step.index}"
     return Scripted(*unsure, _recorded(step), name=name, price=Price(), selects=True)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from dirigent.config.file import load_config
+from dirigent.sandbox import SandboxError
+from dirigent.sandbox.programs import confinement_problem
 from dirigent.version import __version__
 from tests.cli.conftest import Run
 from tests.facts import says
@@ -156,6 +160,26 @@ class TestDoctor:
         assert found["ok"] is True
         assert found["found"].startswith("bubblewrap, seccomp, ")
 
+    def test_the_walls_around_programs_of_workers_are_tried_and_named(self, run: Run, pool_file: Path) -> None:
+        if confinement_problem():
+            pytest.skip(confinement_problem())
+        pool_file.write_text('[[worker]]\nname = "python"\nkind = "python"\n')
+        (found,) = [check for check in run("doctor", "--json").object["checks"] if check["what"] == "programs"]
+        assert found["ok"] is True
+        assert says(found["found"], "seccomp python")
+
+    def test_where_programs_cannot_be_confined_the_fix_is_said(
+        self, run: Run, pool_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dirigent.sandbox.programs.open_untested", _refused)
+        monkeypatch.setattr("dirigent.sandbox.programs.open_alone", _refused)
+        (found,) = [check for check in run("doctor", "--json").object["checks"] if check["what"] == "programs"]
+        assert (found["ok"], found["needed"]) == (False, False)
+        assert says(found["fix"], 'bubblewrap programs = "unconfined" [sandbox]')
+        pool_file.write_text('[[worker]]\nname = "python"\nkind = "python"\n[sandbox]\nprograms = "unconfined"\n')
+        monkeypatch.undo()
+        assert run("doctor", "--json").code == 0
+
     def test_without_a_sandbox_all_else_is_well_and_the_fix_is_said(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -236,3 +260,9 @@ def test_every_command_explains_itself_with_an_example(run: Run, command: list[s
     ran = run(*command, "--help")
     assert ran.code == 0
     assert f"Example:  dirigent {' '.join(command)}" in ran.out
+
+
+@contextlib.asynccontextmanager
+async def _refused(**options: object) -> AsyncIterator[None]:
+    raise SandboxError("nothing holds here")
+    yield

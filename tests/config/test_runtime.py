@@ -17,6 +17,7 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Message, Request
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import LanguagePlanner
+from dirigent.planners import planner as planner_named
 from dirigent.planners import profile_planners
 
 TWO = """\
@@ -70,7 +71,7 @@ async def test_an_empty_pool_says_how_to_fill_it() -> None:
 
 
 @pytest.mark.parametrize("workers", ["", 'workers = ["a", "b"]\n'])
-@pytest.mark.parametrize("planner", profile_planners())
+@pytest.mark.parametrize("planner", [name for name in profile_planners() if not planner_named(name).by_policy])
 async def test_every_planner_can_take_the_place_of_a_trained_one(planner: str, workers: str) -> None:
     trained = '[[worker]]\nname = "t"\nkind = "scripted"\nreplies = ["T"]\n'
     profile = f'[profile.p]\nplanner = "conductor"\nplanner_worker = "t"\n{workers}'

@@ -16,7 +16,7 @@ from dirigent.evals.record import Outcome, Record, read_outcomes
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Event, Usage
 from dirigent.plan.plan import Plan, Step
-from dirigent.planners.fixed import Alone, RandomWorker, Written
+from dirigent.planners.fixed import RandomWorker, Single, Written
 from dirigent.run.trace import Trace
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
@@ -109,7 +109,7 @@ async def test_an_entry_is_asked_only_what_it_wants_and_may_have_a_pool_of_its_o
     own = adder()
     entry = Entry(
         "picky",
-        lambda task, pool: Alone("adder"),
+        lambda task, pool: Single("adder"),
         pool_for=lambda task, repeat: Pool([own]),
         wants=lambda task: task.id == "sum-1",
     )
@@ -206,14 +206,14 @@ async def test_after_a_kill_only_what_was_not_finished_is_asked(
 
 async def test_a_worker_that_never_sees_the_question_is_asked_it_as_its_subtask() -> None:
     blind = adder(subtask_only=True)
-    entries = [Entry("alone", lambda task, pool: Alone("nobody", "adder"))]
+    entries = [Entry("alone", lambda task, pool: Single(("nobody", "adder")))]
     (found, *_) = await outcomes_of(blind, entries=entries)
     assert found.correct
     assert blind.requests[0].messages[-1].text == "0 + 1"
 
 
 async def test_alone_with_nobody_there_says_who_is() -> None:
-    (found, *_) = await outcomes_of(adder(), entries=[Entry("alone", lambda task, pool: Alone("zoe"))])
+    (found, *_) = await outcomes_of(adder(), entries=[Entry("alone", lambda task, pool: Single("zoe"))])
     assert (found.valid, says(found.error, "zoe adder")) == (False, True)
 
 

@@ -24,10 +24,11 @@ from dirigent.learn.roles_table import (
     load_table,
     normal_form,
 )
-from dirigent.learn.selector import Row, Selector, SelectorSettings, features, fit, role_scores
+from dirigent.learn.selector import Row, Selector, SelectorSettings, features, fit, worker_scores
 from dirigent.learn.table_plans import PlanValues, RecordedQuestions, TablePlan
 from dirigent.tasks.task import Grader
 
+ROLES = ("direct", "think", "code")
 QUICK = SelectorSettings(subsets=10, trees=12, depth=3)
 
 
@@ -169,13 +170,13 @@ def test_the_selector_learns_which_role_to_believe() -> None:
         Row(f"How many of {i}?", (str(i), str(i + 1)), ("think", "think", "code"), (0, 0, 1), (True,) * 3, (0.0, 1.0))
         for i in range(60)
     ]
-    think, code = fit(rows, settings=QUICK).chances(rows[0])
+    think, code = fit(rows, ROLES, settings=QUICK).chances(rows[0])
     assert code > 0.7 > 0.3 > think
 
 
 def test_a_saved_selector_gives_the_same_chances_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     rows = [row_of_classes(i, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0)) for i in range(20)]
-    selector = fit(rows, settings=QUICK)
+    selector = fit(rows, ROLES, settings=QUICK)
     selector.save(tmp_path)
     assert Selector.load(tmp_path).chances(rows[3]) == selector.chances(rows[3])
     with pytest.raises(ConfigError, match=r"selector\.npz"):
@@ -184,8 +185,8 @@ def test_a_saved_selector_gives_the_same_chances_and_a_missing_one_is_refused(tm
 
 def test_many_rows_and_few_rows_get_the_same_chances() -> None:
     rows = [row_of_classes(i, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0)) for i in range(20)]
-    selector = fit(rows, settings=QUICK)
-    found, present = features(rows[0], values.SETS, selector.prior(rows[0].question))
+    selector = fit(rows, ROLES, settings=QUICK)
+    found, present = features(rows[0], values.SETS, selector.prior(rows[0].question), ROLES)
     flat = found[present]
     assert len(flat) > 64
     np.testing.assert_allclose(selector.chance_of(flat)[:40], selector.chance_of(flat[:40]), rtol=0, atol=1e-12)
@@ -194,12 +195,12 @@ def test_many_rows_and_few_rows_get_the_same_chances() -> None:
 def test_a_fit_without_wrong_answers_is_refused() -> None:
     rows = [row_of_classes(i, (0,) * 10, right=(1.0,)) for i in range(5)]
     with pytest.raises(ConfigError, match="right and wrong"):
-        fit(rows, settings=QUICK)
+        fit(rows, ROLES, settings=QUICK)
 
 
 def test_the_chances_do_not_see_which_answer_is_right() -> None:
     rows = [row_of_classes(i, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0)) for i in range(20)]
-    selector = fit(rows, settings=QUICK)
+    selector = fit(rows, ROLES, settings=QUICK)
     turned = row_of_classes(3, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0), right=(0.0, 1.0))
     assert selector.chances(rows[3]) == selector.chances(turned)
 
@@ -207,7 +208,7 @@ def test_the_chances_do_not_see_which_answer_is_right() -> None:
 def test_a_question_without_any_answer_has_no_chances_and_no_value() -> None:
     rows = [row_of_classes(i, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0)) for i in range(20)]
     silent = row_of_classes(1, (-1,) * 10, right=())
-    selector = fit([*rows, silent], settings=QUICK)
+    selector = fit([*rows, silent], ROLES, settings=QUICK)
     assert selector.chances(silent) == []
     question = msgspec.structs.replace(answered("q", "bbh"), answers=(), classes=(-1,) * 10, right=(False,) * 10)
     (chance,) = values.sets_chances([silent], selector)
@@ -216,7 +217,7 @@ def test_a_question_without_any_answer_has_no_chances_and_no_value() -> None:
 
 def test_scores_of_roles() -> None:
     row = row_of_classes(0, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0))
-    assert role_scores(row) == [0.5, 0.5, 0.5, 1.0]
+    assert worker_scores(row, ROLES) == [0.5, 0.5, 0.5, 1.0]
 
 
 # ---- values -------------------------------------------------------------------------------------------------
@@ -243,9 +244,9 @@ def test_a_training_question_is_valued_by_a_selector_that_never_saw_it(monkeypat
     fitted: list[set[str]] = []
     real = values.fit
 
-    def watched(rows: Any, **_: Any) -> Selector:
+    def watched(rows: Any, workers: Any, **_: Any) -> Selector:
         fitted.append({row.question for row in rows})
-        return real(rows, settings=QUICK)
+        return real(rows, workers, settings=QUICK)
 
     monkeypatch.setattr(values, "fit", watched)
     values.cross_fitted(table, folds, without=None, seed=1)
@@ -269,7 +270,7 @@ def test_the_command_writes_what_plans_are_valued_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = values.fit
-    monkeypatch.setattr(values, "fit", lambda rows, **_: real(rows, settings=QUICK))
+    monkeypatch.setattr(values, "fit", lambda rows, workers, **_: real(rows, workers, settings=QUICK))
     data = tmp_path / "data"
     data.mkdir()
     said = ["7", "8", "7", "7", "9", "", "7", "fail", "8", "7"]

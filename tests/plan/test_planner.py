@@ -78,3 +78,19 @@ async def test_a_language_planner_reads_the_carried_plan_of_the_round_before_in_
     planner = LanguagePlanner(Scripted("accept", name="planner"), dialect="lines")
     draft = await planner.draft(brief(previous=Previous("", "4", plan)))
     assert Message("assistant", format_plan(plan, POOL, dialect="lines")) in draft.messages
+
+
+async def test_a_repair_of_a_greedy_planner_may_differ_from_the_draft_it_repairs() -> None:
+    worker = Scripted("no plan", "model_id = [0]\nsubtasks = ['go']\naccess_list = [[]]", name="p")
+    await Conductor(LanguagePlanner(worker), POOL, repairs=1).run("Why?")
+    assert [request.temperature for request in worker.requests] == [0.0, pytest.approx(0.7)]
+    warm = Scripted("no plan", name="p")
+    await Conductor(LanguagePlanner(warm, temperature=0.3), POOL, repairs=1).run("Why?")
+    assert [request.temperature for request in warm.requests] == [0.3, 0.3]
+
+
+async def test_a_draft_that_was_cut_says_at_which_limit() -> None:
+    worker = Scripted("model_id = [0, " + "0, " * 400, name="p")
+    trace = await Conductor(LanguagePlanner(worker, max_output_tokens=64), POOL, repairs=0).run("Why?")
+    assert "planner_output_tokens = 64" in trace.error
+    assert worker.requests[0].drafts

@@ -12,7 +12,6 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Planner, Previous, read_draft
 from dirigent.planners.fixed import (
     Adapted,
-    Alone,
     FanOut,
     Fixed,
     Pipeline,
@@ -43,7 +42,7 @@ async def test_one_worker_answers_alone() -> None:
 
 async def test_of_several_names_the_first_that_the_pool_has_is_taken() -> None:
     assert await plan_of(Single(("z", "c", "b"))) == Plan((Step("c", ANSWER),))
-    assert await plan_of(Alone("z", "c")) == Plan((Step("c", ANSWER),))
+    assert await plan_of(Single(("z", "c"))) == Plan((Step("c", ANSWER),))
     with pytest.raises(ConfigError, match=facts("z")):
         await plan_of(Single(("z",)))
 
@@ -125,7 +124,7 @@ async def test_a_pipeline_plans_carries_out_and_reviews() -> None:
 async def test_asked_again_everybody_accepts() -> None:
     plan = Plan((Step("a", "Do it."),))
     planners: list[Planner] = [Single(), FanOut(), SelfMoa(), Reflect(), Vote(), Pipeline(), Fixed(plan)]
-    planners += [Alone("a"), RandomWorker(seed=1), Adapted(plan), Written("x", name="w")]
+    planners += [RandomWorker(seed=1), Adapted(plan), Written("x", name="w")]
     for planner in planners:
         assert await plan_of(planner, again=True) == Plan()
 

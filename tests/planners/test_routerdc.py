@@ -11,7 +11,7 @@ from tests.facts import facts
 from dirigent import Conductor, Pool, Scripted
 from dirigent.errors import ConfigError
 from dirigent.planners.examples import Example
-from dirigent.planners.optimise import Adam
+from dirigent.planners.features import Adam
 from dirigent.planners.routerdc import (
     DualContrastive,
     Kept,

@@ -9,6 +9,7 @@ import pytest
 from tests.facts import facts
 
 from dirigent.sandbox import Profile, SandboxError, launch
+from dirigent.sandbox.attacks import ATTACKS
 from dirigent.sandbox.groups import make_group
 from dirigent.sandbox.inside.channel import READY
 from dirigent.sandbox.launch import Child, Ran, finished
@@ -53,8 +54,7 @@ async def test_one_that_never_starts_is_a_broken_sandbox_and_no_wrong_answer(mon
 class Breaks:
     """A sandbox that fails at its second program while the others run."""
 
-    slots = 8
-    landlock_abi = 0
+    attacks = ATTACKS
 
     def __init__(self) -> None:
         self.asked = 0

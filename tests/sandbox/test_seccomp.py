@@ -27,9 +27,14 @@ READ = {"x86_64": 0, "aarch64": 63}
 
 def decision(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
     """What the filter answers to one system call."""
+    return interpret(seccomp_program(machine), machine, number, *arguments, audit=audit)
+
+
+def interpret(program: bytes, machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+    """What any filter answers to one system call."""
     audit = ARCHITECTURES[machine].audit if audit is None else audit
     data = struct.pack("<IIQ6Q", number, audit, 0, *(list(arguments) + [0] * 6)[:6])
-    code = list(struct.iter_unpack("<HBBI", seccomp_program(machine)))
+    code = list(struct.iter_unpack("<HBBI", program))
     at = accumulator = 0
     while True:
         kind, yes, no, value = code[at]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,11 +16,12 @@ from dirigent.run.trace import Planned, RunEnded, StepDelta, StepEnded, StepStar
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.runs.asked import Asked
 from dirigent.serve.runs.handle import Run
-from dirigent.serve.runs.start import prepare
+from dirigent.serve.runs.start import begin, prepare
 from dirigent.serve.runs.takeover import take_over
 from dirigent.store import Store, run_states
 from dirigent.store.keys import LOCAL_ADMIN
 from dirigent.store.tables import run_states as rows
+from dirigent.store.writer import Writer
 from tests.serve.conftest import Server, by_model
 from tests.stub_wires import StubCall, StubReply
 
@@ -100,6 +102,49 @@ async def test_a_caller_who_awaits_a_run_and_is_cancelled_cancels_it(server: Ser
     waiting.cancel()
     await asyncio.wait([waiting])
     assert (await server.service.store.get(run.id)).status == "cancelled"
+
+
+OURS: contextvars.ContextVar[bool] = contextvars.ContextVar("ours", default=False)
+"""Set in the test's task and the tasks that it starts, so that the server's own writes are not counted."""
+
+
+@pytest.fixture
+def waited(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every write of the test's runs that is waited for; each is a commit, or shares one."""
+    found: list[str] = []
+    write = Writer.write
+
+    async def counted(writer: Writer, work: Any, *, prepare: Any) -> Any:
+        if OURS.get():
+            found.append(getattr(work, "__name__", "statement"))
+        return await write(writer, work, prepare=prepare)
+
+    monkeypatch.setattr(Writer, "write", counted)
+    OURS.set(True)
+    return found
+
+
+@pytest.mark.parametrize(("model", "calls"), [("worker/alpha", 1), ("mini", 1), ("ultra", 3), ("twice", 4)])
+async def test_a_foreground_run_waits_for_one_commit_a_call_and_one_for_its_trace(
+    server: Server, waited: list[str], model: str, calls: int
+) -> None:
+    server.stub.answer = by_model
+    run = prepared(server, model)
+    await run.start()
+    assert len(server.stub.calls) == calls
+    assert waited == ["statement"] * (calls + 1), "no state is written: only background runs are journaled"
+
+
+async def test_a_background_run_is_written_before_anybody_is_paid_and_after_its_plan_and_every_step(
+    server: Server, waited: list[str], wait_until: WaitUntil
+) -> None:
+    server.stub.answer = by_model
+    await begin(prepared(server, "ultra"), purpose={})
+    assert len(waited) == 1
+    assert server.stub.calls == []
+    await wait_until(lambda: not server.service.runs)
+    assert len(server.stub.calls) == 3
+    assert len(waited) >= 1 + 3 + 3 + 1, "its beginning, its calls, its plan and two steps, its trace"
 
 
 async def test_a_failed_run_is_a_problem_that_has_its_trace(server: Server) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.facts import Saying, says
 
 from dirigent.limits import Limits
-from dirigent.messages import Attempt, Delta, Message, Reply, ToolCall, Usage
+from dirigent.messages import Attempt, Choice, Delta, Message, Ran, Reply, ToolCall, Usage
 from dirigent.plan.plan import Plan, Step
 from dirigent.run.trace import (
     Drafted,
@@ -523,3 +523,24 @@ def test_progress_that_nobody_reads_does_not_end_the_run():
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, writing)
         os.close(nowhere)
+
+
+def test_a_program_that_ran_is_told_on_the_way_to_its_reply():
+    ran = Ran("a = 7\nprint(a * 11)", 0, "77\n", "", "landlock")
+    step = msgspec.structs.replace(a_step(0, "coder", "Compute it.", (), "77", at=0), reply=Reply("77", ran=ran))
+    said = "\n".join(lines_of(a_trace(Round((), Plan((Step("coder", "Compute it."),)), (step,)))))
+    assert '"Compute it." → ran → "77"' in said
+    assert says(said, "2 lines exit code 0 landlock")
+    failed = Ran("1/0", None, "", "it was stopped after 10 s", "unconfined")
+    step = msgspec.structs.replace(step, reply=Reply("The program failed.", ran=failed))
+    said = "\n".join(lines_of(a_trace(Round((), Plan((Step("coder", "Compute it."),)), (step,)))))
+    assert "→ ran, failed → " in said
+    assert says(said, "1 line stopped unconfined")
+
+
+def test_a_vote_tells_how_many_agree():
+    step = msgspec.structs.replace(
+        a_step(0, "vote", "Count.", (), "77", at=0), reply=Reply("77", chosen=Choice(1, 3, 4))
+    )
+    said = "\n".join(lines_of(a_trace(Round((), Plan((Step("vote", "Count."),)), (step,)))))
+    assert '"Count." → 3 of 4 → "77"' in said

@@ -87,6 +87,7 @@ OTHER: dict[str, Any] = {
     "stop": ("x",),
     "effort": "low",
     "tenant": "somebody else",
+    "drafts": True,
 }
 
 

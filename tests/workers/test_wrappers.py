@@ -12,9 +12,10 @@ from dirigent.errors import WorkerError
 from dirigent.limits import Budget
 from dirigent.messages import Request, Usage, conversation
 from dirigent.workers.breaker import Breaker
+from dirigent.workers.metering import Metered
 from dirigent.workers.scripted import Scripted
 from dirigent.workers.worker import Price, Worker, layers
-from dirigent.workers.wrappers import wrap
+from dirigent.workers.wrappers import Defaults, wrap
 
 ASKED = Request(conversation("hi"))
 
@@ -111,3 +112,17 @@ async def test_a_breaker_rests_for_as_long_as_its_worker_is_told():
         await worker.ask(ASKED)
     assert refused.value.fault == "open"
     assert 6 < refused.value.retry_after_s <= 7
+
+
+async def test_a_workers_system_line_stays_under_a_grammar():
+    inner = Scripted("yes")
+    await Defaults(inner, system="Answer in German.").ask(Request(ASKED.messages, grammar='root ::= "ja"'))
+    assert [message.role for message in inner.requests[0].messages] == ["system", "user"]
+
+
+async def test_a_workers_limit_on_its_answers_does_not_cut_its_drafts():
+    inner = Scripted("plan")
+    worker = Defaults(Metered(inner), max_output_tokens=48)
+    await worker.ask(Request(ASKED.messages, max_output_tokens=1000, drafts=True))
+    await worker.ask(Request(ASKED.messages, max_output_tokens=1000))
+    assert [request.max_output_tokens for request in inner.requests] == [1000, 48]

@@ -204,6 +204,7 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
     cost = _estimate(conductor, drafted.plan, question)
     attempts = [attempt for draft in drafted.drafts for attempt in draft.attempts]
     text = format_plan(drafted.plan, conductor.pool, dialect=dialect or "json")
+    reason = drafted.drafts[-1].reason
     if as_json:
         usage = total_usage(attempts)
         result: dict[str, Any] = {
@@ -217,12 +218,16 @@ async def _draft(conductor: Conductor, question: str, *, dialect: Any, as_json: 
         }
         if drafted.plan.until is not None:
             result["until"] = drafted.plan.until
+        if reason is not None:
+            result["why"] = reason.why
         print_json(result)
         return
     if dialect:
         print_text(text)
     else:
         print_drawing(draw_plan(drafted.plan, conductor.pool.infos, width=width_of()))
+    if reason is not None:
+        say(f"why  {reason.why}")
     known = f"estimate {usd_text(cost[0])}–{usd_text(cost[1])}" if cost else "estimate –: a price is unknown"
     if cost and cost[1] and all(conductor.pool[step.worker].info.kind == "local" for step in drafted.plan.steps):
         known += " (notional: local models)"

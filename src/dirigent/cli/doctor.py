@@ -1,9 +1,9 @@
 """Check everything that a run needs, piece by piece: each check passes or names its fix.
 
 A check pays nothing and changes nothing, except that it creates a missing store file. It opens a connection to a
-worker's address; only `dirigent pool check` asks the worker and so tests its key. The sandbox runs one harmless
-program; it attacks itself only before it grades code. A check that only some commands need is marked, because the other
-commands work without it.
+worker's address; only `dirigent pool check` asks the worker and so tests its key. The graders' sandbox runs one
+harmless program, since it attacks itself before it grades; the sandbox of workers' programs is attacked here. A check
+that only some commands need is marked, because the other commands work without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from dirigent import plugins
 from dirigent.config.file import Loaded, config_path
 from dirigent.config.runtime import load, open_runtime, open_store
-from dirigent.config.worker_config import WorkerConfig
+from dirigent.config.worker_config import WorkerConfig, runs_programs
 from dirigent.errors import DirigentError
 from dirigent.paths import home
 from dirigent.show.words import count_text
@@ -29,6 +29,8 @@ from dirigent.workers.weights import KNOWN, cached
 REACH_S = 3.0
 SANDBOX_S = 5.0
 """One program takes about 0.1 s."""
+PROGRAMS_S = 30.0
+"""The attacks take about 2 s."""
 EXTRAS = {"local": "xllamacpp", "serve": "starlette", "eval": "math_verify", "postgres": "psycopg"}
 SANDBOX_FIX = (
     "only grading code needs it; it requires Linux 5.14 or newer with user namespaces and bubblewrap 0.8 or newer"
@@ -52,6 +54,7 @@ async def examine(config: Path | None) -> list[Check]:
     except DirigentError as error:
         return [*checks, Check("config", False, str(error), "correct the file, or run `dirigent init --force`")]
     checks.append(_config(loaded, config))
+    checks.append(await _programs(loaded))
     checks += await _workers(loaded)
     checks += _weights(loaded)
     checks.append(await _store(loaded))
@@ -102,6 +105,26 @@ async def _sandbox() -> Check:
     except (DirigentError, OSError) as error:
         why = str(error)
     return Check("sandbox", False, f"cannot be opened: {why}", SANDBOX_FIX, needed=False)
+
+
+async def _programs(loaded: Loaded) -> Check:
+    """Attacks the walls around the programs of workers, as the first program of a start does."""
+    from dirigent.sandbox.programs import Programs
+
+    runs = [worker.name for worker in loaded.config.worker if runs_programs(worker)]
+    programs = Programs(loaded.config.sandbox.programs)
+    try:
+        async with asyncio.timeout(PROGRAMS_S):
+            found = await programs.walls()
+    except TimeoutError:
+        return Check("programs", False, f"not tested within {PROGRAMS_S:g} s", "try again later", needed=bool(runs))
+    except (DirigentError, OSError) as error:
+        found, _, fix = str(error).partition(". ")
+        return Check("programs", False, found, fix or SANDBOX_FIX, needed=bool(runs))
+    finally:
+        await programs.close()
+    of = f", for {', '.join(runs)}" if runs else ""
+    return Check("programs", True, f"{found}{of}", needed=bool(runs))
 
 
 def _config(loaded: Loaded, config: Path | None) -> Check:

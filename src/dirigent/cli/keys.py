@@ -30,6 +30,8 @@ def create(
     budget_day: Annotated[float | None, typer.Option(help="Most USD that the key may spend in a day (UTC).")] = None,
     budget_month: Annotated[float | None, typer.Option(help="Most USD that the key may spend in a month.")] = None,
     budget_total: Annotated[float | None, typer.Option(help="Most USD that the key may spend in all.")] = None,
+    user_day: Annotated[float | None, typer.Option(help="Most USD that one end user may spend in a day.")] = None,
+    tag_day: Annotated[float | None, typer.Option(help="Most USD that one tag may spend in a day.")] = None,
     requests_per_minute: Annotated[int | None, typer.Option(help="Most requests a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Most requests at the same time.")] = None,
     allow: Annotated[
@@ -59,6 +61,8 @@ def create(
             budget_day_usd=budget_day,
             budget_month_usd=budget_month,
             budget_total_usd=budget_total,
+            user_day_usd=user_day,
+            tag_day_usd=tag_day,
             requests_per_minute=requests_per_minute,
             concurrency=concurrency,
             retention_days=retention_days,

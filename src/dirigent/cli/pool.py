@@ -155,6 +155,7 @@ def _worker_json(info: WorkerInfo, runtime: Runtime) -> dict[str, Any]:
         "context_tokens": info.context_tokens,
         **_prices(info),
         "abilities": sorted(info.abilities),
+        "measured": runtime.cards.get(info.name),
         "problem": runtime.problems.get(info.name),
     }
 

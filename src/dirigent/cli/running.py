@@ -17,6 +17,7 @@ from dirigent.config.file import Config, Loaded
 from dirigent.config.runtime import Runtime, load, open_runtime, open_store
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.messages import Event, Message
+from dirigent.run.resume import RunState
 from dirigent.run.trace import RunEnded, Trace
 from dirigent.show import LiveRun, cost_text
 from dirigent.workers.weights import KNOWN, cached, fetch
@@ -37,7 +38,9 @@ async def check_workers(loaded: Loaded) -> None:
             raise ConfigError(runtime.problem)
 
 
-async def watched_run(conductor: Conductor, question: str | Sequence[Message], *, config: Config) -> Trace:
+async def watched_run(
+    conductor: Conductor, question: str | Sequence[Message], *, config: Config, resume: RunState | None = None
+) -> Trace:
     """Runs a question, shows the plan and its steps live, and stores the trace even of a failed run."""
     ended: list[Trace] = []
     try:
@@ -48,7 +51,7 @@ async def watched_run(conductor: Conductor, question: str | Sequence[Message], *
                     ended.append(event.trace)
                 live(event)
 
-            trace = await conductor.run(question, observe=observe)
+            trace = await conductor.run(question, observe=observe, resume=resume)
     except asyncio.CancelledError:
         for cut in ended:
             await keep(cut, config)

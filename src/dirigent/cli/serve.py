@@ -23,6 +23,7 @@ def serve(
     grace: Annotated[
         int | None, typer.Option(min=1, help="Seconds that running requests get after a stop signal (30).")
     ] = None,
+    open_console: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Serve the pool: any OpenAI client works by changing its base URL.
@@ -63,6 +64,12 @@ def serve(
             shown, number = listener.getsockname()[:2]
             check_no_loop(loaded.config, host=settings.host, port=number)
             say(f"serving http://{shown}:{number}/v1 · {len(service.runtime.pool)} workers · {service.store.where}")
+            address = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}"
+            say(f"console {address}")
+            if open_console:
+                import webbrowser
+
+                webbrowser.open(address)  # the listener takes connections already
             await serve_until_stopped(service, listener)
 
     carry_out(work, new_loop=_fast_loop())

@@ -1,4 +1,4 @@
-"""`dirigent table`: import recorded answers, show what a table says of each worker, export it as JSON lines."""
+"""`dirigent table`: import recorded answers or live traffic, show what a table says of workers, export it as lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dirigent.cli.output import JsonOption, carry_out, open_output, print_json, print_text, say
+from dirigent.cli.output import ConfigOption, JsonOption, carry_out, open_output, print_json, print_text, say
 from dirigent.cli.output import table as columns
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dirigent.learn.table_import import Prices
 
 app = typer.Typer(
-    help="The table of graded answers: import, show, export.",
+    help="The table of graded answers: import, from-traffic, show, export.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -68,6 +68,44 @@ def import_(
             print_json({"table": str(out), "unit": found.unit, **summary})
         else:
             say(", ".join(f"{count:,} {what}" for what, count in summary.items()))
+            say(f"written to {out}  (dirigent table show {out})")
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command("from-traffic")
+def from_traffic(
+    out: Annotated[Path, typer.Option(help="The folder of the new table.", show_default=False)],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help='JSON lines of {"trace_id": …, "answer": …}: what was right.', show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a table of the store's runs that have feedback, or a label: whom live traffic asked, and how right it was.
+
+    Example:  dirigent table from-traffic --out traffic
+    """
+
+    async def work() -> None:
+        from dirigent.cli.storage import configured_store
+        from dirigent.errors import ConfigError
+        from dirigent.learn.traffic import read_labels, traffic_table
+
+        if (out / "table.json").exists():
+            raise ConfigError(f"{out} holds a table already; give another --out, or remove it")
+        known = read_labels(labels) if labels is not None else {}
+        async with configured_store(config) as store:
+            found = await traffic_table(store, labels=known)
+        found.save(out)
+        judged = sum(answer.right is not None for answer in found.answers)
+        keys = {answer.source for answer in found.answers if answer.source}
+        summary = {"questions": len(found.questions), "workers": len(found.workers), "answers": len(found.answers)}
+        if as_json:
+            print_json({"table": str(out), "unit": found.unit, "graded": judged, "sources": len(keys), **summary})
+        else:
+            say(", ".join(f"{count:,} {what}" for what, count in summary.items()) + f", {judged:,} of them graded")
             say(f"written to {out}  (dirigent table show {out})")
 
     carry_out(work, as_json=as_json)

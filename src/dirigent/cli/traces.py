@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dirigent.store import Store, TraceRow
 
 app = typer.Typer(
-    help="Stored runs: list, show, export, replay, delete, prune.",
+    help="Stored runs: list, show, export, replay, fork, delete, prune.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -169,6 +169,49 @@ def replay(
 
 
 @app.command()
+def fork(
+    id: IdArgument,
+    step: Annotated[int, typer.Option(min=0, max=31, help="The step to ask anew, counted from 0.")],
+    worker: Annotated[str | None, typer.Option(help="Another worker for it.")] = None,
+    subtask: Annotated[str | None, typer.Option(help="Another subtask.")] = None,
+    access: Annotated[str | None, typer.Option(help="The steps that it reads, such as 0,1; empty for none.")] = None,
+    max_cost: Annotated[float | None, typer.Option("--max-cost", min=0, help="Most USD that it may cost.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Carry a finished run on from one step, with that step changed. What does not read it is kept and not paid again.
+
+    Example:  dirigent traces fork 7f3a --step 1 --worker gpt-5
+    """
+
+    async def work() -> int:
+        from dirigent.cli.running import open_pool, watched_run
+        from dirigent.fork import StepChange, fork_conductor, fork_of, fork_state
+
+        async with configured_store(config) as store:
+            old = await store.get(id)
+        forked = fork_of(old, StepChange(step, worker, subtask, None if access is None else _numbers(access)))
+        async with open_pool(config) as runtime:
+            changes = {"max_rounds": 1} | ({} if max_cost is None else {"max_cost_usd": max_cost})
+            conductor = fork_conductor(runtime.conductor(changes=changes), forked)
+            state = fork_state(conductor, old, forked)
+            new = await watched_run(conductor, old.question, config=runtime.config, resume=state)
+        if as_json:
+            from dirigent.cli.ask import steps_of, summary
+
+            kept = [record.index for record in forked.kept]
+            print_json(summary(new) | {"plan": steps_of(forked.plan), "forks": old.id, "kept": kept})
+        else:
+            from dirigent.show import cost_text
+
+            print_text(new.answer if new.status == "done" else f"{new.status}: {new.error}")
+            say(f"forked {short(old.id)} at step {step} · {_calls(new.usage.calls)} · {cost_text(new)}")
+        return 0 if new.status == "done" else FAILED
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
 def delete(
     id: IdArgument,
     config: ConfigOption = None,
@@ -228,6 +271,16 @@ def prune(
             say(f"deleted {pruned.traces} runs and {others} of their rows")
 
     carry_out(work, as_json=as_json)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Returns the steps in `0,1`."""
+    from dirigent.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 4 for part in parts):
+        raise ConfigError(f'"{text}" is no list of steps; write it as 0,1')
+    return tuple(int(part) for part in parts)
 
 
 def _days(text: str) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,17 +18,19 @@ import msgspec
 from dirigent.config.file import Loaded
 from dirigent.config.fingerprint import fingerprint
 from dirigent.config.presets import preset, vendor
-from dirigent.config.worker_config import WIRE_ABILITIES, WIRES, WorkerConfig, plugin_kind
+from dirigent.config.worker_config import LOCAL_KINDS, WIRE_ABILITIES, WIRES, WorkerConfig, plugin_kind
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.role import Role
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import Wire
 from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo, WorkerOptions
 from dirigent.workers.wrappers import Defaults, wrap
 
 if TYPE_CHECKING:
+    from dirigent.sandbox.programs import Programs
     from dirigent.workers.local import LocalModel
 
 
@@ -39,18 +42,43 @@ class Builder:
         self._loaded = loaded
         self._client = client
         self._models: dict[tuple[str, str], LocalModel] = {}
+        self._built: dict[str, Worker] = {}
+        self._programs: Programs | None = None
 
     async def close(self) -> None:
+        if self._programs is not None:
+            await self._programs.close()
         for model in self._models.values():
             await model.close()
 
     def build(self, worker: WorkerConfig) -> Worker:
+        """Returns the worker. A role is built around the same worker as the other roles of its model."""
         info = msgspec.structs.replace(card(worker), fingerprint=fingerprint(worker, folder=self._loaded.folder))
         try:
-            bare = self._bare(worker, info)
+            if worker.role is None:
+                return self._shared(worker, info)
+            named = worker.model_of or worker.name
+            model = next(one for one in self._loaded.config.worker if one.name == named)
+            runs = self._programs_of(worker) if worker.role.runs else None
+            inside = self._shared(model, msgspec.structs.replace(info, name=model.name))
+            info = msgspec.structs.replace(
+                info, model=inside.info.model, price=inside.info.price, context_tokens=inside.info.context_tokens
+            )
+            return Role(inside, worker.role, info=info, programs=runs)
         except ConfigError as error:
             self.problems[worker.name] = str(error)
             return Unusable(info, str(error))
+
+    def _shared(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        """Returns the worker without its role; built once, so that its roles share its limits and its breaker."""
+        if worker.name not in self._built:
+            self._built[worker.name] = self._wrapped(worker, info)
+        return self._built[worker.name]
+
+    def _wrapped(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
+        bare = self._bare(worker, info)
+        if info.reads_results:  # a local worker, which is not called over a wire
+            return bare
         wrapped = wrap(
             bare,
             retries=worker.retries,
@@ -75,6 +103,19 @@ class Builder:
                 return local_worker(worker, self._model(worker), fingerprint=info.fingerprint)
             case "openai" | "anthropic" | "gemini":
                 return self._http(worker, info)
+            case "vote":
+                from dirigent.planners.vote_counter import Counting
+                from dirigent.tasks.answer_forms import same_free_answer
+
+                count = Counting(same_free_answer, name=worker.name, kind="vote")
+                count.info = msgspec.structs.replace(info, about=info.about or count.info.about)
+                return count
+            case "python":
+                from dirigent.workers.python import Python
+
+                python = Python(self._programs_of(worker), name=worker.name)
+                python.info = msgspec.structs.replace(info, about=info.about or python.info.about)
+                return python
             case _:
                 return self._plugin_worker(worker, info)
 
@@ -102,21 +143,36 @@ class Builder:
         )
         return kind.make(info, options)
 
+    def _programs_of(self, worker: WorkerConfig) -> Programs:
+        """Returns where programs run; raises ConfigError if this machine can confine none."""
+        from dirigent.sandbox.programs import Programs, confinement_problem
+
+        confinement = self._loaded.config.sandbox.programs
+        if confinement == "confined" and (problem := confinement_problem()):
+            raise ConfigError(f'worker "{worker.name}" runs programs, and {problem}')
+        if self._programs is None:
+            self._programs = Programs(confinement)
+        return self._programs
+
     def _model(self, worker: WorkerConfig) -> LocalModel:
         """Returns one process for each weights file, with the adapters of all its workers; merged ones are apart."""
-        from dirigent.workers.local import MERGED_SLOTS, LocalModel
+        from dirigent.workers.local import CONTEXT_TOKENS, MERGED_SLOTS, SLOTS, LocalModel
         from dirigent.workers.weights import KNOWN
 
         merged = worker.adapter if worker.merged else ""
         key = (worker.weights, merged)
         if key not in self._models:
             weights = worker.weights if worker.weights in KNOWN else self._path(worker.weights)
-            if merged:
-                self._models[key] = LocalModel(weights, merged=self._adapter(merged), slots=MERGED_SLOTS)
-            else:
-                beside = [w for w in self._loaded.config.worker if w.weights == worker.weights and not w.merged]
-                names = dict.fromkeys(w.adapter for w in beside if w.adapter)
-                self._models[key] = LocalModel(weights, adapters={name: self._adapter(name) for name in names})
+            beside = [w for w in self._loaded.config.worker if (w.weights, w.adapter if w.merged else "") == key]
+            names = () if merged else dict.fromkeys(w.adapter for w in beside if w.adapter)
+            self._models[key] = LocalModel(
+                weights,
+                adapters={name: self._adapter(name) for name in names},
+                merged=self._adapter(merged) if merged else None,
+                slots=_agreed(beside, "slots") or (MERGED_SLOTS if merged else SLOTS),
+                context_tokens=_agreed(beside, "context_tokens") or CONTEXT_TOKENS,
+                threads=_agreed(beside, "threads"),
+            )
         return self._models[key]
 
     def _adapter(self, adapter: str) -> Path:
@@ -139,6 +195,15 @@ class Builder:
     def _path(self, path: str) -> Path:
         """Returns the path; a relative path starts at the config file's folder."""
         return self._loaded.folder / Path(path).expanduser()
+
+
+def _agreed(workers: Sequence[WorkerConfig], key: str) -> int | None:
+    """Returns a setting of a local model's process, which all its workers share; None if none sets it."""
+    values = {getattr(worker, key): worker.name for worker in workers if getattr(worker, key) is not None}
+    if len(values) > 1:
+        said = ", ".join(f'{value} for "{name}"' for value, name in values.items())
+        raise ConfigError(f"workers with the same weights share one process: {key} is {said}; give one value")
+    return next(iter(values), None)
 
 
 SHAPING = ("kind", "base_url", "extra", "weights", "adapter", "merged", "path", "replies")
@@ -175,14 +240,15 @@ def card(worker: WorkerConfig) -> WorkerInfo:
         name=worker.name,
         about=worker.about,
         kind=worker.kind,
-        model=worker.model,
+        model=worker.model or worker.weights,
         price=_price(worker),
         region=worker.region,
         context_tokens=worker.context_tokens,
         output_tokens=worker.max_output_tokens,
         skills=worker.skills,
         abilities=_abilities(worker),
-        subtask_only=worker.subtask_only,
+        subtask_only=worker.subtask_only or worker.kind in LOCAL_KINDS,
+        reads_results=worker.kind in LOCAL_KINDS,
         second_step=worker.second_step,
     )
 
@@ -235,7 +301,7 @@ def _price(worker: WorkerConfig) -> Price | None:
     """Returns the configured price, else the vendor's. A model on the user's own server has no price unless set."""
     if worker.price is not None:
         return worker.price
-    if worker.kind in ("local", "scripted"):
+    if worker.kind in ("local", "scripted", *LOCAL_KINDS):
         return Price()
     served_by = vendor(worker.kind, worker.base_url)
     provider = served_by.prices if served_by else VENDORS_OWN_WIRE.get(worker.kind)

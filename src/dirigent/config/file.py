@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.config.server_settings import Guardrails, Override, ServeSettings
-from dirigent.config.worker_config import WorkerConfig, filled_in
+from dirigent.config.worker_config import WorkerConfig, as_role_of, filled_in
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.plan.plan import Dialect
@@ -44,6 +44,13 @@ class Profile(Limits, frozen=True, kw_only=True):
 
     planner: str = "language"
     """The planner, by name: see [Planners](#planners)."""
+    policy: str = ""
+    """Of the planner `learned`: the folder that `dirigent learn` wrote, relative to the configuration's folder."""
+    operating_point: str = "same"
+    """Of the planner `learned`: `same` (as good as the best single worker, for less), `best`, or another point that
+    `dirigent learn` printed."""
+    prefer: Literal["cost", "speed"] = "cost"
+    """Of the planner `learned`: `cost` asks workers one after another and stops early, `speed` asks all at once."""
     planner_worker: str = ""
     """The worker that plans (`language`, `conductor`) or answers (the others). Default: the first worker."""
     workers: tuple[str, ...] = ()
@@ -91,6 +98,23 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The environment variable that holds the URL, for URLs with a password."""
 
 
+class SandboxConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[sandbox]`: where the programs that workers write are run."""
+
+    programs: Literal["confined", "unconfined"] = "confined"
+    """`confined`: behind bubblewrap, else behind what the kernel gives a process; where neither holds, no program runs.
+    `unconfined`: with your own rights, on your word: the program of a model may then read, change or send anything that
+    you may."""
+
+
+class CardsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[cards]`: what planners read of each worker besides its `about`."""
+
+    table: str = ""
+    """The folder that `dirigent calibrate` wrote, relative to the configuration's folder: its measured cards are put
+    behind each worker's `about`. Default: the folder of a profile's `policy`, if it holds cards."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -102,6 +126,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The profile without `--profile`. Default: `ultra`, else the only one."""
     store: StoreConfig = StoreConfig()
     """Where traces are stored."""
+    sandbox: SandboxConfig = SandboxConfig()
+    """Where the programs of workers run."""
+    cards: CardsConfig = CardsConfig()
+    """What was measured of the workers."""
     serve: ServeSettings = ServeSettings()
     """How the server behaves."""
     guardrails: Guardrails = Guardrails()
@@ -164,9 +192,15 @@ def parse_config(text: str, *, path: Path | None = None) -> Loaded:
     _refuse_keys(text, file=file)
     config = decode(text, Config, file=file)
     line_of = lines(text)
-    filled = []
-    for i, worker in enumerate(config.worker):
-        filled.append(filled_in(worker, where=where(file, line_of, ("worker", i))))
+    places = [where(file, line_of, ("worker", i)) for i in range(len(config.worker))]
+    filled = [
+        worker if worker.model_of else filled_in(worker, where=place)
+        for worker, place in zip(config.worker, places, strict=True)
+    ]
+    filled = [
+        as_role_of(worker, filled, where=place) if worker.model_of else worker
+        for worker, place in zip(filled, places, strict=True)
+    ]
     config = msgspec.structs.replace(config, worker=tuple(filled))
     _check_names(config, lambda *path: where(file, line_of, path))
     return Loaded(config, path, tuple(line_of.get(("worker", i)) for i in range(len(filled))))

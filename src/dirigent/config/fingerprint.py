@@ -18,7 +18,7 @@ from dirigent.workers.weights import KNOWN
 
 SHAPING = (
     "kind", "model", "temperature", "effort", "sampling", "system", "extra", "max_output_tokens", "subtask_only",
-    "second_step", "adapter", "replies",
+    "second_step", "role", "adapter", "replies",
 )  # fmt: skip
 
 SAMPLED_BYTES = 1 << 20

@@ -7,6 +7,7 @@ database open on first use.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -28,16 +29,21 @@ from dirigent.config.file import (
     load_config,
     parse_config,
 )
+from dirigent.config.fingerprint import fingerprint
 from dirigent.errors import ConfigError
+from dirigent.learn.cards import FILE as CARDS
+from dirigent.learn.cards import Card, read_cards
 from dirigent.paths import home
 from dirigent.plan.plan import Plan
 from dirigent.plan.planner import Planner
 from dirigent.planners import PlannerSpec, Setup, profile_planners
 from dirigent.planners import planner as planner_named
 from dirigent.planners.fixed import Fixed, Single
+from dirigent.planners.learned import FittedPolicy
 from dirigent.toml import nearest
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import Pool
+from dirigent.workers.select import Select
 
 if TYPE_CHECKING:
     from dirigent.store import Store
@@ -55,14 +61,47 @@ async def load(option: Path | None = None) -> Loaded:
 
 
 @asynccontextmanager
-async def open_runtime(loaded: Loaded) -> AsyncIterator[Runtime]:
-    """Builds the workers; at the end closes everything that was opened."""
+async def open_runtime(loaded: Loaded, *, cards: Mapping[str, Card] | None = None) -> AsyncIterator[Runtime]:
+    """Builds the workers; at the end closes everything that was opened.
+
+    `cards` are what was measured of the workers; by default those that the configuration names.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(HttpClient())
+        cards = measured_cards(loaded) if cards is None else cards
+        loaded = with_cards(loaded, cards)
         builder = Builder(loaded, client)
         stack.push_async_callback(builder.close)
         workers = [builder.build(worker) for worker in loaded.config.worker]
-        yield Runtime(loaded, Pool(workers), builder.problems)
+        yield Runtime(loaded, Pool(workers), builder.problems, cards)
+
+
+def measured_cards(loaded: Loaded) -> dict[str, Card]:
+    """Returns the card of each worker that was calibrated, and has not changed since."""
+    config = loaded.config
+    if config.cards.table:
+        found = read_cards(loaded.folder / Path(config.cards.table).expanduser())
+    else:
+        folders = (loaded.folder / Path(p.policy).expanduser() for p in config.profile.values() if p.policy)
+        kept = next((folder for folder in folders if (folder / CARDS).is_file()), None)
+        found = read_cards(kept) if kept is not None else {}
+    return {
+        worker.name: card
+        for worker in config.worker
+        if (card := found.get(worker.name)) is not None
+        and card.fingerprint == fingerprint(worker, folder=loaded.folder)
+    }
+
+
+def with_cards(loaded: Loaded, cards: Mapping[str, Card]) -> Loaded:
+    """Returns the configuration with what was measured behind each worker's `about`."""
+    workers = tuple(
+        msgspec.structs.replace(worker, about="; ".join(filter(None, (worker.about, cards[worker.name].about))))
+        if worker.name in cards
+        else worker
+        for worker in loaded.config.worker
+    )
+    return msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, worker=workers))
 
 
 def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
@@ -80,12 +119,17 @@ def open_store(config: Config) -> AbstractAsyncContextManager[Store]:
 class Runtime:
     """The pool of a configuration, and the conductors of its profiles."""
 
-    def __init__(self, loaded: Loaded, pool: Pool, problems: Mapping[str, str]) -> None:
+    def __init__(
+        self, loaded: Loaded, pool: Pool, problems: Mapping[str, str], cards: Mapping[str, Card] | None = None
+    ) -> None:
         self.loaded = loaded
         self.config = loaded.config
         self.pool = pool
         self.problems = problems
         """Worker -> the reason why it is not usable yet, with the fix."""
+        self.cards = cards or {}
+        """What was measured of each worker that has not changed since."""
+        self._policies: dict[tuple[Path, str, int], FittedPolicy] = {}
 
     @property
     def problem(self) -> str:
@@ -112,8 +156,14 @@ class Runtime:
             for step in plan.steps:
                 pool.require(step.worker)
         falls_back = plan is None and settings.fallback == "single"
+        policy, selector = self.policy(settings), ""
+        if policy is not None:
+            selector = "select" if "select" not in pool else "policy-select"
+            pool = Pool([*pool.values(), Select(policy.selector, name=selector)])
         return Conductor(
-            Fixed(plan) if plan is not None else _planner(spec, settings, pool, everybody=self.pool),
+            Fixed(plan)
+            if plan is not None
+            else _planner(spec, settings, pool, everybody=self.pool, policy=policy, selector=selector),
             pool,
             limits=settings.limits(),
             fallback=Single("" if only_plans else settings.planner_worker) if falls_back else None,
@@ -121,6 +171,22 @@ class Runtime:
             reassign=settings.reassign,
             profile=called or name,
         )
+
+    def policy(self, settings: Profile) -> FittedPolicy | None:
+        """Returns the policy of a profile's folder, read again only if it has changed; None if it names none."""
+        if not settings.policy:
+            return None
+        try:
+            module = importlib.import_module("dirigent.learn.policy")
+        except ModuleNotFoundError as error:
+            raise ConfigError(f'a learned policy needs {error.name}: pip install "dirigent[eval]"') from None
+        folder = self.loaded.folder / Path(settings.policy).expanduser()
+        file = folder / "policy.json"
+        changed_ns = file.stat().st_mtime_ns if file.is_file() else 0
+        key = (folder, settings.operating_point, changed_ns)
+        if key not in self._policies:
+            self._policies = {key: module.Policy.load(folder).at(settings.operating_point)}
+        return self._policies[key]
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
@@ -160,7 +226,15 @@ def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str,
         raise ConfigError(str(error)) from None
 
 
-def _planner(spec: PlannerSpec, settings: Profile, pool: Pool, *, everybody: Pool) -> Planner:
+def _planner(
+    spec: PlannerSpec,
+    settings: Profile,
+    pool: Pool,
+    *,
+    everybody: Pool,
+    policy: FittedPolicy | None,
+    selector: str,
+) -> Planner:
     if settings.planner_worker and spec.planned_by != "trained worker":
         pool.require(settings.planner_worker)
     assert spec.make is not None  # `can_plan` was checked when the name was read
@@ -174,5 +248,8 @@ def _planner(spec: PlannerSpec, settings: Profile, pool: Pool, *, everybody: Poo
             show_names=settings.show_names,
             temperature=settings.temperature,
             max_output_tokens=settings.planner_output_tokens,
+            policy=policy,
+            selector=selector,
+            prefer=settings.prefer,
         )
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from dirigent.messages import Effort
 from dirigent.toml import nearest
 from dirigent.workers.http import Timeouts
 from dirigent.workers.pool import NAME
+from dirigent.workers.role import RoleSettings
 from dirigent.workers.worker import Ability, Price, SecondStep, WorkerKind
 
 DEFAULT_WEIGHTS = "smollm2-135m"
@@ -40,8 +41,13 @@ KINDS: Mapping[str, str] = {
     "local": "a GGUF model on this machine",
     "recorded": "answers from a file, replayed",
     "scripted": "replies from the configuration, for tests",
+    "python": "runs the program in its subtask or in a result that it reads; free",
+    "vote": "repeats the answer that most of the results it reads give; free",
 }
 """Our own kinds of worker, each in one sentence; plugins of `dirigent.workers` bring others."""
+
+LOCAL_KINDS = ("python", "vote")
+"""Kinds that are programs of ours: they read the results of earlier steps and call no model."""
 
 KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "base_url": WIRES,
@@ -50,11 +56,16 @@ KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "weights": ("local",),
     "adapter": ("local",),
     "merged": ("local",),
+    "slots": ("local",),
+    "threads": ("local",),
+    "role": (*WIRES, "local", "recorded", "scripted"),
     "path": ("recorded",),
     "replies": ("scripted",),
 }
 """Keys that only some kinds read; for other kinds they are an error. A plugin's kind may read `base_url`,
 `api_key_env`, `extra` and `path`."""
+KEYS_OF_ROLES = ("name", "model_of", "role", "about", "skills", "subtask_only", "second_step", "cache")
+"""Keys beside `model_of`; all others are those of the model that it names."""
 KEYS_OF_PLUGINS = ("base_url", "api_key_env", "extra", "path")
 
 REFUSES_SAMPLING = re.compile(r"(?:openai/)?(?:o\d|gpt-[5-9])")
@@ -112,7 +123,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     """USD per million tokens. Default: genai-prices, for the vendors' own addresses."""
     context_tokens: int | None = None
-    """Most tokens it can read."""
+    """Most tokens it can read. `local`: the size of one slot's memory, 4096 by default."""
     max_output_tokens: int | None = None
     """Most tokens it may write in one reply."""
     timeout: Timeouts = Timeouts()
@@ -143,6 +154,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Show the worker its subtask and the replies it may read, never the user's question."""
     second_step: SecondStep = ""
     """`review`, `repair` or `judge`: it reads another worker's answer, a failed program, or two answers that differ."""
+    role: RoleSettings | None = None
+    """A role of the model: an instruction, sampling of its own, programs that are run: see [roles](../roles.md)."""
+    model_of: str = ""
+    """Another worker, whose model this role shares with its endpoint, limits and price."""
     skills: tuple[str, ...] = ()
     """Labels for reports."""
     weights: str = ""
@@ -151,13 +166,17 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`local`: a LoRA adapter in GGUF for these weights: the name of a packaged one, or a path."""
     merged: bool = False
     """`local`: merge the adapter into a copy of the weights: faster, but it needs a process and a file of its own."""
+    slots: int | None = None
+    """`local`: requests that the model serves at a time, 4 by default. Each slot takes memory for its context."""
+    threads: int | None = None
+    """`local`: threads that compute. Default: one for each core."""
     path: str = ""
     """`recorded`: a JSONL file (.gz too) of recorded answers."""
     replies: tuple[str, ...] = ()
     """`scripted`: its replies in turn; the last one repeats."""
 
     def __post_init__(self) -> None:
-        for name in ("context_tokens", "max_output_tokens", "concurrency", "requests_per_minute"):
+        for name in ("context_tokens", "max_output_tokens", "concurrency", "requests_per_minute", "slots", "threads"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value:g}")
@@ -176,13 +195,7 @@ def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
     label = f'[[worker]] "{worker.name or worker.preset}"' if worker.name or worker.preset else "[[worker]]"
     try:
         worker = _from_preset(worker)
-        if not worker.name:
-            raise ConfigError(f'{label} has no "name"')
-        if not NAME.match(worker.name):
-            raise ConfigError(
-                f'"{worker.name}" is not a usable worker name: letters, digits and . _ / : @ + - only, '
-                "at most 100, with at least one letter"
-            )
+        _check_name(worker, label=label)
         if not worker.kind:
             raise ConfigError(f'{label} has no "kind": {", ".join(known_kinds())}')
         if worker.kind not in KINDS and plugin_kind(worker.kind) is None:
@@ -193,6 +206,54 @@ def filled_in(worker: WorkerConfig, *, where: str) -> WorkerConfig:
         return _at_vendor(worker, label=label) if worker.kind in WIRES else worker
     except ConfigError as error:
         raise ConfigError(f"{error} ({where})") from None
+
+
+def as_role_of(worker: WorkerConfig, others: Sequence[WorkerConfig], *, where: str) -> WorkerConfig:
+    """Returns a role with the settings of the model that it names, which is among the others."""
+    label = f'[[worker]] "{worker.name}"' if worker.name else "[[worker]]"
+    try:
+        _check_name(worker, label=label)
+        model = next((other for other in others if other.name == worker.model_of and other is not worker), None)
+        if model is None:
+            models = [other.name for other in others if not other.model_of]
+            raise ConfigError(
+                f'"model_of" in {label} names no worker: "{worker.model_of}"{nearest(worker.model_of, models)}'
+            )
+        if model.model_of:
+            raise ConfigError(
+                f'"model_of" in {label} names "{model.name}", which is a role itself: say "{model.model_of}", its model'
+            )
+        if "role" not in _keys_of(model.kind):
+            raise ConfigError(f'"model_of" in {label} names "{model.name}" of kind "{model.kind}", which has no model')
+        if worker.role is None:
+            raise ConfigError(f'{label} has no "role": say  role = {{ instruction = "…" }}')
+        usual = WorkerConfig()
+        for key in worker.__struct_fields__:
+            if key not in KEYS_OF_ROLES and getattr(worker, key) != getattr(usual, key):
+                raise ConfigError(f'"{key}" in {label} is set by its model: put it under "{model.name}"')
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({where})") from None
+    own = {key: getattr(worker, key) for key in KEYS_OF_ROLES}
+    return msgspec.structs.replace(model, **own)
+
+
+def runs_programs(worker: WorkerConfig) -> bool:
+    """Returns whether the worker runs programs, so that it needs a sandbox."""
+    return worker.kind == "python" or (worker.role is not None and worker.role.runs is not None)
+
+
+def _check_name(worker: WorkerConfig, *, label: str) -> None:
+    if not worker.name:
+        raise ConfigError(f'{label} has no "name"')
+    if not NAME.match(worker.name):
+        raise ConfigError(
+            f'"{worker.name}" is not a usable worker name: letters, digits and . _ / : @ + - only, '
+            "at most 100, with at least one letter"
+        )
+
+
+def _keys_of(kind: str) -> list[str]:
+    return [key for key, kinds in KEYS_OF_KINDS.items() if kind in kinds]
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -238,7 +299,8 @@ def _check_keys(worker: WorkerConfig, *, label: str) -> None:
         if getattr(worker, key) != getattr(defaults, key) and not fits:
             raise ConfigError(f'"{key}" in {label} is for kind {" | ".join(kinds)}, not "{worker.kind}"')
     brought = plugin_kind(worker.kind) if worker.kind not in KINDS else None
-    own: dict[str, tuple[str, ...]] = {"recorded": ("model", "path"), "scripted": ("replies",), "local": ()}
+    own: dict[str, tuple[str, ...]] = {"recorded": ("model", "path"), "scripted": ("replies",)}
+    own |= dict.fromkeys(("local", *LOCAL_KINDS), ())
     needed = brought.needs if brought is not None else own.get(worker.kind, ("model",))
     for key in needed:
         if not getattr(worker, key):

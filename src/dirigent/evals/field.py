@@ -21,7 +21,7 @@ from dirigent.evals.tables import Weights
 from dirigent.limits import Budget, Limits
 from dirigent.messages import Observe
 from dirigent.planners import Fitted, PlannerName, PlannerSpec, find_planner, parse_name, unknown_planner
-from dirigent.planners.fixed import Alone
+from dirigent.planners.fixed import Single
 from dirigent.planners.spec import PlannerFor, check_argument
 from dirigent.sandbox import Sandbox
 from dirigent.tasks.task import Task
@@ -168,7 +168,7 @@ class Field:
 
     def alone(self, worker: str, *, for_row: bool) -> Entry:
         """One worker asked by itself; without a row of its own it may be asked only where it is offered."""
-        return Entry(f"{SINGLE}{worker}", lambda task, pool: Alone(worker))
+        return Entry(f"{SINGLE}{worker}", lambda task, pool: Single(worker))
 
     def part_of(self, task: Task) -> int:
         """The part that a question is dealt into."""

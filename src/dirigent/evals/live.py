@@ -310,7 +310,7 @@ CONDUCTOR, WARM_START = "conductor", "warm-start"
 PLAN_TOKENS = 256
 """The most tokens of a plan by a trained conductor."""
 
-SETTLING = ("temperature", "effort", "system", "extra", "subtask_only", "path", "replies")
+SETTLING = ("temperature", "effort", "system", "extra", "role", "subtask_only", "path", "replies")
 """What changes a worker's answers beside its model; where it is reached and how often it is tried do not."""
 
 

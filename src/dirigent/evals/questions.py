@@ -20,10 +20,10 @@ import msgspec
 from dirigent.concurrency import gather_or_cancel
 from dirigent.errors import ConfigError, GradeError
 from dirigent.sandbox import Sandbox, open_sandbox
+from dirigent.tasks.answers import closing_form
 from dirigent.tasks.benchmarks import Part, benchmark, fetch_benchmark, load_benchmark
 from dirigent.tasks.code import grade_code, missing_libraries, problem_in
 from dirigent.tasks.hub import Addresses, Progress
-from dirigent.tasks.question_forms import closing_form
 from dirigent.tasks.task import Task
 
 DOUBTED = frozenset({"bigcodebench", "bigcodebench_hard"})

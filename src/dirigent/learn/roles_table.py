@@ -10,42 +10,30 @@ classes of equal answers. The gold answer has no part in that, because a server 
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import hashlib
-import re
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.tasks.answers import final_answer, final_letter, final_number
+from dirigent.tasks.answer_forms import MATHEMATICAL, MOST_MATH_CHARS, answer_of, normal_form
+from dirigent.tasks.answers import final_answer
 from dirigent.tasks.benchmarks import FREE, LITERAL_TASKS
 from dirigent.tasks.graders import judge
-from dirigent.tasks.mathematics import plain, same_mathematics
+from dirigent.tasks.mathematics import same_mathematics
 from dirigent.tasks.published import RowGrader
 from dirigent.tasks.tables import decoded
-from dirigent.tasks.task import Grader, Task, tidy
+from dirigent.tasks.task import Grader, Task
 
 SAMPLES = {"direct": 2, "think": 4, "code": 4}
 SLOTS = tuple((role, k) for role, count in SAMPLES.items() for k in range(count))
 """Role and number of each of a question's ten samples, in the order of their bits."""
 
-MOST_MATH_CHARS = 60
-"""Longer answers are compared with one another as text only."""
 MOST_GRADED_MATH_CHARS = 100
 """Longer mathematical answers are cut-off sentences: they are wrong, unless the right answer is about as long."""
-OPTIONS = re.compile(r"\n\s*\(?A[).:]\s.*\n\s*\(?B[).:]\s", re.DOTALL)
-MATHEMATICAL = re.compile(r"\\|[\^*/=\[(]|sqrt|pi\b")
-SAYS_ANSWER = re.compile(r"^(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*:?\s*", re.IGNORECASE)
-WITH_UNIT = re.compile(
-    r"(?:\\?[$€£]\s*)?([-+]?[\d,]{0,30}\.?\d{1,30})(?:\s*\\?%|\s+(?:[a-z]+\s?){1,3})?", re.IGNORECASE
-)
-NO_UNITS = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen|and|or|to|mod|pi|e|i|x)\b", re.IGNORECASE)
 
 
 class QuestionRow(msgspec.Struct, frozen=True):
@@ -114,58 +102,6 @@ def load_table(folder: Path, *, cache: Path | None = None) -> list[Answered]:
         return asyncio.run(_answered_all(whole, known))
     finally:
         known.save()
-
-
-def answer_of(reply: str, *, question: str, grader: Grader) -> str:
-    """The final answer in a reply, as its grader reads it; empty if it has none.
-
-    Questions with lettered options are answered by a letter. If a number is wanted, a reply that names no answer gives
-    its last number.
-    """
-    if OPTIONS.search(question) and (letter := final_letter(reply)):
-        return letter
-    answer = final_answer(reply)
-    if grader == "final_number" and final_number(answer) is None:
-        number = final_number(reply)
-        return "" if number is None else f"{number:.12g}"
-    return answer
-
-
-def normal_form(answer: str, *, grader: Grader) -> str:
-    """The same text for answers that are plainly equal: numbers by value, Python literals by value, else clean text."""
-    answer = SAYS_ANSWER.sub("", answer.strip().strip("`")).strip().strip("`").strip()
-    if grader == "final_number" and (number := final_number(answer)) is not None:
-        return f"number {number:.10g}"
-    if grader != "literal" and (number := number_of(answer)) is not None:
-        return f"number {number:.10g}"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a model's text
-            value = ast.literal_eval(answer)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        value = answer
-    if not isinstance(value, str):
-        return f"literal {value!r}"
-    if grader == "literal":
-        return f"text {value}"
-    return "text " + (plain(value) if grader == "math" else tidy(re.sub(r"[,\s]+", " ", value)))
-
-
-def number_of(answer: str) -> float | None:
-    """The number that the answer is, units aside; None if it is anything else."""
-    bare = plain(answer)
-    if found := re.fullmatch(r"(-?)\\frac\{?(-?\d+)\}?\{?(\d+)\}?", bare):
-        bare = f"{found[1]}{found[2]}/{found[3]}"
-    bare = re.sub(r"(?<=\d),(?=\d{3})", "", bare)
-    if re.fullmatch(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}|\d{1,30}/\d{0,29}[1-9]\d{0,29})", bare):
-        return float(Fraction(bare))
-    found = WITH_UNIT.fullmatch(answer.strip().strip("$").removesuffix("."))
-    if found is None or NO_UNITS.search(answer):
-        return None
-    try:
-        return float(found[1].replace(",", ""))
-    except ValueError:
-        return None
 
 
 class Comparisons:

@@ -6,8 +6,9 @@ of the answer, and surface features of the question. It never reads the name of 
 
 The model is a sum of oblivious trees (each level asks one question of every row), fitted by gradient boosting of the
 log loss. Every feature is a small whole number, so a file of thresholds is all that is stored. A ridge regression of
-hashed words adds, for each role, how often it is right on questions of such words; during the fit it is cross-fitted,
-because in-sample it would be too sure.
+hashed words adds, for each worker, how often it is right on questions of such words; during the fit it is
+cross-fitted, because in-sample it would be too sure. Those features alone depend on the fit (`with_prior`); the others
+(`counted`) are the same for every selector of the same workers.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dirigent.errors import ConfigError
-from dirigent.learn.roles_table import OPTIONS, number_of
+from dirigent.messages import Result
+from dirigent.tasks.answer_forms import OPTIONS, answer_of, normal_form, number_of
 
-ROLES = ("direct", "think", "code")
+MOST_WORKERS = 12
+"""Each worker adds six features; a selector over more would need more answers than tables have."""
 WORDS = 1024
 """Buckets of hashed words."""
 RIDGE = 3.0
 LEVELS = 32
 """Values of a feature: 0 to 31."""
+CHUNK = 1 << 16
 
 KINDS = ("integer", "decimal", "letter", "word", "text", "literal", "formula")
 
@@ -47,7 +51,7 @@ class Row(msgspec.Struct, frozen=True):
     question: str
     answers: tuple[str, ...]
     """One answer of each class."""
-    roles: tuple[str, ...]
+    workers: tuple[str, ...]
     """Of each sample."""
     classes: tuple[int, ...]
     """Of each sample; -1 if it has no answer."""
@@ -55,6 +59,19 @@ class Row(msgspec.Struct, frozen=True):
     """Whether each sample's reply ended before its cap."""
     right: tuple[float, ...] = ()
     """Whether each class is right; only a fit needs it."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The result that a selector picks."""
+
+    place: int
+    """Its place among the results."""
+    chance: float | None
+    """The chance that it is right. None: no worker that the selector knows gave an answer that can be compared."""
+    votes: int
+    """How many results gave this answer."""
+    of: int
+    """How many results gave any answer."""
 
 
 class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +89,8 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Selector(msgspec.Struct, frozen=True):
+    workers: tuple[str, ...]
+    """The workers whose answers it was fitted on. It knows nothing of others."""
     base: float
     """Log-odds before the first tree."""
     features: npt.NDArray[np.int64]
@@ -81,18 +100,51 @@ class Selector(msgspec.Struct, frozen=True):
     leaves: Floats
     """[trees, 2**depth]: log-odds to add."""
     words: Floats
-    """[WORDS + 1, roles + 1]: weights of hashed words, then of a constant."""
+    """[WORDS + 1, workers + 1]: weights of hashed words, then of a constant."""
 
     def chances(self, row: Row) -> list[float]:
         """The chance of each answer class to be right, with every sample of the row seen."""
         if not row.answers:
             return []
-        everything = np.ones((1, len(row.roles)), dtype=np.bool_)
-        values, present = features(row, everything, self.prior(row.question))
+        everything = np.ones((1, len(row.workers)), dtype=np.bool_)
+        values, present = features(row, everything, self.prior(row.question), self.workers)
         return [float(c) if p else 0.0 for c, p in zip(self.chance_of(values[0]), present[0], strict=True)]
 
+    def choose(self, question: str, results: Sequence[Result]) -> Selection:
+        """The result most likely right. Without a chance it is the most common answer, or else the last result.
+
+        A served question has no grader, so answers are equal if they plainly are: numbers and literals by value, other
+        answers as text. A program that failed has no answer.
+        """
+        if not results:
+            raise ConfigError("a selector needs at least one result to choose from")
+        finals = [_final_of(result, question) for result in results]
+        forms = [normal_form(final, grader="math") if final else "" for final in finals]
+        distinct = list(dict.fromkeys(form for form in forms if form))
+        answered = sum(map(bool, forms))
+
+        def picked(form: str, chance: float | None) -> Selection:
+            return Selection(forms.index(form), chance, forms.count(form), answered)
+
+        if not distinct:
+            return Selection(len(results) - 1, None, 0, 0)
+        known = [i for i, result in enumerate(results) if result.worker in self.workers]
+        shown = [form for form in distinct if any(forms[i] == form for i in known)]
+        if not shown:
+            return picked(max(distinct, key=forms.count), None)
+        row = Row(
+            question=question,
+            answers=tuple(finals[forms.index(form)] for form in shown),
+            workers=tuple(results[i].worker for i in known),
+            classes=tuple(shown.index(forms[i]) if forms[i] else -1 for i in known),
+            ended=tuple(results[i].ended for i in known),
+        )
+        chances = self.chances(row)
+        best = max(range(len(shown)), key=lambda place: chances[place])
+        return picked(shown[best], chances[best])
+
     def prior(self, question: str) -> Floats:
-        """For each role, how often it is right on questions of such words; last, how often any is."""
+        """For each worker, how often it is right on questions of such words; last, how often any is."""
         return np.asarray(hashed_words(question) @ self.words)
 
     def chance_of(self, values: Bytes) -> Floats:
@@ -105,17 +157,24 @@ class Selector(msgspec.Struct, frozen=True):
             leaf = (above * (1 << np.arange(depth))[None, :, None]).sum(1)
             margin += np.take_along_axis(self.leaves, leaf, axis=1).sum(0)
         else:
-            for chosen, threshold, leaves in zip(self.features, self.thresholds, self.leaves, strict=True):
-                leaf = np.zeros(len(values), dtype=np.int64)
-                for level in range(depth):
-                    leaf += (columns[chosen[level]] > threshold[level]).astype(np.int64) << level
-                margin += leaves[leaf]
+            for begin in range(0, len(values), CHUNK):  # as many rows as a processor's cache holds
+                part = slice(begin, begin + CHUNK)
+                for chosen, threshold, leaves in zip(self.features, self.thresholds, self.leaves, strict=True):
+                    margin[part] += leaves[_leaves_of(columns[:, part], chosen, threshold)]
         return np.asarray(1 / (1 + np.exp(-margin)))
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = {name: getattr(self, name) for name in ("features", "thresholds", "leaves", "words")}
-        np.savez_compressed(folder / "selector.npz", base=np.array(self.base), names=np.array(NAMES), **arrays)
+        np.savez_compressed(
+            folder / "selector.npz",
+            names=np.array(names(self.workers)),
+            workers=np.array(self.workers),
+            base=np.array(self.base),
+            features=self.features,
+            thresholds=self.thresholds,
+            leaves=self.leaves,
+            words=self.words,
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Selector:
@@ -124,39 +183,83 @@ class Selector(msgspec.Struct, frozen=True):
             arrays = dict(np.load(file))
         except (OSError, ValueError) as error:
             raise ConfigError(f"no selector can be read from {file}: {error}") from None
-        if arrays["names"].tolist() != list(NAMES):
+        workers = tuple(map(str, arrays.get("workers", np.array(())).tolist()))
+        if arrays["names"].tolist() != list(names(workers)):
             raise ConfigError(f"{file} was fitted on other features than this version computes; fit it again")
         return cls(
+            workers=workers,
             base=float(arrays["base"]),
             **{name: arrays[name] for name in ("features", "thresholds", "leaves", "words")},
         )
 
 
-def fit(rows: Sequence[Row], *, settings: SelectorSettings | None = None, seed: int = 1) -> Selector:
-    """A selector fitted on recorded samples of these questions."""
+def fit(
+    rows: Sequence[Row], workers: Sequence[str], *, settings: SelectorSettings | None = None, seed: int = 1
+) -> Selector:
+    """A selector fitted on these workers' recorded samples of these questions."""
     settings = settings or SelectorSettings()
+    workers = tuple(workers)
     if len(rows) < 2:
         raise ConfigError(f"a selector needs at least 2 questions to be fitted on, not {len(rows)}")
+    if len(workers) > MOST_WORKERS:
+        raise ConfigError(f"a selector is fitted on at most {MOST_WORKERS} workers, not {len(workers)}")
     rng = np.random.default_rng(seed)
-    hashed = np.stack([hashed_words(row.question) for row in rows])
-    targets = np.array([role_scores(row) for row in rows])
-    part = rng.integers(5, size=len(rows))
-    priors = np.zeros(targets.shape)
-    for one in range(5):
-        if (part == one).any() and (part != one).any():
-            priors[part == one] = hashed[part == one] @ ridge(hashed[part != one], targets[part != one])
-    blocks, labels = [], []
-    for row, prior in zip(rows, priors, strict=True):
-        values, present = features(row, random_sets(row.roles, settings.subsets, rng), prior)
+    blocks, labels, owners = [], [], []
+    for place, row in enumerate(rows):
+        values, present = counted(row, random_sets(row.workers, workers, settings.subsets, rng), workers)
         blocks.append(values[present])
         labels.append(np.broadcast_to(np.array(row.right), present.shape)[present])
-    label = np.concatenate(labels)
+        owners.append(np.full(len(blocks[-1]), place))
+    return fit_counted(
+        np.concatenate(blocks),
+        np.concatenate(labels),
+        np.concatenate(owners),
+        hashed=np.stack([hashed_words(row.question) for row in rows]),
+        targets=np.array([worker_scores(row, workers) for row in rows]),
+        workers=workers,
+        settings=settings,
+        rng=rng,
+    )
+
+
+def fit_counted(
+    values: Bytes,
+    label: Floats,
+    owner: npt.NDArray[np.int64],
+    *,
+    hashed: Floats,
+    targets: Floats,
+    workers: tuple[str, ...],
+    settings: SelectorSettings,
+    rng: np.random.Generator,
+    blind: Sequence[str] = (),
+) -> Selector:
+    """A selector fitted on rows of `counted` features, given whether each is right and whose question it is.
+
+    `hashed` and `targets` have a row for each question: its hashed words, and `worker_scores`. Features whose names
+    begin with a word of `blind` are hidden from it.
+    """
     if not 0 < label.mean() < 1:
         raise ConfigError(
             f"a selector needs right and wrong answers to be fitted on; of these {label.mean():.0%} are right"
         )
-    base, chosen, thresholds, leaves = boosted(np.concatenate(blocks), label, settings, rng)
-    return Selector(base, chosen, thresholds, leaves, ridge(hashed, targets))
+    prior = cross_fitted_prior(hashed, targets, rng)
+    values = with_prior(values, prior[owner], len(workers))
+    for column, name in enumerate(names(workers)):
+        if name.startswith(tuple(blind)):
+            values[:, column] = 0  # a constant feature splits nothing
+    base, chosen, thresholds, leaves = boosted(values, label, settings, rng)
+    return Selector(workers, base, chosen, thresholds, leaves, ridge(hashed, targets))
+
+
+def cross_fitted_prior(hashed: Floats, targets: Floats, rng: np.random.Generator, *, parts: int = 5) -> Floats:
+    """Each row's targets as the ridge regression of the other parts predicts them."""
+    part = rng.integers(parts, size=len(hashed))
+    priors = np.tile(targets.mean(0), (len(hashed), 1))
+    for one in range(parts):
+        if (part == one).any() and (part != one).any():
+            priors[part == one] = hashed[part == one] @ ridge(hashed[part != one], targets[part != one])
+    return priors
 
 
 def boosted(
@@ -195,30 +298,43 @@ def boosted(
         total = np.bincount(leaf, slope, 1 << settings.depth)
         total_curve = np.bincount(leaf, curve, 1 << settings.depth)
         leaves[tree] = settings.learning_rate * total / (total_curve + settings.damping)
-        everywhere = np.zeros(count, dtype=np.int64)
-        for level in range(settings.depth):
-            everywhere += (columns[chosen[tree, level]] > thresholds[tree, level]).astype(np.int64) << level
-        margin += leaves[tree][everywhere]
+        margin += leaves[tree][_leaves_of(columns, chosen[tree], thresholds[tree])]
     return base, chosen, thresholds, leaves
 
 
-def random_sets(roles: Sequence[str], count: int, rng: np.random.Generator) -> Mask:
-    """Random sets of samples [count, samples]: every number of samples of each role is equally likely."""
-    sets = np.zeros((count, len(roles)), dtype=np.bool_)
-    places = {role: [i for i, one in enumerate(roles) if one == role] for role in ROLES}
-    for one in sets:
-        while not one.any():
-            for own in places.values():
-                one[rng.permutation(np.array(own, dtype=np.int64))[: rng.integers(len(own) + 1)]] = True
+def _leaves_of(columns: Bytes, chosen: npt.NDArray[np.int64], thresholds: npt.NDArray[np.int64]) -> Bytes:
+    """The leaf of one tree that each column of values falls into."""
+    leaf = np.zeros(columns.shape[1], dtype=np.uint8)
+    for level, (place, threshold) in enumerate(zip(chosen.tolist(), thresholds.tolist(), strict=True)):
+        leaf |= (columns[place] > threshold).view(np.uint8) << np.uint8(level)
+    return leaf
+
+
+def random_sets(samples: Sequence[str], workers: Sequence[str], count: int, rng: np.random.Generator) -> Mask:
+    """Random sets of samples [count, samples]: every number of samples of each worker is equally likely."""
+    sets = np.zeros((count, len(samples)), dtype=np.bool_)
+    while (empty := ~sets.any(1)).any():
+        for worker in workers:
+            own = np.array([i for i, one in enumerate(samples) if one == worker], dtype=np.int64)
+            # The first few of each row's own random order of the worker's samples.
+            ranks = rng.random((int(empty.sum()), len(own))).argsort(1).argsort(1)
+            sets[np.ix_(empty, own)] = ranks < rng.integers(len(own) + 1, size=(len(ranks), 1))
     return sets
 
 
-def role_scores(row: Row) -> list[float]:
-    """How often each role is right on the question, then whether any sample is."""
+def _final_of(result: Result, question: str) -> str:
+    """The answer in a result; empty if its program failed, or if it states none."""
+    if result.ran is not None and not result.ran.printed:
+        return ""
+    return answer_of(result.text, question=question, grader="exact")
+
+
+def worker_scores(row: Row, workers: Sequence[str]) -> list[float]:
+    """How often each worker is right on the question, then whether any sample is."""
     sample_right = [row.right[c] if c >= 0 else 0.0 for c in row.classes]
     means = []
-    for role in ROLES:
-        own = [right for right, one in zip(sample_right, row.roles, strict=True) if one == role]
+    for worker in workers:
+        own = [right for right, one in zip(sample_right, row.workers, strict=True) if one == worker]
         means.append(sum(own) / len(own) if own else 0.0)
     return [*means, max(sample_right, default=0.0)]
 
@@ -249,37 +365,75 @@ MARKERS = (
     r"polynomial|root|equation", r"\\frac|fraction", r"ratio|times|twice|half", r"return", r"left|right", r"function",
 )  # fmt: skip
 
-NAMES = (
-    *(f"asked {role}" for role in ROLES),
-    *(f"for it {role}" for role in ROLES),
-    *(f"best against it {role}" for role in ROLES),
-    "for it", "best against it", "lead", "share", "answers", "without an answer code", "without an answer think",
-    "cut off for it", "cut off", "share of think", "share of code", "roles for it", "alone among samples",
-    "answers of its kind", "kinds", "against it in the question", "cut off against it", "near it",
+SHARED = (
+    "for it", "best against it", "lead", "share", "answers", "cut off for it", "cut off", "workers for it",
+    "alone among samples", "answers of its kind", "kinds", "against it in the question", "cut off against it",
+    "near it",
+)  # fmt: skip
+FORM = (
     "kind", "length", "size", "negative", "zero or one", "round", "in the question", "times in the question",
     "digits behind the point",
+)  # fmt: skip
+QUESTION = (
     "question length", "numbers", "largest number", "words", "lines", "formula signs", "options", "capitals",
     "word length",
-    *(f"prior {role}" for role in ROLES), "prior any",
     *(f"says {marker}" for marker in MARKERS),
 )  # fmt: skip
+EACH = ("asked", "for it", "best against it", "without an answer", "share of")
+"""Features that every worker has, in this order, each for all workers."""
 
 
-def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
+@functools.lru_cache(maxsize=64)
+def names(workers: tuple[str, ...]) -> tuple[str, ...]:
+    """The name of every feature of a selector over these workers."""
+    return (
+        *(f"{feature} {worker}" for feature in EACH for worker in workers),
+        *SHARED,
+        *FORM,
+        *QUESTION,
+        *(f"prior {worker}" for worker in workers),
+        "prior any",
+        "prior for it",
+        "prior against it",
+    )
+
+
+def features(row: Row, sets: Mask, prior: Floats, workers: tuple[str, ...]) -> tuple[Bytes, Mask]:
     """Features [sets, classes, features] of every class in each set of samples, and which classes the set holds."""
+    values, present = counted(row, sets, workers)
+    return with_prior(values, prior, len(workers)), present
+
+
+def with_prior(values: Bytes, prior: Floats, workers: int) -> Bytes:
+    """Adds the features that depend on how good each worker is held to be: [..., workers + 1] fits `values`."""
+    prior = np.broadcast_to(prior, (*values.shape[:-1], workers + 1))
+    asked, support = values[..., :workers], values[..., workers : 2 * workers]
+    own = np.clip(prior[..., :workers], 0, 1)
+    of_it = (support * own).sum(-1, keepdims=True)
+    other = (asked * own).sum(-1, keepdims=True) - of_it
+    more = np.clip(np.concatenate([prior * 31, of_it * 8, other * 8], axis=-1), 0, 31).astype(np.uint8)
+    return np.concatenate([values, more], axis=-1)
+
+
+def counted(row: Row, sets: Mask, workers: tuple[str, ...]) -> tuple[Bytes, Mask]:
+    """The features that no fit changes [sets, classes, features], and which classes each set holds."""
+    width = len(EACH) * len(workers) + len(SHARED) + len(FORM) + len(QUESTION)
     if not row.answers:
-        return np.zeros((len(sets), 0, len(NAMES)), dtype=np.uint8), np.zeros((len(sets), 0), dtype=np.bool_)
-    roles, classes, ended = np.array(row.roles), np.array(row.classes), np.array(row.ended)
+        return np.zeros((len(sets), 0, width), dtype=np.uint8), np.zeros((len(sets), 0), dtype=np.bool_)
+    whose = np.array([workers.index(worker) for worker in row.workers])
+    classes, ended = np.array(row.classes), np.array(row.ended)
+    own = whose[None, :] == np.arange(len(workers))[:, None]
     member = classes[None, :] == np.arange(len(row.answers))[:, None]
     counts = sets.astype(np.int64)
-    asked = np.stack([counts[:, roles == role].sum(1) for role in ROLES], axis=1)
-    support = np.stack([counts @ (member & (roles == role)).T for role in ROLES], axis=2)
+    asked = counts @ own.T
+    support = np.stack([counts @ (member & mine).T for mine in own], axis=2)
     total = support.sum(2)
-    against = np.stack([_best_other(support[:, :, r]) for r in range(len(ROLES))], axis=2)
+    against = np.stack([_best_other(support[:, :, w]) for w in range(len(workers))], axis=2)
     against_total = _best_other(total)
     answered = total.sum(1, keepdims=True)
     present = total > 0
     number = present.sum(1, keepdims=True)
+    silent = counts @ (own & (classes < 0)).T
 
     def each(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.broadcast_to(values, total.shape)
@@ -287,27 +441,20 @@ def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
     def share(part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.where(whole > 0, (part * 24) // np.maximum(whole, 1), 31)
 
-    failed = [counts[:, (roles == role) & (classes < 0)].sum(1)[:, None] for role in ("code", "think")]
     forms = np.array([answer_form(answer, row.question) for answer in row.answers], dtype=np.int64)
     kind, found = forms[:, 0], forms[:, 6]
     numbers = [number_of(answer) for answer in row.answers]
     near = np.array([[_near(one, other) for other in numbers] for one in numbers], dtype=np.int64)
     of_kind = np.stack([total[:, kind == one].sum(1) for one in range(len(KINDS))], axis=1)
     cut = counts @ (member & ~ended).T
-    dynamic = [
-        *(each(asked[:, r, None]) for r in range(len(ROLES))),
-        *(support[:, :, r] for r in range(len(ROLES))),
-        *(against[:, :, r] for r in range(len(ROLES))),
+    shared = [
         total,
         against_total,
         np.clip(total - against_total + 10, 0, 20),
         share(total, answered),
         each(number),
-        *(each(one) for one in failed),
         cut,
         each(counts[:, ~ended].sum(1)[:, None]),
-        share(support[:, :, 1], asked[:, 1, None]),
-        share(support[:, :, 2], asked[:, 2, None]),
         (support > 0).sum(2),
         (total == 1).sum(1, keepdims=True) * present,
         of_kind[:, kind],
@@ -316,10 +463,15 @@ def features(row: Row, sets: Mask, prior: Floats) -> tuple[Bytes, Mask]:
         each(cut.sum(1)[:, None]) - cut,
         total @ near,
     ]
-    form = question_form(row.question)
-    asked_for = [*form[: -len(MARKERS)], *np.clip(prior * 31, 0, 31).astype(np.uint8), *form[-len(MARKERS) :]]
-    fixed = np.array([[*own, *asked_for] for own in forms], dtype=np.uint8)
-    moving = np.clip(np.stack(dynamic, axis=2), 0, 31).astype(np.uint8)
+    by_worker = [
+        np.broadcast_to(asked[:, None, :], support.shape),
+        support,
+        against,
+        np.broadcast_to(silent[:, None, :], support.shape),
+        share(support, asked[:, None, :]),
+    ]
+    moving = np.clip(np.concatenate([*by_worker, np.stack(shared, axis=2)], axis=2), 0, 31).astype(np.uint8)
+    fixed = np.array([[*form, *question_form(row.question)] for form in forms], dtype=np.uint8)
     return np.concatenate([moving, np.broadcast_to(fixed, (len(sets), *fixed.shape))], axis=2), present
 
 

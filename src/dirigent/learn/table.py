@@ -14,15 +14,16 @@ an exact value, and learning needs no further calls. This module knows nothing o
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.tasks.tables import decoded
 from dirigent.tasks.task import Grader
+from dirigent.workers.worker import WorkerInfo
 
 FORMAT = 1
 
@@ -86,7 +87,27 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     estimated: bool = False
     """`right` is an estimate, from agreement or by a judge, and no label."""
     source: str = ""
-    """Who says how right it is: the key whose feedback it is; empty for a grader."""
+    """Who says how right it is: the key whose feedback it is, or a judge; empty for a label and its grader."""
+
+
+Unit = Literal["usd", "units", "seconds"]
+
+
+def unit_of(infos: Sequence[WorkerInfo]) -> Unit:
+    """Returns the unit in which the answers of these workers are compared.
+
+    Where nothing has a price, that is weighted tokens if one model gives every answer, else seconds.
+    """
+    if any(info.price is None or info.price.input or info.price.output for info in infos):
+        return "usd"
+    return "units" if len({(info.kind, info.model) for info in infos}) == 1 else "seconds"
+
+
+def cost_in(unit: Unit, *, cost_usd: float, seconds: float, input_tokens: int, output_tokens: int) -> float:
+    """Returns the cost of an answer; an input token weighs a quarter of an output token."""
+    if unit == "usd":
+        return cost_usd
+    return output_tokens + input_tokens / 4 if unit == "units" else seconds
 
 
 class Table(msgspec.Struct, frozen=True):

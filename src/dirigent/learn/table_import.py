@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent.learn.roles_table import Comparisons, QuestionRow, ReplyRow, answer_classes, answer_of
+from dirigent.learn.roles_table import Comparisons, QuestionRow, ReplyRow, answer_classes
 from dirigent.learn.table import Answer, Question, Table, TableWorker
+from dirigent.tasks.answer_forms import answer_of
 from dirigent.tasks.benchmarks import FREE, LITERAL_TASKS
 from dirigent.tasks.tables import decoded
 from dirigent.tasks.task import Grader, Task

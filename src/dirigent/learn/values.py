@@ -31,10 +31,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dirigent.errors import ConfigError
-from dirigent.learn.roles_table import SLOTS, Answered, load_table
+from dirigent.learn.roles_table import SAMPLES, SLOTS, Answered, load_table
 from dirigent.learn.selector import Row, Selector, features, fit
 
 FAMILIES = ("gsm8k", "math", "bbh", "crux")
+ROLES = tuple(SAMPLES)
 BITS = len(SLOTS)
 SETS = np.array([[s >> bit & 1 for bit in range(BITS)] for s in range(1 << BITS)], dtype=np.bool_)
 """[sets, samples]: the samples in each set."""
@@ -97,9 +98,9 @@ def cross_fitted(
     rows = [row_of(question) for question in table]
     usable = [i for i, one in enumerate(table) if folds[i] >= 0 and not (without and one.set.startswith(without))]
     arrays = {name: np.zeros((len(table), len(SETS))) for name in ("right", "confidence", "vote")}
-    selector = fit([rows[i] for i in usable], seed=seed)
+    selector = fit([rows[i] for i in usable], ROLES, seed=seed)
     for fold in sorted(set(folds)):
-        own = selector if fold < 0 else fit([rows[i] for i in usable if folds[i] != fold], seed=seed)
+        own = selector if fold < 0 else fit([rows[i] for i in usable if folds[i] != fold], ROLES, seed=seed)
         asked = [i for i, one in enumerate(folds) if one == fold]
         for i, chance in zip(asked, sets_chances([rows[i] for i in asked], own), strict=True):
             for name, value in zip(arrays, picked(chance, table[i]), strict=True):
@@ -116,7 +117,7 @@ def row_of(question: Answered) -> Row:
     return Row(
         question=question.text,
         answers=question.answers,
-        roles=tuple(role for role, _ in SLOTS),
+        workers=tuple(role for role, _ in SLOTS),
         classes=question.classes,
         ended=question.ended,
         right=tuple(float(right[classes == place].mean()) for place in range(len(question.answers))),
@@ -129,7 +130,7 @@ def sets_chances(rows: Sequence[Row], selector: Selector) -> Iterable[Floats]:
         # Equal rows of features are looked up once: most sets differ only in which sample of a role they hold.
         parts = []
         for row in rows[start : start + 100]:
-            values, present = features(row, SETS, selector.prior(row.question))
+            values, present = features(row, SETS, selector.prior(row.question), ROLES)
             flat = np.ascontiguousarray(values[present])
             _, first, place = np.unique(flat.view(f"V{flat.shape[1]}").ravel(), return_index=True, return_inverse=True)
             parts.append((present, flat[first], place.ravel()))

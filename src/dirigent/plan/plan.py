@@ -100,6 +100,23 @@ class Plan(msgspec.Struct, frozen=True):
         return Plan(steps, until=self.until)
 
 
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a planner that is a program wrote its plan."""
+
+    why: str
+    """One sentence."""
+    chosen: tuple[str, ...] = ()
+    """The workers, in the order in which they are asked."""
+    point: str = ""
+    """The operating point of a policy, such as `same`."""
+    baseline: str = ""
+    """The best single worker, with which the plan is compared."""
+    left_out: tuple[str, ...] = ()
+    """Why workers of the pool take no part, as sentences."""
+    propensity: float | None = None
+    """The chance with which this order was chosen, if the policy explores."""
+
+
 def parse_plan(
     text: str,
     pool: Pool | Sequence[str],

@@ -11,10 +11,11 @@ from typing import Protocol
 
 import msgspec
 
+from dirigent.errors import PlanError
 from dirigent.limits import Ledger, Limits
 from dirigent.messages import Attempt, Message, Observe, Request, Schema, ignore
 from dirigent.plan.grammar import plan_grammar, plan_schema
-from dirigent.plan.plan import Dialect, EarlierStep, Plan, check_plan, format_plan, parse_plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Reason, check_plan, format_plan, parse_plan
 from dirigent.plan.prompt import (
     next_round_messages,
     prompted_planner_messages,
@@ -24,6 +25,9 @@ from dirigent.plan.prompt import (
 from dirigent.workers.metering import metered
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker
+
+REPAIR_TEMPERATURE = 0.7
+"""Of a planner that writes at temperature 0: a repair without any chance would repeat the same fault."""
 
 
 class Previous(msgspec.Struct, frozen=True):
@@ -71,6 +75,9 @@ class Draft(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     plan: Plan | None = None
     """The plan, from a planner that is a program. `text` is not read then."""
+    reason: Reason | None = None
+    cut_at_tokens: int | None = None
+    """The limit at which the text was cut; None if it ended by itself."""
 
 
 def read_draft(draft: Draft, brief: Brief) -> Plan:
@@ -78,9 +85,14 @@ def read_draft(draft: Draft, brief: Brief) -> Plan:
     may_accept, earlier = brief.previous is not None, brief.earlier
     if draft.plan is not None:
         return check_plan(draft.plan, brief.pool, brief.limits, may_accept=may_accept, earlier=earlier)
-    return parse_plan(
-        draft.text, brief.pool, brief.limits, dialect=draft.dialect, may_accept=may_accept, earlier=earlier
-    )
+    try:
+        return parse_plan(
+            draft.text, brief.pool, brief.limits, dialect=draft.dialect, may_accept=may_accept, earlier=earlier
+        )
+    except PlanError as error:
+        if draft.cut_at_tokens is None:
+            raise
+        raise PlanError(f"{error} (the draft was cut at planner_output_tokens = {draft.cut_at_tokens})") from None
 
 
 class Planner(Protocol):
@@ -136,15 +148,17 @@ class LanguagePlanner:
                 messages=messages,
                 grammar=grammar,
                 schema=schema,
-                temperature=self._temperature,
+                temperature=REPAIR_TEMPERATURE if brief.fault and self._temperature == 0 else self._temperature,
                 max_output_tokens=self._max_output_tokens,
+                drafts=True,
                 deadline=brief.deadline,
                 ledger=brief.ledger,
                 tenant=brief.tenant,
             ),
             observe=observe,
         )
-        return Draft(reply.text, self._dialect, messages=messages, attempts=reply.attempts)
+        cut_at = self._max_output_tokens if reply.finish == "length" else None
+        return Draft(reply.text, self._dialect, messages=messages, attempts=reply.attempts, cut_at_tokens=cut_at)
 
     def _messages(self, brief: Brief) -> tuple[Message, ...]:
         if self._trained:

@@ -3,6 +3,8 @@
 Words and pairs of words are hashed into buckets, weighted by how rare they are (TF-IDF), and reduced by a truncated SVD
 (latent semantic analysis, Deerwester et al. 1990). The published routers use sentence encoders here; docs/baselines.md
 says what that costs. Needs numpy (the `eval` extra), so it is imported only when a planner that needs it is named.
+
+`Adam` (Kingma and Ba 2015) fits the routers that learn by gradients, over a few numpy arrays.
 """
 
 from __future__ import annotations
@@ -85,3 +87,35 @@ def _leading_directions(rows: Array, dim: int, *, seed: int) -> Array:
     largest = basis[np.abs(basis).argmax(axis=0), range(basis.shape[1])]
     signed: Array = basis * np.where(largest < 0, -1.0, 1.0)
     return signed
+
+
+# ---- Adam ------------------------------------------------------------------------------------------------
+
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+class Adam:
+    """Holds the parameters and what it remembers of their gradients; `step` gives new arrays."""
+
+    def __init__(self, parameters: Sequence[Array], *, learning_rate: float) -> None:
+        self._parameters = tuple(parameters)
+        self._rate = learning_rate
+        self._mean = [np.zeros_like(p) for p in parameters]
+        self._square = [np.zeros_like(p) for p in parameters]
+        self._taken = 0
+
+    def step(self, gradients: Sequence[Array]) -> tuple[Array, ...]:
+        """Down the gradients of a loss."""
+        self._taken += 1
+        first, second = BETAS
+        found = []
+        for i, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+            self._mean[i] = first * self._mean[i] + (1 - first) * gradient
+            self._square[i] = second * self._square[i] + (1 - second) * gradient**2
+            mean = self._mean[i] / (1 - first**self._taken)
+            square = self._square[i] / (1 - second**self._taken)
+            found.append(parameter - self._rate * mean / (np.sqrt(square) + EPSILON))
+        self._parameters = tuple(found)
+        return self._parameters

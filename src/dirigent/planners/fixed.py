@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
@@ -23,15 +22,20 @@ from dirigent.workers.pool import Pool
 Who = str | Sequence[str]
 
 
-class _Shape(Protocol):
-    def plan(self, brief: Brief) -> Plan: ...
+class Shape:
+    """A planner that makes its plan without a model. In a later round it accepts the answer."""
+
+    name: str
+
+    def plan(self, brief: Brief) -> Plan:
+        """The plan of the first round."""
+        raise NotImplementedError
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return Draft(plan=self.plan(brief) if brief.previous is None else Plan())
 
 
-async def _draft(shape: _Shape, brief: Brief) -> Draft:
-    return once(shape.plan(brief) if brief.previous is None else Plan(), brief)
-
-
-class Fixed:
+class Fixed(Shape):
     """Always this plan: one written by hand, or taken from a trace."""
 
     def __init__(self, plan: Plan, *, name: str = "fixed") -> None:
@@ -41,25 +45,20 @@ class Fixed:
     def plan(self, brief: Brief) -> Plan:
         return self._plan
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
 
-
-class Single:
+class Single(Shape):
     """One worker answers alone."""
 
     def __init__(self, worker: Who = "", *, name: str = "") -> None:
-        self.name = name or (f"single:{worker}" if worker and isinstance(worker, str) else "single")
+        first = worker if isinstance(worker, str) or not worker else worker[0]
+        self.name = name or (f"single:{first}" if first else "single")
         self._worker = worker
 
     def plan(self, brief: Brief) -> Plan:
         return Plan((step(brief, named(brief.pool, self._worker)),))
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
 
-
-class FanOut:
+class FanOut(Shape):
     """Mixture-of-Agents (Wang et al. 2024): workers answer side by side, one brings the answers together.
 
     With more than one layer, the same workers then answer again, each having read all answers of the layer before.
@@ -89,11 +88,8 @@ class FanOut:
         last = range(len(steps) - count, len(steps))
         return Plan((*steps, step(brief, named(brief.pool, self._synthesiser), SYNTHESISE, last)))
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
 
-
-class SelfMoa:
+class SelfMoa(Shape):
     """Self-MoA (Li et al. 2025): one worker answers several times and brings its own answers together.
 
     Like a vote it wants a sampling temperature other than 0, and one sample alone is the answer as it is.
@@ -116,11 +112,8 @@ class SelfMoa:
         samples = [step(brief, worker) for _ in range(count)]
         return Plan((*samples, step(brief, worker, SYNTHESISE, range(count))))
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
 
-
-class Reflect:
+class Reflect(Shape):
     """One worker answers, then looks at its own answer again and again. `turns` counts its calls."""
 
     def __init__(self, worker: Who = "", *, turns: int = 5, name: str = "reflect") -> None:
@@ -134,11 +127,8 @@ class Reflect:
         reviews = [step(brief, worker, REVIEW, (i - 1,)) for i in range(1, turns)]
         return Plan((step(brief, worker), *reviews))
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
 
-
-class Vote:
+class Vote(Shape):
     """Self-consistency (Wang et al. 2023): one worker answers several times, and the commonest answer is returned.
 
     Asked for another sampling temperature than 0, or the samples will be one answer repeated. `counter` is the
@@ -165,11 +155,8 @@ class Vote:
             last = step(brief, worker, AGREE, range(count))
         return Plan((*samples, last))
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
 
-
-class Pipeline:
+class Pipeline(Shape):
     """What people code by hand: one plans, one carries the plan out, one reviews. Unnamed, they are the first."""
 
     def __init__(self, planner: Who = "", *, worker: Who = "", reviewer: Who = "", name: str = "pipeline") -> None:
@@ -188,47 +175,30 @@ class Pipeline:
             )
         )
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return await _draft(self, brief)
-
 
 # ---- planners that are given their decision ------------------------------------------------------------------
 
 
-class Alone:
-    """One worker answers alone: the first of these that the pool has."""
-
-    def __init__(self, *workers: str, name: str = "") -> None:
-        if not workers:
-            raise ConfigError("a single worker needs a name: write  single:NAME")
-        self.name = name or f"single:{workers[0]}"
-        self._workers = workers
-
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return once(Plan((step(brief, named(brief.pool, self._workers)),)), brief)
-
-
-class RandomWorker:
+class RandomWorker(Shape):
     """One worker, drawn by lot, answers alone."""
 
     def __init__(self, *, seed: int) -> None:
         self.name = "random"
         self._seed = seed
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        drawn = random.Random(self._seed).choice(answering(brief.pool))
-        return once(Plan((step(brief, drawn),)), brief)
+    def plan(self, brief: Brief) -> Plan:
+        return Plan((step(brief, random.Random(self._seed).choice(answering(brief.pool))),))
 
 
-class Adapted:
+class Adapted(Shape):
     """A plan made without looking at the pool; a worker that never sees the question gets it in its subtask."""
 
     def __init__(self, plan: Plan, *, name: str = "adapted") -> None:
         self.name = name
         self._plan = plan
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return once(Plan(tuple(step(brief, s.worker, s.subtask, s.access) for s in self._plan.steps)), brief)
+    def plan(self, brief: Brief) -> Plan:
+        return Plan(tuple(step(brief, s.worker, s.subtask, s.access) for s in self._plan.steps))
 
 
 class Written:
@@ -247,11 +217,6 @@ class Written:
 
 
 # ---- what planners share -------------------------------------------------------------------------------------
-
-
-def once(plan: Plan, brief: Brief) -> Draft:
-    """The plan in the first round; in a later round the empty plan, which accepts the answer."""
-    return Draft(plan=Plan() if brief.previous is not None else plan)
 
 
 def question_text(brief: Brief) -> str:

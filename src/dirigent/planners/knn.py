@@ -14,11 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from dirigent.errors import ConfigError
-from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief
 from dirigent.planners.examples import Example, ranked
-from dirigent.planners.fixed import once, question_text, step
+from dirigent.planners.fixed import Shape, question_text, step
 
 WORD = re.compile(r"[a-z]{2,}|\d|[^\s\w]")
 COMMON_SHARE = 0.25
@@ -58,7 +57,7 @@ def words(question: str) -> list[str]:
     return WORD.findall(question.lower())
 
 
-class KnnRouter:
+class KnnRouter(Shape):
     """One worker, chosen by its neighbours' outcomes. Each worker's own mean counts as so many neighbours more, so
     that a handful of lucky neighbours does not outvote everything else that is known."""
 
@@ -90,10 +89,8 @@ class KnnRouter:
 
         return max(offered(self._scores, among), key=expected)
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        if brief.previous is not None:
-            return once(Plan(), brief)
-        return once(Plan((step(brief, self.choose(question_text(brief), among=brief.pool)),)), brief)
+    def plan(self, brief: Brief) -> Plan:
+        return Plan((step(brief, self.choose(question_text(brief), among=brief.pool)),))
 
 
 def fit_knn(examples: Sequence[Example], *, k: int = 40, prior: float = 5.0, name: str = "knn") -> KnnRouter:

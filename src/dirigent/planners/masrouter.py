@@ -18,14 +18,12 @@ import numpy as np
 
 from dirigent.concurrency import gather_or_cancel
 from dirigent.errors import ConfigError
-from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief
 from dirigent.planners.examples import Rollout
-from dirigent.planners.features import Array, Embedding, fit_embedding, with_constant
-from dirigent.planners.fixed import once, question_text, step
+from dirigent.planners.features import Adam, Array, Embedding, fit_embedding, with_constant
+from dirigent.planners.fixed import Shape, question_text, step
 from dirigent.planners.knn import offered
-from dirigent.planners.optimise import Adam
 from dirigent.run.step_prompt import ANSWER, FINISH, REVIEW, ROLES
 
 MODES = ("direct", "reason", "chain", "full", "debate", "reflect")
@@ -88,7 +86,7 @@ async def fit_masrouter(
     return MasRouter(embedding, policy, tuple(workers), name=name)
 
 
-class MasRouter:
+class MasRouter(Shape):
     """The fitted policy; it takes its likeliest decisions, so that a question always gets the same plan."""
 
     def __init__(
@@ -104,12 +102,10 @@ class MasRouter:
         features = with_constant(self._embedding([question]))[0]
         return self._policy.likeliest(features, workers=[self._workers.index(name) for name in there])
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        if brief.previous is not None:
-            return once(Plan(), brief)
+    def plan(self, brief: Brief) -> Plan:
         team = self.team(question_text(brief), among=brief.pool)
         plan = plan_of(team, self._workers)
-        return once(Plan(tuple(step(brief, s.worker, s.subtask, s.access) for s in plan.steps)), brief)
+        return Plan(tuple(step(brief, s.worker, s.subtask, s.access) for s in plan.steps))
 
 
 def plan_of(team: Team, workers: Sequence[str]) -> Plan:

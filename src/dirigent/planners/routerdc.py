@@ -20,14 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dirigent.errors import ConfigError
-from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief
 from dirigent.planners.examples import Example, workers_of
-from dirigent.planners.features import Array, Embedding, fit_embedding, unit_rows, with_constant
-from dirigent.planners.fixed import once, question_text, step
+from dirigent.planners.features import Adam, Array, Embedding, fit_embedding, unit_rows, with_constant
+from dirigent.planners.fixed import Shape, question_text, step
 from dirigent.planners.knn import offered
-from dirigent.planners.optimise import Adam
 
 Indices = npt.NDArray[np.int64]
 
@@ -77,7 +75,7 @@ def fit_routerdc(
     return RouterDC(embedding, encoder, dict(zip(workers, unit_rows(keys), strict=True)), name=name)
 
 
-class RouterDC:
+class RouterDC(Shape):
     """The fitted router."""
 
     def __init__(self, embedding: Embedding, encoder: Array, keys: dict[str, Array], *, name: str = "routerdc") -> None:
@@ -90,10 +88,8 @@ class RouterDC:
         query = self._encoder @ with_constant(self._embedding([question]))[0]
         return max(offered(self._keys, among), key=lambda worker: float(self._keys[worker] @ query))
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        if brief.previous is not None:
-            return once(Plan(), brief)
-        return once(Plan((step(brief, self.choose(question_text(brief), among=brief.pool)),)), brief)
+    def plan(self, brief: Brief) -> Plan:
+        return Plan((step(brief, self.choose(question_text(brief), among=brief.pool)),))
 
 
 class Kept:

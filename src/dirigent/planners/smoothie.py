@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dirigent.errors import ConfigError
-from dirigent.messages import Observe, Reply, Request, Result, ignore
+from dirigent.messages import Reply, Request, Result
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
-from dirigent.planners.fixed import answering, once, step
+from dirigent.planners.fixed import Shape, answering, step
 from dirigent.planners.knn import Neighbours
 from dirigent.workers.reader import Reader
 
@@ -32,7 +32,7 @@ PICKER = "pick"
 LEAST_WORKERS = 3
 
 
-class Smoothie:
+class Smoothie(Shape):
     """Every worker answers; the picker decides."""
 
     def __init__(self, workers: Sequence[str] = (), *, picker: str = PICKER, name: str = "smoothie") -> None:
@@ -41,11 +41,11 @@ class Smoothie:
         self._workers = tuple(workers)
         self._picker = picker
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+    def plan(self, brief: Brief) -> Plan:
         there = [name for name in self._workers or answering(brief.pool) if name in brief.pool]
         answers = [step(brief, worker) for worker in there]
         pick = Step(brief.pool.require(self._picker), PICK, tuple(range(len(answers))))
-        return once(Plan((*answers, pick)), brief)
+        return Plan((*answers, pick))
 
 
 class Picking(Reader):

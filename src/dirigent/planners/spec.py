@@ -20,6 +20,7 @@ from dirigent.errors import ConfigError
 from dirigent.plan.plan import Dialect
 from dirigent.plan.planner import Planner
 from dirigent.planners.examples import MAX_SAMPLES, Example, Rollout, SampleCost, mean_costs_usd, ranked
+from dirigent.planners.learned import FittedPolicy, Prefer
 from dirigent.planners.vote_counter import Same
 from dirigent.toml import nearest
 from dirigent.workers.pool import Pool
@@ -75,6 +76,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     show_names: bool = True
     temperature: float | None = 0.0
     max_output_tokens: int = 4096
+    policy: FittedPolicy | None = None
+    """The policy that `dirigent learn` fitted, if the profile names one."""
+    selector: str = ""
+    """The worker of the pool in which the policy's plans end."""
+    prefer: Prefer = "cost"
+    """Whether a learned plan asks its workers one after another, or all at once."""
 
 
 class Fitting(msgspec.Struct, frozen=True):
@@ -166,6 +173,8 @@ class PlannerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The planner of a profile; None if a configuration cannot use it."""
     planned_by: Literal["", "worker", "trained worker"] = ""
     """Whether a worker writes its plans; a trained worker does nothing else and is given no step."""
+    by_policy: bool = False
+    """Whether a policy of the profile decides; without one it cannot be made."""
     fit: Callable[[PlannerName, Fitting], Awaitable[Fitted]] | None = None
     """The planner of an evaluation; None if an evaluation cannot use it."""
     learns_from: Literal["", "examples", "plans"] = "examples"
@@ -186,7 +195,8 @@ class PlannerSpec(msgspec.Struct, frozen=True, kw_only=True):
         """What it needs, in words, for the documentation."""
         learns = {"": "", "examples": "training split", "plans": "training split, plans carried out on it"}
         said = [
-            "its weights" if self.planned_by == "trained worker" else learns[self.learns_from],
+            "a policy (`dirigent learn`)" if self.by_policy else "",
+            "its weights" if self.planned_by == "trained worker" else learns[self.learns_from] if self.fit else "",
             f"{self.rounds} rounds" if self.rounds > 1 else "",
             f"`dirigent[{self.extra}]`" if self.extra else "",
         ]

@@ -30,6 +30,7 @@ from dirigent.planners.examples import (
 )
 from dirigent.planners.fixed import FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
+from dirigent.planners.learned import Learned
 from dirigent.planners.spec import (
     UNKNOWN_USD,
     Argument,
@@ -299,6 +300,14 @@ def _conductor(setup: Setup) -> Planner:
     )
 
 
+def _learned(setup: Setup) -> Planner:
+    if setup.policy is None:
+        raise ConfigError(
+            'planner "learned" needs  policy = "FOLDER"  in its profile: the folder that `dirigent learn` wrote'
+        )
+    return Learned(setup.policy, selector=setup.selector, prefer=setup.prefer)
+
+
 def _dialect(info: WorkerInfo) -> Dialect:
     """The dialect that the worker can be held to while it writes."""
     if "grammar" in info.abilities:
@@ -467,6 +476,14 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         planned_by="worker",
         fit=_language,
         default_on=("live",),
+    ),
+    PlannerSpec(
+        name="learned",
+        about="a policy fitted on graded answers asks workers in the order that suits the kind of question, until its "
+        "selector is sure of an answer",
+        make=_learned,
+        by_policy=True,
+        extra="eval",
     ),
     PlannerSpec(
         name="warm-start",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from dirigent.messages import Choice, Finish, Reply, Request, Result
-from dirigent.workers.reader import Reader
+from dirigent.messages import Reply, Request, Result
+from dirigent.workers.reader import Reader, repeated
 
 Same = Callable[[str, str], Awaitable[bool]]
 """Whether two replies give the same answer; a reply compared with itself tells whether it gives one at all."""
@@ -43,14 +43,9 @@ class Counting(Reader):
         if self._unanimous and (len(votes) != 1 or len(votes[0].results) < 2):
             return Reply(UNDECIDED)
         if not votes:
-            return _repeated(results[0], votes=0, of=0)
+            return repeated(results[0], votes=0, of=0)
         best = max(votes, key=lambda vote: (vote.weight, vote.printed))  # the first of several equals: max keeps order
-        return _repeated(best.results[0], votes=len(best.results), of=sum(len(vote.results) for vote in votes))
-
-
-def _repeated(result: Result, *, votes: int, of: int) -> Reply:
-    finish: Finish = "stop" if result.ended else "length"
-    return Reply(result.text, finish=finish, chosen=Choice(result.step, votes, of))
+        return repeated(best.results[0], votes=len(best.results), of=sum(len(vote.results) for vote in votes))
 
 
 class Vote:

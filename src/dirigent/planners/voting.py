@@ -13,13 +13,13 @@ from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.fixed import once, step
+from dirigent.planners.fixed import Shape, step
 from dirigent.planners.vote_counter import UNDECIDED
 
 COUNT = "Count equal answers."
 
 
-class Panel:
+class Panel(Shape):
     """These workers answer, the counter takes their vote. Put the most trusted first: ties go to the first.
 
     Of more than `size` workers, the first so many that the pool has take part.
@@ -35,11 +35,11 @@ class Panel:
         self._size = size
         self._counter = counter
 
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+    def plan(self, brief: Brief) -> Plan:
         there = [worker for worker in self._workers if worker in brief.pool][: self._size]
         if not there:
             raise ConfigError(f"the pool has none of {', '.join(self._workers)}; it has {', '.join(brief.pool.names)}")
-        return once(ballot(brief, there, counter=self._counter), brief)
+        return ballot(brief, there, counter=self._counter)
 
 
 class Escalate:

@@ -17,6 +17,13 @@ LOW_OUTPUT_TOKENS = 150
 """Length of a short reply. The low figure assumes that every reply is short."""
 
 
+class StepEstimate(msgspec.Struct, frozen=True):
+    """What one step will cost."""
+
+    low_usd: float
+    high_usd: float
+
+
 class Estimate(msgspec.Struct, frozen=True):
     low_usd: float
     """If every reply is short, and a plan with `until` stops after its first step."""
@@ -25,6 +32,8 @@ class Estimate(msgspec.Struct, frozen=True):
     not included."""
     critical_path: int
     """Steps that must follow one another."""
+    steps: tuple[StepEstimate, ...] = ()
+    """Each step's share."""
 
 
 def estimate(
@@ -34,24 +43,24 @@ def estimate(
     steps = range(plan.first, plan.first + len(plan.steps))
     least = steps if plan.until is None else (plan.first, plan.last)
     short = min(LOW_OUTPUT_TOKENS, limits.max_output_tokens)
-    low = _cost(plan, workers, question, reply_tokens=short, asked=least)
-    high = _cost(plan, workers, question, reply_tokens=limits.max_output_tokens, asked=steps)
-    return Estimate(low, high, critical_path(plan))
+    low = _costs(plan, workers, question, reply_tokens=short, asked=least)
+    high = _costs(plan, workers, question, reply_tokens=limits.max_output_tokens, asked=steps)
+    shares = tuple(StepEstimate(*each) for each in zip(low, high, strict=True))
+    return Estimate(sum(low), sum(high), critical_path(plan), shares)
 
 
-def _cost(
+def _costs(
     plan: Plan,
     workers: Mapping[str, Worker],
     question: str | Sequence[Message],
     *,
     reply_tokens: int,
     asked: Collection[int],
-) -> float:
+) -> list[float]:
+    """The cost of each step; 0 for a step that is not asked."""
     messages = conversation(question)
-    total = 0.0
+    costs = []
     for index, step in plan.numbered():
-        if index not in asked:
-            continue
         info = workers[step.worker].info
         if info.price is None:
             raise ConfigError(f'the price of worker "{info.name}" is unknown; add  price = {{ input = …, output = … }}')
@@ -59,5 +68,6 @@ def _cost(
         prompt = step_messages(messages, plan, index, {}, secret="", subtask_only=info.subtask_only)
         input_tokens = sum(estimate_tokens(m.text) for m in prompt) + reply_tokens * len(read)
         output_tokens = min(reply_tokens, info.output_tokens or reply_tokens)
-        total += (input_tokens * info.price.input + output_tokens * info.price.output) / 1e6
-    return total
+        usd = (input_tokens * info.price.input + output_tokens * info.price.output) / 1e6
+        costs.append(usd if index in asked else 0.0)
+    return costs

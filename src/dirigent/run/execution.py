@@ -205,9 +205,6 @@ class _Steps:
         record = msgspec.structs.replace(record, started_s=self._now_s(), messages=request.messages)
         try:
             reply = await self._within_deadline(worker, request, last, observe=ignore)
-            if reply.confidence is None:
-                said = f"step {last} ({record.worker}) does not say how sure it is, which until = {until:g} needs"
-                raise WorkerError(said, said=said, worker=record.worker, fault="reply", attempts=reply.attempts)
         except (WorkerError, LimitError) as error:
             self._end(record, "failed", attempts=record.attempts + error.attempts, error=str(error))
             self._stop(error)
@@ -221,7 +218,7 @@ class _Steps:
         record = msgspec.structs.replace(
             record, checks=(*record.checks, check), attempts=record.attempts + reply.attempts
         )
-        if reply.confidence < until:
+        if reply.confidence is None or reply.confidence < until:
             self.checked = record
             return False
         for index in range(after + 1, last):

@@ -72,6 +72,7 @@ def step_request(
     return msgspec.structs.replace(
         options,  # whose other settings hold for every step
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
+        question="\n".join(message.text for message in terms.question) if info.reads_results else "",
         results=_read_results(terms, index, results),
         tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",

@@ -17,7 +17,7 @@ import msgspec
 from dirigent.errors import WorkerError
 from dirigent.limits import Limits
 from dirigent.messages import Attempt, Event, Finish, Message, Reply, Result, ToolCall, Usage
-from dirigent.plan.plan import Dialect, EarlierStep, Plan
+from dirigent.plan.plan import Dialect, EarlierStep, Plan, Reason
 from dirigent.workers.worker import WorkerInfo
 
 StepStatus = Literal["done", "failed", "skipped", "cancelled", "waiting"]
@@ -34,7 +34,8 @@ class Check(msgspec.Struct, frozen=True):
 
     after: int
     """The step."""
-    confidence: float
+    confidence: float | None
+    """None: it could not say."""
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -107,6 +108,8 @@ class DraftRecord(msgspec.Struct, frozen=True):
     started_s: float = 0.0
     ended_s: float = 0.0
     error: str = ""
+    reason: Reason | None = None
+    """Why the planner wrote it, if it said so."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -178,6 +181,22 @@ class Trace(msgspec.Struct, frozen=True):
         return self._answering([r for r in self.rounds if r.plan is not None and r.plan.steps]).plan
 
     @property
+    def reason(self) -> Reason | None:
+        """Why the plan that gave the answer was written, if its planner said so."""
+        answering = self._answering([r for r in self.rounds if r.plan is not None and r.plan.steps])
+        return answering.drafts[-1].reason if answering.drafts else None
+
+    @property
+    def answered_by(self) -> str:
+        """The worker that wrote the answer: of a choice among results, the writer of the result that was chosen."""
+        steps = self.steps
+        if not steps:
+            return ""
+        reply = steps[-1].reply
+        chosen = reply.chosen.step if reply is not None and reply.chosen is not None else steps[-1].index
+        return next((step.worker for step in steps if step.index == chosen), steps[-1].worker)
+
+    @property
     def steps(self) -> tuple[StepRecord, ...]:
         """Every step up to the round that gave the answer; without an answer, up to the last round that has steps.
 
@@ -243,6 +262,25 @@ def total_usage(attempts: Sequence[Attempt]) -> Usage:
     if len(attempts) == 1:  # the usual case
         return attempts[0].usage
     return sum((attempt.usage for attempt in attempts), Usage())
+
+
+def saved_usd_estimate(trace: Trace) -> float | None:
+    """The cost of the best single worker alone, less the cost of the run; None if either is unknown.
+
+    If that worker was asked, its call is the cost. Otherwise its price is that of the run's first call with as many
+    tokens out as the calls of the run had on average.
+    """
+    reason = trace.reason
+    price = next((info.price for info in trace.pool if reason is not None and info.name == reason.baseline), None)
+    asked = [step for step in trace.steps if step.status == "done" and step.usage.input_tokens]
+    if reason is None or price is None or not asked:
+        return None
+    own = [step.cost_usd for step in asked if step.worker == reason.baseline]
+    if own:
+        return own[0] - trace.cost_usd
+    output_tokens = sum(step.usage.output_tokens for step in asked) / len(asked)
+    alone = price.of(Usage(asked[0].usage.input_tokens, round(output_tokens)))
+    return alone - trace.cost_usd
 
 
 def attempts_since(trace: Trace, before: Trace | None) -> tuple[Attempt, ...]:

@@ -6,14 +6,20 @@ Each attack is a program that ends by printing "held" or "through". One that exh
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from dirigent.sandbox.allow_list import PRCTL
 from dirigent.sandbox.inside.landlock import OLDEST_ABI
 from dirigent.sandbox.seccomp import ARCHITECTURES, CLONE, DENIED, IOCTL, MISSING
 
+Walls = Literal["both", "namespaces", "alone"]
 Kind = Literal["files", "network", "processes", "kernel", "privileges", "exhaustion"]
+
+
+SHMAT: tuple[int | None, int | None] = (30, 196)
 
 
 class Attack(msgspec.Struct, frozen=True):
@@ -26,10 +32,13 @@ class Attack(msgspec.Struct, frozen=True):
     """Fields of its profile, if the usual ones would make it slow."""
     landlock_abi: int = 0
     """The landlock that alone contains it. On an older kernel it gets through, and the sandbox still passes."""
+    walls: Walls = "both"
+    """The sandboxes that it is made for: those with namespaces (bubblewrap), or programs alone on the host."""
 
 
 _HELPERS = """
 import os
+HERE = os.environ['HOME']
 def tries(action, *arguments):
     try:
         action(*arguments)
@@ -37,6 +46,11 @@ def tries(action, *arguments):
         print("held")
     else:
         print("through")
+def seen(action, *arguments):
+    try:
+        return action(*arguments)
+    except PermissionError:
+        return ""
 def judge(contained):
     print("held" if contained else "through")
 def call(number, *arguments):
@@ -48,6 +62,16 @@ def call(number, *arguments):
 
 def _attack(name: str, kind: Kind, body: str) -> Attack:
     return Attack(name, kind, _HELPERS + body)
+
+
+def _by_namespaces(name: str, kind: Kind, body: str) -> Attack:
+    """Returns an attack that namespaces contain by hiding the thing; a program alone may see that it is there."""
+    return Attack(name, kind, _HELPERS + body, walls="namespaces")
+
+
+def _alone(name: str, kind: Kind, body: str) -> Attack:
+    """Returns an attack on what a program without namespaces shares with its user."""
+    return Attack(name, kind, _HELPERS + body, walls="alone")
 
 
 def _exhausts(name: str, body: str, **limits: float) -> Attack:
@@ -75,25 +99,37 @@ _FILES = (
     _attack("write among the devices", "files", "tries(open, '/dev/x', 'w')"),
     _attack("write into shared memory", "files", "tries(open, '/dev/shm/x', 'w')"),
     _attack("change our own files", "files", "tries(open, '/box/x', 'w')"),
-    _attack("read the host's accounts", "files", "judge(not any(map(os.path.exists, ['/etc/passwd', '/etc/shadow'])))"),
+    _by_namespaces(
+        "find the host's accounts", "files", "judge(not any(map(os.path.exists, ['/etc/passwd', '/etc/shadow'])))"
+    ),
+    _attack("read the host's accounts", "files", "tries(open, '/etc/passwd')"),
     _attack(
-        "list homes and state",
+        "list what is in homes and state",
+        "files",
+        "for path in '/root', '/home', '/var', '/run', '/sys', '/mnt', '/opt', '/srv': tries(os.listdir, path)",
+    ),
+    _by_namespaces(
+        "find homes and state",
         "files",
         "judge(not any(map(os.path.exists, ['/root', '/home', '/var', '/run', '/sys', '/mnt', '/opt', '/srv'])))",
     ),
-    _attack("find files of others in scratch", "files", "judge(os.listdir('/tmp') == [])"),
+    _attack("find files of others in scratch", "files", "judge(os.listdir(HERE) == [])"),
     _attack(
         "climb out by the root of process 1",
         "files",
         "judge(not any(map(os.path.exists, ['/proc/1/root/root', '/proc/1/cwd/../etc/passwd'])))",
     ),
-    _attack("climb out by dots", "files", "tries(open, '/tmp/../../../../../../etc/hostname')"),
-    _attack("make a device", "files", "tries(os.mknod, '/tmp/disk', 0o60600, os.makedev(8, 0))"),
+    _attack("climb out by dots", "files", "tries(open, HERE + '/../../../../../../etc/hostname')"),
+    _attack("make a device", "files", "tries(os.mknod, HERE + '/disk', 0o60600, os.makedev(8, 0))"),
     _attack(
-        "read the disk", "files", "judge(not [n for n in os.listdir('/dev') if n.startswith(('sd', 'vd', 'nvme'))])"
+        "read the disk",
+        "files",
+        "judge(not [n for n in seen(os.listdir, '/dev') if n.startswith(('sd', 'vd', 'nvme'))])",
     ),
     _attack(
-        "read kernel memory", "files", "judge(not any(map(os.path.exists, ['/dev/mem', '/dev/kmem', '/dev/port'])))"
+        "read kernel memory",
+        "files",
+        "for path in '/dev/mem', '/dev/kmem', '/dev/port': tries(open, path)",
     ),
     _denied("open_by_handle_at", "files", "-100, b'x' * 64, 0"),
 )
@@ -106,22 +142,26 @@ _NETWORK = (
     _attack(
         "find a network card",
         "network",
-        "judge(open('/proc/net/dev').read().count(':') <= 1)",
+        "judge(seen(lambda: open('/proc/net/dev').read()).count(':') <= 1)",
     ),
     _attack(
-        "find the host's abstract sockets", "network", "judge(len(open('/proc/net/unix').read().splitlines()) == 1)"
+        "find the host's abstract sockets",
+        "network",
+        "judge(len(seen(lambda: open('/proc/net/unix').read()).splitlines()) <= 1)",
     ),
 )
 _PROCESSES = (
     _attack(
-        "see the host's processes", "processes", "judge(len([n for n in os.listdir('/proc') if n.isdigit()]) <= 3)"
+        "see the host's processes",
+        "processes",
+        "judge(len([n for n in seen(os.listdir, '/proc') if n.isdigit()]) <= 3)",
     ),
     _attack(
         "kill process 1",
         "processes",
         "try: os.kill(1, 9)\nexcept PermissionError: pass\nimport time\ntime.sleep(0.05)\nprint('held')",
     ),
-    _attack(
+    _by_namespaces(
         "signal a process of the host",
         "processes",
         "def there(pid):\n    try: os.kill(pid, 0)\n    except ProcessLookupError: return False\n    return True\n"
@@ -131,25 +171,27 @@ _PROCESSES = (
     _denied("process_vm_readv", "processes", "1, 0, 0, 0, 0, 0"),
     _denied("pidfd_getfd", "processes", "0, 0, 0"),
     _attack(
-        "find a pipe of the grader", "processes", "judge({int(n) for n in os.listdir('/proc/self/fd')} <= {0, 1, 2, 3})"
+        "find a pipe of the grader",
+        "processes",
+        "judge({int(n) for n in seen(os.listdir, '/proc/self/fd')} <= {0, 1, 2, 3})",
     ),
     _attack(
         "find secrets in the environment",
         "processes",
-        "judge(set(os.environ) <= {'HOME', 'PATH', 'LANG', 'PWD', 'LC_CTYPE'})",
+        "judge(set(os.environ) <= {'HOME', 'TMPDIR', 'PATH', 'LANG', 'PWD', 'LC_CTYPE'})",
     ),
     _attack("type into the terminal", "processes", f"judge(call({_number(IOCTL)}, 0, 0x5412, b'x') == -1)"),
 )
 _PRIVILEGES = (
     _attack("become root", "privileges", "tries(os.setuid, 0)"),
     _attack("become another user", "privileges", "tries(os.setresuid, 1000, 1000, 1000)"),
-    _attack(
+    _by_namespaces(
         "keep a capability",
         "privileges",
         "lines = dict(l.split(':\\t') for l in open('/proc/self/status').read().splitlines() if ':\\t' in l)\n"
         "judge(all(int(lines[k], 16) == 0 for k in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')))",
     ),
-    _attack(
+    _by_namespaces(
         "gain rights by exec, or run unfiltered",
         "privileges",
         "text = open('/proc/self/status').read()\njudge('NoNewPrivs:\\t1' in text and 'Seccomp:\\t2' in text)",
@@ -157,7 +199,7 @@ _PRIVILEGES = (
     _attack(
         "raise its limits",
         "privileges",
-        "import resource\ntries(resource.setrlimit, resource.RLIMIT_NPROC, (9999, 9999))",
+        "import resource\ntries(resource.setrlimit, resource.RLIMIT_AS, (1 << 40, 1 << 40))",
     ),
     _attack("go before others", "privileges", "tries(os.nice, -5)"),
     _attack("run in real time", "privileges", "tries(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(50))"),
@@ -210,10 +252,12 @@ _EXHAUSTION = (
         wall_s=0.7,
     ),
     _exhausts("write without end", "while True: os.write(1, b'x' * 65536)"),
-    _exhausts("one huge file", "f = open('/tmp/x', 'wb')\ntries(lambda: [f.write(bytes(1 << 20)) for _ in range(80)])"),
+    _exhausts(
+        "one huge file", "f = open(HERE + '/x', 'wb')\ntries(lambda: [f.write(bytes(1 << 20)) for _ in range(80)])"
+    ),
     _exhausts(
         "many large files",
-        "def fill():\n    for n in range(9): open(f'/tmp/{n}', 'wb').write(bytes(16 << 20))\ntries(fill)",
+        "def fill():\n    for n in range(9): open(f'{HERE}/{n}', 'wb').write(bytes(16 << 20))\ntries(fill)",
     ),
     _exhausts("open files without end", "tries(lambda: [open('/dev/null') for _ in range(100)])"),
     _exhausts(
@@ -236,8 +280,9 @@ _LANDLOCK = (
     _landlocked(
         "execute a file of its own",
         "files",
-        "import shutil\nshutil.copy('/bin/true', '/tmp/own')\n"
-        "tries(lambda: os.waitpid(os.posix_spawn('/tmp/own', ['own'], {}), 0))",
+        "own = os.open(HERE + '/own', os.O_CREAT | os.O_WRONLY, 0o755)\n"
+        "os.write(own, open('/bin/true', 'rb').read())\nos.close(own)\n"
+        "tries(lambda: os.waitpid(os.posix_spawn(HERE + '/own', ['own'], {}), 0))",
     ),
     _landlocked("write about itself to the kernel", "kernel", "tries(open, '/proc/self/oom_score_adj', 'w')"),
     _landlocked("open a terminal", "kernel", "tries(os.openpty)"),
@@ -253,9 +298,53 @@ _LANDLOCK = (
     _landlocked("signal process 1", "processes", "tries(os.kill, 1, 0)", abi=6),
 )
 
-ATTACKS: tuple[Attack, ...] = _FILES + _NETWORK + _PROCESSES + _PRIVILEGES + _KERNEL + _EXHAUSTION + _LANDLOCK
+# What a program without namespaces shares with its user. No attack here harms anything if it gets through.
+_ALONE = (
+    _alone("start a process", "processes", "tries(os.fork)"),
+    _alone("start another program", "processes", "tries(os.execv, '/bin/true', ['true'])"),
+    _alone("signal its parent", "processes", "tries(os.kill, os.getppid(), 0)"),
+    _alone(
+        "have a pipe signal its parent",
+        "processes",
+        "import fcntl\ntries(fcntl.fcntl, os.pipe()[0], fcntl.F_SETOWN, os.getppid())",
+    ),
+    _alone("outlive its parent", "processes", f"judge(call({_number(PRCTL)}, 1, 0, 0, 0, 0) == -1)"),
+    _alone("read the environment of its parent", "processes", "tries(open, f'/proc/{os.getppid()}/environ')"),
+    _alone("slow its parent down", "processes", "tries(os.setpriority, os.PRIO_PROCESS, os.getppid(), 0)"),
+    _alone("read the limits of its parent", "processes", "import resource\ntries(resource.prlimit, os.getppid(), 7)"),
+    _alone("open a Unix socket", "network", "import socket\ntries(socket.socket, socket.AF_UNIX)"),
+    _alone(
+        "pair sockets that can send to others",
+        "network",
+        "import socket\ntries(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM)",
+    ),
+    _alone("change the mode of a file", "files", "tries(os.chmod, '/usr', os.stat('/usr').st_mode & 0o7777)"),
+    _alone("change the times of a file", "files", "tries(os.utime, '/usr', (os.stat('/usr').st_atime,) * 2)"),
+    _alone("change the owner of a file", "files", "tries(os.chown, '/usr', -1, -1)"),
+    _alone("mark a file", "files", "tries(os.setxattr, '/usr', 'user.dirigent', b'')"),
+    _alone("write beside its scratch folder", "files", "tries(open, os.path.dirname(HERE) + '/dirigent-own', 'w')"),
+    _alone("write among shared memory", "files", "tries(open, '/dev/shm/dirigent-own', 'w')"),
+    _alone("use a shared segment of others", "kernel", f"judge(call({_number(SHMAT)}, 0, 0, 0) == -1)"),
+)
+
+ATTACKS: tuple[Attack, ...] = _FILES + _NETWORK + _PROCESSES + _PRIVILEGES + _KERNEL + _EXHAUSTION + _LANDLOCK + _ALONE
 
 
 def attacks_on(landlock_abi: int) -> tuple[Attack, ...]:
-    """Returns the attacks that a sandbox with this landlock ABI must contain; 0 means no landlock."""
-    return tuple(attack for attack in ATTACKS if attack.landlock_abi <= landlock_abi)
+    """Returns the attacks that bubblewrap with this landlock ABI must contain; 0 means no landlock."""
+    return tuple(attack for attack in ATTACKS if attack.walls != "alone" and attack.landlock_abi <= landlock_abi)
+
+
+def attacks_alone() -> tuple[Attack, ...]:
+    """Returns the attacks that a program must not win without namespaces; its filter stands in for a newer landlock."""
+    return tuple(attack for attack in ATTACKS if attack.walls != "namespaces")
+
+
+def joined(attacks: Sequence[Attack]) -> str:
+    """Returns one program that tries these attacks in turn. It prints each name's number before its result."""
+    parts = [
+        f"print({number})\ntry: exec(compile({attack.source!r}, 'attack', 'exec'), {{}})\n"
+        "except BaseException as error: print(type(error).__name__)"
+        for number, attack in enumerate(attacks)
+    ]
+    return "\n".join(parts)

@@ -11,12 +11,10 @@ or user namespaces are missing. No code path runs a program unprotected.
 from __future__ import annotations
 
 import asyncio
-import compileall
 import contextlib
 import logging
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -25,6 +23,8 @@ from pathlib import Path
 import msgspec
 
 from dirigent.errors import ConfigError
+from dirigent.sandbox.attacks import Attack, attacks_on
+from dirigent.sandbox.furniture import frame, furnish, open_to_all, package_folders, readable_inside
 from dirigent.sandbox.groups import hierarchies
 from dirigent.sandbox.inside import landlock, literals
 from dirigent.sandbox.launch import Child, Ran, SandboxError, Walls, finished, launched, stamp
@@ -44,9 +44,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def open_sandbox(profile: Profile | None = None, *, slots: int | None = None) -> AsyncIterator[Sandbox]:
+async def open_sandbox(
+    profile: Profile | None = None, *, slots: int | None = None, packages: tuple[str, ...] = ()
+) -> AsyncIterator[Sandbox]:
     """Opens a sandbox that has just withstood every known attack on this machine."""
-    async with open_untested(profile, slots=slots) as sandbox:
+    async with open_untested(profile, slots=slots, packages=packages) as sandbox:
         through = await attack_all(sandbox)
         if through:
             raise SandboxError(
@@ -58,13 +60,18 @@ async def open_sandbox(profile: Profile | None = None, *, slots: int | None = No
 
 
 @contextlib.asynccontextmanager
-async def open_untested(profile: Profile | None = None, *, slots: int | None = None) -> AsyncIterator[Sandbox]:
-    """Opens a sandbox without the attacks, for tests, which run the attacks one by one."""
+async def open_untested(
+    profile: Profile | None = None, *, slots: int | None = None, packages: tuple[str, ...] = ()
+) -> AsyncIterator[Sandbox]:
+    """Opens a sandbox without the attacks, for tests, which run the attacks one by one.
+
+    Programs may import `packages` if they are installed here and the sandbox can use our own Python.
+    """
     _need_programs()
-    interpreter, also = _interpreter()
+    interpreter, also, there = _interpreter_with(packages)
     with tempfile.TemporaryDirectory(prefix="dirigent-sandbox-") as name:
         folder = Path(name)
-        _furnish(folder)
+        furnish(folder, call_filter=seccomp_program(), packages=there)
         walls = Walls(
             profile=profile or Profile(),
             seen=Seen(interpreter, folder / "box", also),
@@ -85,9 +92,15 @@ class Sandbox:
         for slot in range(slots):
             self._free.put_nowait(slot)
 
+    level = "bubblewrap"
+
     @property
     def landlock_abi(self) -> int:
         return self.walls.landlock_abi
+
+    @property
+    def attacks(self) -> tuple[Attack, ...]:
+        return attacks_on(self.landlock_abi)
 
     @property
     def stamp(self) -> str:
@@ -101,7 +114,7 @@ class Sandbox:
             pipe = asyncio.subprocess.PIPE
             uid = _uid(2 * slot)
             async with launched(walls, f"{INSIDE}.program", uid=uid, stderr=pipe) as child:
-                return await finished(child, profile=walls.profile, stdin=_frame(source) + stdin)
+                return await finished(child, profile=walls.profile, stdin=frame(source) + stdin)
 
     async def judge(self, source: str, *, tests: str, names: tuple[str, ...], preamble: str = "") -> Verdict:
         """Runs `tests` against `source`. The source has a sandbox of its own and cannot see the tests.
@@ -132,7 +145,7 @@ class Sandbox:
                 # From here on only the two sandboxes hold the pipes, so each notices when the other one dies.
                 while left:
                     os.close(left.pop())
-                ran = await finished(child, profile=self.walls.profile, stdin=_frame(_literal(job)))
+                ran = await finished(child, profile=self.walls.profile, stdin=frame(_literal(job)))
         finally:
             for fd in left:
                 os.close(fd)
@@ -184,11 +197,6 @@ def _no_handle(value: object) -> int:
     raise TypeError(f"{type(value).__name__} has no literal")
 
 
-def _frame(text: str) -> bytes:
-    data = text.encode(errors="replace")
-    return len(data).to_bytes(8, "big") + data
-
-
 def _uid(index: int) -> int | None:
     """Returns a separate user for each program at a time, or None without root: then our own user must do."""
     return FIRST_UID + index if os.getuid() == 0 else None
@@ -200,6 +208,16 @@ def _need_programs() -> None:
             raise SandboxError(f"grading code needs {program!r}: install {package} (Debian: apt install {package})")
 
 
+def _interpreter_with(packages: tuple[str, ...]) -> tuple[Path, tuple[Path, ...], dict[str, Path]]:
+    """Returns a Python, the folders outside the system tree that it needs, and the packages that it can import."""
+    own, home = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
+    there = {name: path for name, path in package_folders(packages).items() if readable_inside(path)}
+    if there and readable_inside(own) and readable_inside(home):
+        also = [path for path in (home, *there.values()) if not _in_system_tree(path)]
+        return own, tuple(also), there
+    return *_interpreter(), {}
+
+
 def _interpreter() -> tuple[Path, tuple[Path, ...]]:
     """Returns a Python that a user without rights can read, and the folders outside the system tree that it needs.
 
@@ -209,28 +227,13 @@ def _interpreter() -> tuple[Path, tuple[Path, ...]]:
     if system:
         return Path(system).resolve(), ()
     own, home = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
-    if _open_to_all(own) and _open_to_all(home):
-        return own, () if any(home.is_relative_to(root) for root in SYSTEM_TREE) else (home,)
+    if open_to_all(own) and open_to_all(home):
+        return own, () if _in_system_tree(home) else (home,)
     raise ConfigError(
         f"no Python here can be read by an unprivileged user: {own} is closed to others and /usr/bin/python3 is "
         "missing; install the system's python3"
     )
 
 
-def _open_to_all(path: Path) -> bool:
-    if not path.stat().st_mode & stat.S_IROTH:
-        return False
-    return all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
-
-
-def _furnish(folder: Path) -> None:
-    """Copies our few files to a place that a user without rights can read."""
-    package = folder / "box" / Path(*INSIDE.split("."))
-    package.mkdir(parents=True)
-    for source in Path(literals.__file__).parent.glob("*.py"):
-        if source.name != "__init__.py":  # without it a folder is a namespace package and imports nothing above it
-            shutil.copyfile(source, package / source.name)
-    compileall.compile_dir(package, quiet=2)  # helps if the Python inside has our own version
-    (folder / "filter.bpf").write_bytes(seccomp_program())
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+def _in_system_tree(path: Path) -> bool:
+    return any(path.is_relative_to(root) for root in SYSTEM_TREE)

@@ -140,4 +140,4 @@ def _start(module: str, *, processes: int, confinement: str) -> str:
     """Returns the first line of Python, which is ours. It limits the number of processes from inside, because Linux
     counts them for each user namespace from 5.14 on: outside, the count would include all programs of the user."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))"
-    return f"{limit}; import sys; sys.path.append('/box'); {confinement}from {module} import main; main()"
+    return f"{limit}; import sys; sys.path += ['/box', '/box/packages']; {confinement}from {module} import main; main()"

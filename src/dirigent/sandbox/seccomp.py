@@ -30,7 +30,7 @@ TIOCLINUX = 0x541C
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, EQUAL, AT_LEAST, ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARGS = 0, 4, 16
 _X32_BIT = 0x40000000
 
@@ -122,19 +122,24 @@ IOCTL: tuple[int | None, int | None] = (16, 29)
 def seccomp_program(machine: str | None = None) -> bytes:
     """Returns the filter for this machine (or the named one), in the format of `bwrap --seccomp`."""
     machine = machine or platform.machine()
+    architecture = architecture_of(machine)
+    return b"".join(foreign(architecture, machine) + _denials(architecture) + [give(ALLOW)])
+
+
+def architecture_of(machine: str) -> Architecture:
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
         raise ConfigError(
             f"no system-call filter for {machine!r}: the sandbox runs on {' and '.join(ARCHITECTURES)} only"
         )
-    return b"".join(_foreign(architecture, machine) + _denials(architecture) + [_give(ALLOW)])
+    return architecture
 
 
-def _foreign(architecture: Architecture, machine: str) -> list[bytes]:
+def foreign(architecture: Architecture, machine: str) -> list[bytes]:
     """Ends programs of another calling convention, because its call numbers have other meanings."""
-    code = [_load(_OFFSET_ARCH), _jump(_EQUAL, architecture.audit, yes=1, no=0), _give(KILL_PROCESS), _load(_OFFSET_NR)]
+    code = [load(_OFFSET_ARCH), jump(EQUAL, architecture.audit, yes=1, no=0), give(KILL_PROCESS), load(_OFFSET_NR)]
     if machine == "x86_64":
-        code += [_jump(_AT_LEAST, _X32_BIT, yes=0, no=1), _give(ERRNO | errno.ENOSYS)]
+        code += [jump(AT_LEAST, _X32_BIT, yes=0, no=1), give(ERRNO | errno.ENOSYS)]
     return code
 
 
@@ -143,46 +148,46 @@ def _denials(architecture: Architecture) -> list[bytes]:
     column = architecture.column
     for table, error in ((DENIED, errno.EPERM), (MISSING, errno.ENOSYS)):
         for numbers in table.values():
-            code += _when(numbers[column], [_give(ERRNO | error)])
+            code += when(numbers[column], [give(ERRNO | error)])
     for numbers in SOCKETS.values():
-        code += _when(
+        code += when(
             numbers[column],
-            [_load_arg(0), _jump(_EQUAL, AF_UNIX, yes=1, no=0), _give(ERRNO | errno.EPERM), _give(ALLOW)],
+            [load_arg(0), jump(EQUAL, AF_UNIX, yes=1, no=0), give(ERRNO | errno.EPERM), give(ALLOW)],
         )
-    code += _when(
+    code += when(
         CLONE[column],
-        [_load_arg(0), _jump(_ANY_BIT, NEW_NAMESPACES, yes=0, no=1), _give(ERRNO | errno.EPERM), _give(ALLOW)],
+        [load_arg(0), jump(ANY_BIT, NEW_NAMESPACES, yes=0, no=1), give(ERRNO | errno.EPERM), give(ALLOW)],
     )
-    code += _when(
+    code += when(
         IOCTL[column],
         [
-            _load_arg(1),
-            _jump(_EQUAL, TIOCSTI, yes=1, no=0),
-            _jump(_EQUAL, TIOCLINUX, yes=0, no=1),
-            _give(ERRNO | errno.EPERM),
-            _give(ALLOW),
+            load_arg(1),
+            jump(EQUAL, TIOCSTI, yes=1, no=0),
+            jump(EQUAL, TIOCLINUX, yes=0, no=1),
+            give(ERRNO | errno.EPERM),
+            give(ALLOW),
         ],
     )
     return code
 
 
-def _when(number: int | None, body: list[bytes]) -> list[bytes]:
+def when(number: int | None, body: list[bytes]) -> list[bytes]:
     """Applies `body` to this call only. It must end in a return, because it unloads the call's number."""
-    return [] if number is None else [_jump(_EQUAL, number, yes=0, no=len(body)), *body]
+    return [] if number is None else [jump(EQUAL, number, yes=0, no=len(body)), *body]
 
 
-def _load(offset: int) -> bytes:
+def load(offset: int) -> bytes:
     return struct.pack("<HBBI", _LOAD, 0, 0, offset)
 
 
-def _load_arg(index: int) -> bytes:
+def load_arg(index: int) -> bytes:
     """Loads the lower half of an argument (both architectures are little-endian): an int is no longer than it."""
-    return _load(_OFFSET_ARGS + 8 * index)
+    return load(_OFFSET_ARGS + 8 * index)
 
 
-def _jump(kind: int, value: int, *, yes: int, no: int) -> bytes:
+def jump(kind: int, value: int, *, yes: int, no: int) -> bytes:
     return struct.pack("<HBBI", kind, yes, no, value)
 
 
-def _give(action: int) -> bytes:
+def give(action: int) -> bytes:
     return struct.pack("<HBBI", _RETURN, 0, 0, action)

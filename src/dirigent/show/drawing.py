@@ -17,8 +17,9 @@ from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
 
+from dirigent.messages import Ran
 from dirigent.plan.plan import Plan, critical_path
-from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace, critical_path_s, saved_usd_estimate
 from dirigent.show.words import count_text, one_line, seconds_text, usd_text
 from dirigent.workers.worker import WorkerInfo
 
@@ -61,6 +62,12 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
     """Draws a run: a line of figures, then its steps as a timeline or as a tree from the answer down."""
     lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
+    saved_usd = saved_usd_estimate(trace)
+    if saved_usd is not None and trace.reason is not None:
+        word = "less" if saved_usd >= 0 else "more"
+        lines.append(
+            _text((f"cost   about {usd_text(abs(saved_usd))} {word} than {trace.reason.baseline} alone", "dim"))
+        )
     earlier: dict[int, StepRecord] = {}
     for number, round in enumerate(trace.rounds):
         if len(trace.rounds) > 1:
@@ -205,10 +212,14 @@ def _frame_of(trace: Trace, width: int) -> _Frame:
 
 
 def _round_notes(round: Round, width: int) -> Iterator[Text]:
-    """Yields the lines between the planner and the steps: refused drafts, a fallback, an acceptance."""
+    """Yields the lines between the planner and the steps: refused drafts, reasons, a fallback, an acceptance."""
     for draft in round.drafts:
         if draft.error:
             yield from _refused_draft(draft, width)
+        elif draft.reason is not None:
+            yield from _note(f"why    {one_line(draft.reason.why)}", "dim", width, lead="")
+            for sentence in draft.reason.left_out:
+                yield from _note(f"note   {one_line(sentence)}", "yellow", width, lead="")
     if round.fallback:
         yield _text(("↳ no valid plan: the profile's fixed plan replaced it", "yellow"))
     if round.accepted:
@@ -256,7 +267,10 @@ def _bar(step: StepRecord, frame: _Frame) -> str:
 
 
 def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
-    """Returns `"subtask" → "reply"`. Each part may use the room that the other does not need."""
+    """Returns `"subtask" → "reply"`, with how the reply came about: `"subtask" → ran → "77"`.
+
+    Each part may use the room that the other does not need.
+    """
     if step.status == "waiting":
         quote, reply = _reply_text(step)
         reply = one_line(reply, cells // 2)
@@ -267,10 +281,21 @@ def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
         mark = "–" if step.status == "skipped" else "✗"
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (mark + label, _COLOURS[step.status])]
     quote, reply = _reply_text(step)
-    room = cells - len('"" → ""')
+    how = _how_text(step)
+    room = cells - len('"" → ""') - len(how)
     reply = one_line(reply, max(room // 2, room - _cells(one_line(step.subtask, room))))
     asked = one_line(step.subtask, room - _cells(reply))
-    return [f'"{asked}"', (" → ", "dim"), f"{quote}{reply}{quote}"]
+    return [f'"{asked}"', (f" → {how}", "dim"), f"{quote}{reply}{quote}"]
+
+
+def _how_text(step: StepRecord) -> str:
+    """Returns `ran → ` if a program was run for the reply, `3 of 4 → ` if it was chosen; else an empty text."""
+    reply = step.reply
+    if reply is not None and reply.chosen is not None:
+        return f"{reply.chosen.votes} of {reply.chosen.of} → "
+    if reply is not None and reply.ran is not None:
+        return "ran → " if reply.ran.printed else "ran, failed → "
+    return ""
 
 
 def _reply_text(step: StepRecord) -> tuple[str, str]:
@@ -293,6 +318,10 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     """Yields failed attempts, a substitute worker and the error, in the words of their reports."""
     for asked, answered in _tool_results(step):
         yield from _note(f"↳ {asked} → {answered}", "cyan", width, lead=lead)
+    if step.reply is not None and (ran := step.reply.ran) is not None:
+        lines = count_text(len(ran.program.strip().splitlines()), "line")
+        ended = "stopped" if ran.exit_code is None else f"exit code {ran.exit_code}"
+        yield from _note(f"↳ program of {lines}: {ended}, {_walls_text(ran)}", "dim", width, lead=lead)
     shown: set[str] = set()
     for attempt in step.attempts:
         failure = f"↳ {one_line(attempt.worker)}: {one_line(attempt.error)}"
@@ -306,7 +335,7 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     if step.planned_worker and step.planned_worker != step.worker:
         taken = f"↳ {one_line(step.worker)} took over from {one_line(step.planned_worker)}"
         yield from _note(taken, "yellow", width, lead=lead)
-    if step.reply is not None and step.reply.confidence is not None:
+    if step.reply is not None and (step.checks or step.reply.confidence is not None):
         sure = [f"{_percent(check.confidence)} after step {check.after}" for check in step.checks]
         last = f"{_percent(step.reply.confidence)} in the end"
         said = ", ".join(sure if step.checks and step.checks[-1].confidence == step.reply.confidence else [*sure, last])
@@ -314,6 +343,10 @@ def _step_notes(step: StepRecord, width: int, *, lead: str) -> Iterator[Text]:
     if step.error:
         mark = "–" if step.status == "skipped" else "✗"
         yield from _note(f"{mark} {one_line(step.error)}", _COLOURS[step.status], width, lead=lead)
+
+
+def _walls_text(ran: Ran) -> str:
+    return "unconfined" if ran.confined_by == "unconfined" else f"behind {one_line(ran.confined_by) or 'walls unknown'}"
 
 
 def _tree(steps: Sequence[StepRecord], earlier: Mapping[int, StepRecord], width: int) -> Iterator[Text]:
@@ -408,8 +441,8 @@ def _numbers(access: Sequence[int]) -> str:
     return " ".join(str(j) for j in access)
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def _cells(text: str) -> int:

@@ -109,6 +109,10 @@ class Store:
         filter = TraceFilter(status, profile, since, search)
         return await self.read(lambda connection: list_rows(connection, filter, limit))
 
+    async def find(self, filter: TraceFilter, *, limit: int) -> builtins.list[TraceRow]:
+        """The newest runs that this filter lets through."""
+        return await self.read(lambda connection: list_rows(connection, filter, limit))
+
     async def export(
         self,
         *,

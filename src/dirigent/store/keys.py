@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from dirigent.errors import ConfigError, StoreError
 from dirigent.paths import home
 from dirigent.store import Store
 from dirigent.store.audit import Entry, append
-from dirigent.store.tables import keys, now, utc_text
+from dirigent.store.tables import keys, now, sessions, utc_text
 
 T = TypeVar("T")
 
@@ -69,6 +69,10 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     """Days and months are those of UTC."""
     budget_month_usd: float | None = None
     budget_total_usd: float | None = None
+    user_day_usd: float | None = None
+    """Most that one end user (the request's `user`) may spend in a day through this key."""
+    tag_day_usd: float | None = None
+    """Most that one tag may spend in a day through this key."""
     requests_per_minute: int | None = None
     concurrency: int | None = None
     retention_days: int | None = None
@@ -83,6 +87,11 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
             ("total", self.budget_total_usd),
         )
         return {period: usd for period, usd in every if usd is not None}
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether any budget bounds what its calls cost."""
+        return bool(self.budgets_usd) or self.user_day_usd is not None or self.tag_day_usd is not None
 
     @property
     def name(self) -> str:
@@ -273,6 +282,12 @@ def _known(store: Store) -> _Known:
     return known
 
 
+def key_row(connection: Connection, key_id: str) -> KeyRow | None:
+    """The key with this id, within the caller's transaction."""
+    found = connection.execute(select(keys).where(keys.c.id == key_id)).one_or_none()
+    return None if found is None else _row(found)
+
+
 def _find(connection: Connection, digest: str) -> KeyRow | None:
     found = connection.execute(select(keys).where(keys.c.digest == digest)).one_or_none()
     # The index has compared already, but only HMACs, which nobody can steer; this one counts, in constant time.
@@ -288,6 +303,7 @@ def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | st
     if isinstance(row, str) or row.revoked_at is not None:
         return row
     connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(revoked_at=at))
+    connection.execute(delete(sessions).where(sessions.c.key_id == row.caller.key_id))
     append(connection, Entry(actor, "key.revoke", {"key_id": row.caller.key_id, "label": row.caller.label}))
     return msgspec.structs.replace(row, revoked_at=at)
 
@@ -303,6 +319,7 @@ def _rotate(connection: Connection, wanted: tuple[str, dict[str, Any], str]) -> 
     if fresh["expires_at"] is None:
         fresh = fresh | {"expires_at": row.expires_at}
     connection.execute(update(keys).where(keys.c.id == row.caller.key_id).values(fresh))
+    connection.execute(delete(sessions).where(sessions.c.key_id == row.caller.key_id))
     details = {"key_id": row.caller.key_id, "label": row.caller.label, "last4": fresh["last4"]}
     append(connection, Entry(actor, "key.rotate", details | {"expires_at": fresh["expires_at"]}))
     kept = {name: fresh[name] for name in ("last4", "expires_at", "pepper_id")}
@@ -345,6 +362,10 @@ def _check(caller: Caller, expires_at: datetime | None) -> None:
     for period, usd in caller.budgets_usd.items():
         if not 0 <= usd < 1e9:
             raise ConfigError(f"the budget for a {period} must be 0 to 1e9 USD, not {usd}")
+    for name in ("user_day_usd", "tag_day_usd"):
+        value = getattr(caller, name)
+        if value is not None and not 0 <= value < 1e9:
+            raise ConfigError(f"{name} must be 0 to 1e9 USD, not {value}")
     for name in ("requests_per_minute", "concurrency", "retention_days"):
         value = getattr(caller, name)
         if value is not None and value < 1:

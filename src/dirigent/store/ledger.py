@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -82,21 +82,41 @@ class Left(msgspec.Struct, frozen=True):
     """Seconds until the period ends; None for a total."""
 
 
+class Labels(msgspec.Struct, frozen=True):
+    """Whom a run is for, in the caller's own words. Spending is added up by them, and a key may cap it."""
+
+    end_user: str = ""
+    tag: str = ""
+    conversation: str = ""
+
+
+NO_LABELS = Labels()
+
+
 class StoreLedger:
     """The ledger of one run for one caller; satisfies `dirigent.limits.Ledger`."""
 
-    def __init__(self, store: Store, *, caller: Caller, run_id: str, clock: Callable[[], datetime] = now) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        caller: Caller,
+        run_id: str,
+        labels: Labels = NO_LABELS,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
         self._store = store
         self._caller = caller
         self._run_id = run_id
         self._clock = clock
-        self._budgeted = bool(caller.budgets_usd)
+        self._labels = labels
+        self._budgeted = caller.is_capped
         self._settling: list[asyncio.Future[None]] = []
 
     async def reserve(self, quote: Quote) -> Hold:
         """Committed when it returns. `CostError` where a budget of the key does not allow the call. What a cancelled
         caller did not wait for is ended after it."""
-        wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()))
+        wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()), self._labels)
         try:
             if not self._budgeted:
                 return await self._reserve_freely(wanted)
@@ -180,6 +200,7 @@ class _Wanted(msgspec.Struct, frozen=True):
     caller: Caller
     run_id: str
     at: str
+    labels: Labels = NO_LABELS
 
 
 class _Book(msgspec.Struct, frozen=True):
@@ -209,7 +230,7 @@ def _reserve(connection: Connection, wanted: _Wanted) -> Hold | CostError:
     one_at_a_time(connection)
     book = _book(connection, caller.key_id, day=wanted.at[:10])
     try:
-        tokens, most_nusd = _granted(quote, caller, book)
+        tokens, most_nusd = _granted(quote, caller, _lefts(connection, wanted, book))
     except CostError as refused:
         return refused
     # A billionth over, by rounding up, is not worth a refusal.
@@ -231,26 +252,57 @@ def _row(wanted: _Wanted, *, day: str, nusd: int) -> dict[str, Any]:
         "reserved_at": wanted.at,
         "charged_day": day,
         "hold_nusd": nusd,
+        "end_user": wanted.labels.end_user or None,
+        "tag": wanted.labels.tag or None,
+        "conversation": wanted.labels.conversation or None,
     }
 
 
-def _granted(quote: Quote, caller: Caller, book: _Book) -> tuple[int | None, int]:
+def _granted(quote: Quote, caller: Caller, lefts: Sequence[_Cap]) -> tuple[int | None, int]:
     """Output tokens that every budget allows, and what is left of the tightest."""
     if not quote.priced:
         raise CostError(
             f"key {caller.name} has a budget, and no price is known for {quote.worker}; "
             "set its price in dirigent.toml, { input = 0, output = 0 } where it costs nothing"
         )
-    lefts = _left_nusd(caller, book)
-    for period, left_nusd in lefts:
-        tokens = affordable_tokens(
-            quote,
-            max_cost_usd=caller.budgets_usd[period],
-            left_usd=left_nusd / NUSD,
-            what=f"key {caller.name} {_WHEN[period]}",
-        )
+    for cap in lefts:
+        tokens = affordable_tokens(quote, max_cost_usd=cap.usd, left_usd=cap.left_nusd / NUSD, what=cap.what)
         quote = msgspec.structs.replace(quote, max_output_tokens=tokens)
-    return quote.max_output_tokens, min(left_nusd for _, left_nusd in lefts)
+    return quote.max_output_tokens, min(cap.left_nusd for cap in lefts)
+
+
+class _Cap(msgspec.Struct, frozen=True):
+    """A budget that a call must stay within."""
+
+    what: str
+    usd: float
+    left_nusd: int
+
+
+def _lefts(connection: Connection, wanted: _Wanted, book: _Book) -> list[_Cap]:
+    """What is left of every budget that the call counts towards: the key's, its end user's and its tag's.
+
+    Calls without a user, or without a tag, count as those of one user, or tag, of their own: leaving the label out is
+    no way around the cap.
+    """
+    caller = wanted.caller
+    caps = [
+        _Cap(f"key {caller.name} {_WHEN[period]}", caller.budgets_usd[period], left_nusd)
+        for period, left_nusd in _left_nusd(caller, book)
+    ]
+    charge = func.coalesce(attempts.c.cost_nusd, attempts.c.hold_nusd)
+    labels: tuple[tuple[str, ColumnElement[str], str, float | None], ...] = (
+        ("user", attempts.c.end_user, wanted.labels.end_user, caller.user_day_usd),
+        ("tag", attempts.c.tag, wanted.labels.tag, caller.tag_day_usd),
+    )
+    for name, column, label, usd in labels:
+        if usd is None:
+            continue
+        same = column == label if label else column.is_(None)
+        today = (attempts.c.key_id == caller.key_id, same, attempts.c.charged_day == book.day)
+        spent = connection.scalar(select(func.coalesce(func.sum(charge), 0)).where(*today))
+        caps.append(_Cap(f"{name} {label or '(none)'} today (UTC)", usd, round(usd * NUSD) - int(spent or 0)))
+    return caps
 
 
 _WHEN: dict[Period, str] = {"day": "today (UTC)", "month": "this month (UTC)", "total": "in all"}
@@ -363,7 +415,10 @@ def _renews_in_s(period: Period, moment: datetime) -> float | None:
 _RESERVE = insert(attempts)
 _RESERVE_FREELY = Statement(
     insert(attempts),
-    names=("run_id", "key_id", "worker", "owner", "state", "reserved_at", "charged_day", "hold_nusd"),
+    names=(
+        *("run_id", "key_id", "worker", "owner", "state", "reserved_at", "charged_day", "hold_nusd"),
+        *Labels.__struct_fields__,
+    ),
 )
 
 _IS_SETTLED: ColumnElement[str] = literal_column("'settled'")

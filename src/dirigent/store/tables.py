@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -108,8 +108,14 @@ attempts = Table(
     Column("settled_at", String(27)),
     Column("cost_nusd", BigInteger),
     Column("output_tokens", BigInteger),
+    Column("end_user", String(200), comment="the caller's own user"),
+    Column("tag", String(200)),
+    Column("conversation", String(200)),
     Index(None, "key_id", "reserved_at"),
     Index(None, "run_id"),
+    Index("ix_attempts_key_id_end_user", "key_id", "end_user", "charged_day"),
+    Index("ix_attempts_key_id_tag", "key_id", "tag", "charged_day"),
+    Index(None, "conversation"),
     Index("ix_attempts_open", "owner", sqlite_where=text("state = 'open'"), postgresql_where=text("state = 'open'")),
 )
 
@@ -197,6 +203,41 @@ feedback = Table(
     Column("comment", Text, nullable=False),
     Column("created_at", String(27), nullable=False),
     Index(None, "created_at"),
+)
+
+comparisons = Table(
+    "comparisons",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("key_id", String(16), nullable=False),
+    Column("created_at", String(27), nullable=False),
+    Column("question", Text, nullable=False, comment="its beginning"),
+    Column("runs", Text, nullable=False, comment="JSON: the model and the run of each side"),
+    Column("vote", String(64), comment="a run's id, tie or none"),
+    Index(None, "key_id", "created_at"),
+)
+
+set_questions = Table(
+    "set_questions",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("key_id", String(16), nullable=False),
+    Column("set_name", String(100), nullable=False),
+    Column("question", Text, nullable=False),
+    Column("answer", Text, nullable=False, comment="what is right; empty: nobody has said"),
+    Column("run_id", String(64)),
+    Column("created_at", String(27), nullable=False),
+    Index("ix_set_questions_key_id_set_name", "key_id", "set_name", "created_at"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True, comment="SHA-256 of the cookie's value, which is not kept"),
+    Column("key_id", String(16), nullable=False),
+    Column("created_at", String(27), nullable=False),
+    Column("expires_at", String(27), nullable=False),
+    Index(None, "key_id"),
 )
 
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, select, tuple_, union
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, tuple_, union
 from sqlalchemy.dialects import postgresql
 
 from dirigent.errors import StoreError
 from dirigent.run.trace import RunStatus, Trace, total_usage
 from dirigent.store.statement import Statement
-from dirigent.store.tables import attempts, clean_json, masked, traces, utc_text
+from dirigent.store.tables import attempts, clean_json, feedback, masked, traces, utc_text
 
 if TYPE_CHECKING:
     from dirigent.store import Store
@@ -56,6 +56,10 @@ class TraceRow(msgspec.Struct, frozen=True):
     tokens: int
     cost_usd: float
     seconds: float
+    key_id: str | None = None
+    """The key that asked for it."""
+    score: float | None = None
+    """The mean of its feedback, 0 to 1; None without any."""
 
 
 class TraceFilter(msgspec.Struct, frozen=True):
@@ -67,6 +71,21 @@ class TraceFilter(msgspec.Struct, frozen=True):
     """A time without a zone means UTC."""
     search: str = ""
     """A part of the question, the answer or the error; upper and lower case are equal."""
+    until: datetime | None = None
+    key_id: str | None = None
+    """Only runs that this key asked for."""
+    worker: str | None = None
+    """Only runs with a call to this worker."""
+    end_user: str | None = None
+    """Only runs with a call for this user of the caller's; likewise for the tag and the conversation."""
+    tag: str | None = None
+    conversation: str | None = None
+    least_usd: float | None = None
+    least_s: float | None = None
+    feedback: Literal["up", "down", "none"] | None = None
+    """Judged good (a mean score above 0.5), judged bad, or not judged."""
+    before: str = ""
+    """Only runs older than the run with this id: the next page of a list."""
 
 
 def to_row(trace: Trace, key_id: str | None = None) -> dict[str, Any]:
@@ -144,7 +163,7 @@ def keys_of(connection: Connection, run_id: str) -> frozenset[str]:
 
 def list_rows(connection: Connection, filter: TraceFilter, limit: int | None) -> list[TraceRow]:
     """Returns the newest traces first; `limit=None` returns all."""
-    columns = [traces.c[name] for name in TraceRow.__struct_fields__]
+    columns = [traces.c.get(name, _SCORE) for name in TraceRow.__struct_fields__]
     newest_first = (traces.c.created_at.desc(), traces.c.id.desc())
     query = select(*columns).where(*_conditions(filter)).order_by(*newest_first).limit(limit)
     return [TraceRow(*row) for row in connection.execute(query)]
@@ -189,6 +208,9 @@ _TRACE = msgspec.json.Decoder(Trace)
 READERS: Mapping[int, Callable[[bytes], Trace]] = {COMPRESSED: _read_compressed, PLAIN: _read_plain}
 
 
+_SCORE = select(func.avg(feedback.c.score)).where(feedback.c.run_id == traces.c.id).scalar_subquery()
+
+
 def _text(text: str) -> str:
     """Returns the text without NUL, which PostgreSQL's text cannot hold. The body keeps it."""
     return text.replace("\0", "\ufffd")
@@ -213,4 +235,25 @@ def _conditions(filter: TraceFilter) -> list[ColumnElement[bool]]:
         conditions.append(traces.c.created_at >= utc_text(filter.since))
     if filter.search:
         conditions.append(traces.c.searchable.contains(_text(filter.search).casefold(), autoescape=True))
+    if filter.until is not None:
+        conditions.append(traces.c.created_at < utc_text(filter.until))
+    if filter.key_id is not None:
+        conditions.append(traces.c.key_id == filter.key_id)
+    for name in ("worker", "end_user", "tag", "conversation"):
+        if (wanted := getattr(filter, name)) is not None:
+            conditions.append(exists().where(attempts.c.run_id == traces.c.id, attempts.c[name] == wanted))
+    if filter.least_usd is not None:
+        conditions.append(traces.c.cost_usd >= filter.least_usd)
+    if filter.least_s is not None:
+        conditions.append(traces.c.seconds >= filter.least_s)
+    if filter.feedback == "none":
+        conditions.append(~exists().where(feedback.c.run_id == traces.c.id))
+    elif filter.feedback is not None:
+        conditions.append(_SCORE > 0.5 if filter.feedback == "up" else _SCORE <= 0.5)
+    if filter.before:
+        # Rows of one moment are told apart by their ids. The moment is looked up once, not joined.
+        other = traces.alias("other")
+        moment = select(other.c.created_at).where(other.c.id == filter.before).scalar_subquery()
+        same = and_(traces.c.created_at == moment, traces.c.id < filter.before)
+        conditions.append(or_(traces.c.created_at < moment, same))
     return conditions

@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, distinct, func, select
 
 from dirigent.store import Store
 from dirigent.store.tables import attempts, traces, utc_text
 
-Group = Literal["day", "model", "worker", "key"]
+Group = Literal["day", "model", "worker", "key", "user", "tag", "conversation"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
@@ -33,10 +33,16 @@ class UsageRow(msgspec.Struct, frozen=True, omit_defaults=True):
     held_nusd: int
     """Set aside for calls under way."""
     cost_usd: float
+    runs: int = 0
+    """Runs that these calls were made for. A run with calls in several groups counts in each of them."""
     day: str | None = None
     model: str | None = None
     worker: str | None = None
     key: str | None = None
+    user: str | None = None
+    """The caller's own user; empty for calls without one. Likewise for the tag and the conversation."""
+    tag: str | None = None
+    conversation: str | None = None
 
 
 async def usage_rows(
@@ -66,6 +72,7 @@ def _rows(
         func.coalesce(func.sum(attempts.c.output_tokens), 0),
         func.coalesce(func.sum(attempts.c.cost_nusd), 0),
         func.coalesce(func.sum(case((is_open, attempts.c.hold_nusd), else_=0)), 0),
+        func.count(distinct(attempts.c.run_id)),
     )
     source: Any = attempts
     if "model" in groups:
@@ -81,6 +88,9 @@ _COLUMNS: dict[Group, ColumnElement[str]] = {
     "model": func.coalesce(traces.c.profile, ""),
     "worker": attempts.c.worker,
     "key": attempts.c.key_id,
+    "user": func.coalesce(attempts.c.end_user, ""),
+    "tag": func.coalesce(attempts.c.tag, ""),
+    "conversation": func.coalesce(attempts.c.conversation, ""),
 }
 
 
@@ -96,5 +106,5 @@ def _conditions(key_id: str | None, since: datetime | None, until: datetime | No
 
 
 def _row(row: Any, groups: tuple[Group, ...]) -> UsageRow:
-    calls, lost, tokens, cost, held = (int(value) for value in row[:5])  # PostgreSQL adds up into decimals
-    return UsageRow(calls, lost, tokens, cost, held, cost / 1e9, **dict(zip(groups, row[5:], strict=True)))
+    calls, lost, tokens, cost, held, runs = (int(value) for value in row[:6])  # PostgreSQL adds up into decimals
+    return UsageRow(calls, lost, tokens, cost, held, cost / 1e9, runs, **dict(zip(groups, row[6:], strict=True)))

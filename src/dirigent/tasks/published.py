@@ -22,8 +22,8 @@ from typing import Any, Literal
 import msgspec
 
 from dirigent.errors import GradeError
+from dirigent.tasks.answers import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
 from dirigent.tasks.code import Case, CodeProblem, problem_of
-from dirigent.tasks.question_forms import COMPLETE_FUNCTION, FILL_STARTER, PASS_TEST, READ_STDIN, lettered
 
 RowGrader = Literal["number", "choice", "exact", "short", "literal", "math", "code"]
 

@@ -45,6 +45,9 @@ TIMEOUTS = Timeouts(connect_s=5.0, first_byte_s=120.0, chunk_s=60.0, total_s=900
 
 CLOSED = "the local model was closed before the reply was whole"
 
+SLOTS = 4
+CONTEXT_TOKENS = 4096
+"""Of each slot. Its memory is taken at the start, used or not."""
 MERGED_SLOTS = 2
 """A process more should not take all the memory again: 92 MB a slot of 4,096 tokens on the default base."""
 
@@ -148,8 +151,8 @@ class LocalModel:
         *,
         adapters: Mapping[str, str | Path] | None = None,
         merged: str | Path | None = None,
-        slots: int = 4,
-        context_tokens: int = 4096,
+        slots: int = SLOTS,
+        context_tokens: int = CONTEXT_TOKENS,
         threads: int | None = None,
         cache: Path | None = None,
         progress: Progress | None = None,

@@ -63,7 +63,8 @@ class Metered(Wrapper):
             log.debug("no price is known for worker %s: its calls count as $0", worker.info.name)
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        request = _narrowed(request, self.info.output_tokens)
+        if request.max_output_tokens is None or not request.drafts:
+            request = _narrowed(request, self.info.output_tokens)
         ledger, hold = request.ledger, None
         if ledger is not None:
             hold = await ledger.reserve(self._quote(request))

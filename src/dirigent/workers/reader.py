@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dirigent.errors import WorkerError
-from dirigent.messages import Observe, Reply, Request, Result, ignore
+from dirigent.messages import Choice, Finish, Observe, Reply, Request, Result, ignore
 from dirigent.workers.scripted import stream_words
 from dirigent.workers.worker import Price, WorkerInfo
 
@@ -51,3 +51,9 @@ class Reader:
         reply = await self.read(results, request)
         await stream_words(reply.text, observe)
         return msgspec.structs.replace(reply, model=self.info.name, seconds=time.monotonic() - started)
+
+
+def repeated(result: Result, *, votes: int, of: int) -> Reply:
+    """The result as the reply of a worker that chose it, and how many results agree with it."""
+    finish: Finish = "stop" if result.ended else "length"
+    return Reply(result.text, finish=finish, chosen=Choice(result.step, votes, of))

@@ -57,8 +57,8 @@ def wrap(
 class Defaults(Wrapper):
     """Completes requests with a configured worker's settings: system line, temperature, effort, output limit.
 
-    A value in the request wins, with two exceptions: the smaller output limit counts, and sampling settings that the
-    model refuses are left out.
+    A value in the request wins, with two exceptions: the smaller output limit counts, except for a planner's draft,
+    which has a limit of its own; and sampling settings that the model refuses are left out.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Defaults(Wrapper):
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         changes: dict[str, Any] = {}
-        if self._system and not request.grammar:  # a line about style could contradict a grammar
+        if self._system:
             changes["messages"] = (Message("system", self._system), *request.messages)
         if not self._sampling:
             changes |= {"temperature": None, "top_p": None}
@@ -90,7 +90,7 @@ class Defaults(Wrapper):
         if request.effort is None and self._effort is not None:
             changes["effort"] = self._effort
         asked, most = request.max_output_tokens, self._max_output_tokens
-        if most is not None and (asked is None or asked > most):
+        if most is not None and (asked is None or (asked > most and not request.drafts)):
             changes["max_output_tokens"] = most
         if changes:
             request = msgspec.structs.replace(request, **changes)

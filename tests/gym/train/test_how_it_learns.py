@@ -32,7 +32,7 @@ def test_the_page_tells_the_settings_as_they_are() -> None:
     assert says(PAGE, f"{DEFAULT_LAMBDA.from_share:.0%}")
     assert says(PAGE, f"{DEFAULT_LAMBDA.most:g}")
     assert says(PAGE, f"{DEFAULT_ROWS.next_stage_at:.0%}")
-    assert f"{DEFAULT_ROWS.small_pool[0]} to {DEFAULT_ROWS.small_pool[1]} " in PAGE
+    assert f"{DEFAULT_ROWS.small_pool[0]} to {DEFAULT_ROWS.small_pool[1]} " in " ".join(PAGE.split())
     assert says(PAGE, f"{DEFAULT_ROWS.large_pool[1]}")
     assert DEFAULT_WATCH.patience == 3
 

@@ -29,7 +29,7 @@ from dirigent.evals.tables import HEADER, PER_CALL, Weights
 from dirigent.limits import Limits
 from dirigent.plan.planner import Planner
 from dirigent.planners import Fitted, Fitting, PlannerName, PlannerSpec
-from dirigent.planners.fixed import Alone, Fixed
+from dirigent.planners.fixed import Fixed, Single
 from dirigent.planners.spec import PlannerFor
 from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
@@ -116,7 +116,7 @@ class GymField(Field):
         specialist = find_specialist(worker)
         wants = (lambda task: True) if for_row else (lambda task: specialist in self.gym.offered(task))
         pool_for: PoolFor = self.gym.only(specialist)
-        return Entry(f"{SINGLE}{worker}", lambda task, pool: Alone(worker), pool_for=pool_for, wants=wants)
+        return Entry(f"{SINGLE}{worker}", lambda task, pool: Single(worker), pool_for=pool_for, wants=wants)
 
     def tries_plans(self, lineup: Lineup) -> bool:
         return CEILING in lineup.rows
@@ -158,14 +158,14 @@ class GymField(Field):
         """If the pool lacks a worker, the plan that is left; if that cannot answer either, any worker alone."""
         offered = self.gym.offered(task)
         plan = plan_by(way_for(task, self._ways), task, offered) or plan_by(Way(1, dear=False), task, offered)
-        return Alone(*pool.names, name=CEILING) if plan is None else Fixed(plan, name=CEILING)
+        return Single(pool.names, name=CEILING) if plan is None else Fixed(plan, name=CEILING)
 
     async def _right(self, name: PlannerName, fitting: Fitting) -> Fitted:
         def planner_for(task: Task, pool: Pool) -> Planner:
             offered = self.gym.offered(task)
             if solvable(task, offered):
                 return Fixed(plan_for(task, offered), name=RIGHT)
-            return Alone(*pool.names, name=RIGHT)
+            return Single(pool.names, name=RIGHT)
 
         return Fitted(RIGHT, planner_for, note="the task's own plan")
 

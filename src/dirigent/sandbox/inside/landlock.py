@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 OLDEST_ABI = 4
 """Linux 6.7, the first that knows TCP. On an older kernel only the other walls protect."""
+OLDEST_ALONE_ABI = 3
+"""Linux 6.2, the first that keeps files from being cut short: enough where a filter denies every socket."""
 NEWEST_ABI = 7
 """The newest ABI that this module uses; kernels support all older ones."""
 
@@ -57,24 +59,38 @@ _ALWAYS = {
     "/dev/random": _READ_FILE,
     "/dev/urandom": _READ_FILE,
 }
+_LOADING = ("/etc/ld.so.cache", "/etc/localtime")
+"""Files outside the system tree that libraries read."""
 
 
 def restrict(abi: int, *, programs: Iterable[str], work: str = "/tmp") -> None:
     """Restricts this process to reading and running `programs` and writing in `work`; raises OSError on failure."""
+    _restrict(abi, {**_ALWAYS, **dict.fromkeys(programs, _RUN), work: _WORK})
+
+
+def restrict_alone(abi: int, *, readable: Iterable[str], work: str) -> None:
+    """Restricts this process to reading `readable` and writing in `work`, where no mount hides the other files."""
+    devices = {path: rights for path, rights in _ALWAYS.items() if path.startswith("/dev/")}
+    _restrict(abi, {**dict.fromkeys(_LOADING, _READ_FILE), **devices, **dict.fromkeys(readable, _READ), work: _WORK})
+
+
+def _restrict(abi: int, rights: dict[str, int]) -> None:
     ruleset = _checked("landlock_create_ruleset", _create(abi))
     try:
-        for path, rights in {**_ALWAYS, **dict.fromkeys(programs, _RUN), work: _WORK}.items():
-            _allow(ruleset, path, rights)
-        # landlock needs no_new_privs, which bubblewrap has set.
+        for path, allowed in rights.items():
+            _allow(ruleset, path, allowed)
+        # landlock needs no_new_privs, which bubblewrap or our own code has set.
         _checked("landlock_restrict_self", _call(_RESTRICT_SELF, ruleset, _SILENT if abi >= 7 else 0))
     finally:
         os.close(ruleset)
 
 
-def usable_abi() -> int:
-    """Returns the newest ABI that kernel and module share; 0 if there is none or it is older than 4."""
+def usable_abi(oldest: int = OLDEST_ABI) -> int:
+    """Returns the newest ABI that kernel and module share; 0 if there is none or it is too old."""
+    if sys.platform != "linux":
+        return 0
     offered = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
-    for abi in range(min(offered, NEWEST_ABI), OLDEST_ABI - 1, -1):
+    for abi in range(min(offered, NEWEST_ABI), oldest - 1, -1):
         # We try each ABI, because kernels of RHEL 9 report 6 and have no scope for signals.
         ruleset = _create(abi)
         if ruleset >= 0:
@@ -85,7 +101,9 @@ def usable_abi() -> int:
 
 def _create(abi: int) -> int:
     """Returns a ruleset that denies everything this ABI knows, or -1."""
-    parts = [_FILES | (_IOCTL_DEV if abi >= 5 else 0), _TCP]
+    parts = [_FILES | (_IOCTL_DEV if abi >= 5 else 0)]
+    if abi >= 4:
+        parts.append(_TCP)
     if abi >= 6:
         parts.append(_SCOPES)
     attributes = b"".join(part.to_bytes(8, sys.byteorder) for part in parts)

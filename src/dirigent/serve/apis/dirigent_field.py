@@ -9,6 +9,8 @@
     X-Dirigent-Region: eu              region
     X-Dirigent-Dry-Run: true           dry_run
     X-Dirigent-Trace: true             trace
+    X-Dirigent-Tag: nightly            tag
+    X-Dirigent-Conversation: c1        conversation
 
 If the body has the same field, the body wins. A value that cannot be read is a 400 that names the header.
 """
@@ -100,4 +102,6 @@ FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "region": ("region", str),
     "dry-run": ("dry_run", _yes_or_no),
     "trace": ("trace", _yes_or_no),
+    "tag": ("tag", str),
+    "conversation": ("conversation", str),
 }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -29,7 +28,39 @@ from dirigent.serve.apis.anthropic.route import count_tokens, create_message
 from dirigent.serve.apis.anthropic.wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.apis.chat.route import chat
 from dirigent.serve.apis.chat.wire import ChatCompletion, ChatRequest
+from dirigent.serve.apis.comparisons import (
+    CompareRequest,
+    ComparisonList,
+    SetList,
+    SetQuestionGone,
+    SetQuestionRequest,
+    SetQuestions,
+    VoteRequest,
+    add_to_set,
+    compare,
+    comparison,
+    drop_from_set,
+    list_comparisons,
+    set_questions,
+    sets,
+    vote,
+)
 from dirigent.serve.apis.feedback import FeedbackKept, FeedbackRequest, feedback
+from dirigent.serve.apis.keys import (
+    AuditList,
+    KeyList,
+    KeyMade,
+    KeyRequest,
+    KeyShown,
+    Policy,
+    audit,
+    keys,
+    make_key,
+    policy,
+    revoke,
+    rotate,
+)
+from dirigent.serve.apis.pool import PoolList, PoolWorker, Switch, pool, switch_worker
 from dirigent.serve.apis.responses.background import KIND, on_finished
 from dirigent.serve.apis.responses.route import (
     cancel_response,
@@ -39,20 +70,23 @@ from dirigent.serve.apis.responses.route import (
     list_input_items,
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
+from dirigent.serve.apis.runs import RunCancelled, RunStarted, cancel_run, run_events, start_run
+from dirigent.serve.apis.session import SignedIn, SignedOut, session, sign_in, sign_out
+from dirigent.serve.apis.traces import ForkRequest, TraceList, fork_trace, trace, traces
 from dirigent.serve.apis.usage import UsageReport, usage
+from dirigent.serve.http import console
 from dirigent.serve.http.auth import Gate
 from dirigent.serve.http.bounds import Exchanges, Hops
-from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of
+from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of, require_admin
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.http.openapi import Endpoint, openapi
 from dirigent.serve.policy.models import ModelCard, ModelList
 from dirigent.serve.service import Service
+from dirigent.store.comparisons import Comparison
 from dirigent.store.keys import Caller
-from dirigent.store.traces import TraceRow, run_keys
+from dirigent.store.sets import SetQuestion
 from dirigent.version import __version__
-
-MAX_LISTED = 200
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -66,20 +100,16 @@ class Readiness(msgspec.Struct, frozen=True):
     """The state of each worker's breaker: closed (in use), open (resting after failures), half-open (on trial)."""
 
 
-class TraceList(msgspec.Struct, frozen=True):
-    data: list[TraceRow]
-    object: str = "list"
-
-
 def build_app(service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
     starlette = Starlette(
-        routes=[Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS],
+        routes=[*(Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS), *console.ROUTES],
         exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
     )
     starlette.router.redirect_slashes = False  # a path that is not in the table is a 404
     starlette.state.service = service
     service.on_finished[KIND] = on_finished
+    console.files()  # compressed before the first request
     return Exchanges(MessagesErrors(Gate(Hops(starlette), service)), service)
 
 
@@ -105,7 +135,7 @@ async def readyz(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Counters for Prometheus."""
-    _require_admin(request)
+    require_admin(request)
     return Response(_service(request).metrics.page(), media_type="text/plain; version=0.0.4")
 
 
@@ -121,38 +151,6 @@ async def model(request: Request) -> Response:
     if card is None:
         raise _service(request).models.missing(id, _caller(request))
     return _json(card)
-
-
-async def traces(request: Request) -> Response:
-    """The newest runs; `limit`, `status`, `profile`, `since` and `search` narrow the list."""
-    _require_admin(request)
-    query = dict(request.query_params)
-    unknown = query.keys() - {"limit", "status", "profile", "since", "search"}
-    if unknown:
-        raise Problem(400, f"unknown parameter {min(unknown)[:60]!r}", param=min(unknown)[:60])
-    rows = await _service(request).store.list(
-        limit=_number(query.get("limit", "20")),
-        status=_one_of(query.get("status"), ("done", "failed", "cancelled", "waiting")),
-        profile=query.get("profile"),
-        since=_moment(query.get("since")),
-        search=query.get("search", ""),
-    )
-    return _json(TraceList(rows))
-
-
-async def trace(request: Request) -> Response:
-    """The trace of one run. Another key's run is a 404."""
-    service, caller, id = _service(request), _caller(request), request.path_params["id"]
-    missing = Problem(404, f"no trace has the id {id[:80]!r}", code="trace_not_found")
-    if caller.role != "admin" and caller.key_id not in await run_keys(service.store, id):
-        raise missing
-    try:
-        found = await service.store.get(id)
-    except StoreError:
-        raise missing from None
-    if found.id != id and caller.role != "admin":
-        raise missing
-    return _json(found)
 
 
 async def describe(request: Request) -> Response:
@@ -175,6 +173,29 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/models/{id:path}", model, gives=ModelCard),
     Endpoint("GET", "/v1/traces", traces, gives=TraceList),
     Endpoint("GET", "/v1/traces/{id}", trace, gives=Trace),
+    Endpoint("POST", "/v1/traces/{id}/fork", fork_trace, takes=ForkRequest, gives=RunStarted),
+    Endpoint("POST", "/v1/runs", start_run, takes=ChatRequest, gives=RunStarted),
+    Endpoint("GET", "/v1/runs/{id}/events", run_events),
+    Endpoint("POST", "/v1/runs/{id}/cancel", cancel_run, gives=RunCancelled),
+    Endpoint("GET", "/v1/pool", pool, gives=PoolList),
+    Endpoint("POST", "/v1/pool/{id:path}", switch_worker, takes=Switch, gives=PoolWorker),
+    Endpoint("POST", "/v1/comparisons", compare, takes=CompareRequest, gives=Comparison),
+    Endpoint("GET", "/v1/comparisons", list_comparisons, gives=ComparisonList),
+    Endpoint("GET", "/v1/comparisons/{id}", comparison, gives=Comparison),
+    Endpoint("POST", "/v1/comparisons/{id}/vote", vote, takes=VoteRequest, gives=Comparison),
+    Endpoint("GET", "/v1/sets", sets, gives=SetList),
+    Endpoint("GET", "/v1/sets/{name}", set_questions, gives=SetQuestions),
+    Endpoint("POST", "/v1/sets/{name}", add_to_set, takes=SetQuestionRequest, gives=SetQuestion),
+    Endpoint("DELETE", "/v1/sets/{name}/{id}", drop_from_set, gives=SetQuestionGone),
+    Endpoint("GET", "/v1/keys", keys, gives=KeyList),
+    Endpoint("POST", "/v1/keys", make_key, takes=KeyRequest, gives=KeyMade),
+    Endpoint("POST", "/v1/keys/{id}/revoke", revoke, gives=KeyShown),
+    Endpoint("POST", "/v1/keys/{id}/rotate", rotate, gives=KeyMade),
+    Endpoint("GET", "/v1/audit", audit, gives=AuditList),
+    Endpoint("GET", "/v1/policy", policy, gives=Policy),
+    Endpoint("POST", "/v1/session", sign_in, gives=SignedIn),
+    Endpoint("GET", "/v1/session", session, gives=SignedIn),
+    Endpoint("DELETE", "/v1/session", sign_out, gives=SignedOut),
     Endpoint("GET", "/healthz", healthz, gives=Health, open=True),
     Endpoint("GET", "/readyz", readyz, gives=Readiness, open=True),
     Endpoint("GET", "/metrics", metrics),
@@ -206,38 +227,8 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
-def _require_admin(request: Request) -> None:
-    if _caller(request).role != "admin":
-        raise Problem(403, "this needs a key with the role admin", code="role")
-
-
 def _json(value: Any, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_LISTED:
-        raise Problem(400, f"limit must be 1 to {MAX_LISTED}, not {text[:20]!r}", param="limit")
-    return int(text[:9])
-
-
-def _one_of(text: str | None, known: tuple[str, ...]) -> Any:
-    if text is not None and text not in known:
-        raise Problem(400, f"status must be one of {', '.join(known)}, not {text[:20]!r}", param="status")
-    return text
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else _in_utc(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise Problem(
-            400, f"since must be a time such as 2026-01-31T12:00:00Z, not {text!r:.40}", param="since"
-        ) from None
-
-
-def _in_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC) if moment.tzinfo is not None else moment
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -5,6 +5,9 @@ server is for the person at this machine: the Host (or the host of the target) a
 loopback, so that no web page can talk to it through a browser (by DNS rebinding or a form). The gate knows nothing of
 routes.
 
+A browser that signed in to the console (`apis/session.py`) sends a cookie in place of a key. A request that changes
+something must then carry the session's CSRF token as well, so that another page cannot make the browser send it.
+
 An address that sends too many wrong keys gets a 429 (`Tries`). Keys cannot be guessed, but looking guesses up costs
 work, and a log full of them hides what matters.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import ipaddress
 import time
 from collections import OrderedDict
@@ -24,14 +28,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.serve.http.bounds import check_header
+from dirigent.serve.http.console import is_console
 from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
 from dirigent.store.keys import LOCAL_ADMIN, Caller, any_keys, authenticate
+from dirigent.store.sessions import csrf_token, session_caller
 
 __all__ = ["OPEN_PATHS", "App", "Gate", "Receive", "Scope", "Send", "is_loopback", "send_problem"]
 
 App = ASGIApp
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+COOKIE = "dirigent_session"
+CSRF_HEADER = b"x-csrf-token"
 MAX_KEY_CHARS = 512
 REMEMBERED = 10_000
 """Most addresses, and most right keys, that are remembered."""
@@ -58,14 +66,14 @@ class Gate:
 
     async def _caller(self, scope: Scope, target: bytes) -> Caller | None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        is_open = scope["path"] in OPEN_PATHS
+        is_open = scope["path"] in OPEN_PATHS or is_console(scope["path"])
         try:
             keyed = self._service.settings.keys_required or await any_keys(self._service.store)
             if not keyed:
                 _require_loopback(headers, target)
                 return LOCAL_ADMIN
             address = scope["client"][0] if scope.get("client") else ""
-            return None if is_open else await self._authenticated(headers, address=address)
+            return None if is_open else await self._authenticated(scope, headers, address=address)
         except ConfigError as error:
             raise Problem(503, str(error), code="keys_unavailable", retry_after_s=1) from None
         except DirigentError as error:
@@ -73,14 +81,18 @@ class Gate:
                 return None  # a store that fails must not hide that the process lives
             raise problem_of(error) from None
 
-    async def _authenticated(self, headers: dict[bytes, bytes], *, address: str) -> Caller:
-        text = _key(headers)
+    async def _authenticated(self, scope: Scope, headers: dict[bytes, bytes], *, address: str) -> Caller:
+        key = _key(headers)
+        text = key or _cookie(headers)
         if text and (wait_s := self._tries.begin(address, text)) > 0:
             said = f"too many wrong keys came from your address; try again in {wait_s:.0f} s"
             raise Problem(429, said, code="failed_tries", retry_after_s=wait_s)
         caller, right = None, None
         try:
-            caller = await authenticate(self._service.store, text) if text else None
+            if key:
+                caller = await authenticate(self._service.store, key)
+            elif text:
+                caller = await self._signed_in(scope, headers, text)
             right = caller is not None
         finally:
             if text:
@@ -92,6 +104,20 @@ class Gate:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        return caller
+
+    async def _signed_in(self, scope: Scope, headers: dict[bytes, bytes], cookie: str) -> Caller | None:
+        """The caller whose session this is. The scope gets the session, for the routes that show and end it."""
+        found = await session_caller(self._service.store, cookie)
+        if found is None:
+            return None
+        caller, expires_at = found
+        sent = headers.get(CSRF_HEADER, b"").decode("latin-1")
+        if scope["method"] not in ("GET", "HEAD") and not hmac.compare_digest(
+            sent.encode(), csrf_token(cookie).encode()
+        ):
+            raise Problem(403, "the session's token is missing: send it as X-CSRF-Token", code="csrf")
+        scope["session"] = (cookie, expires_at)
         return caller
 
 
@@ -131,6 +157,15 @@ def _key(headers: dict[bytes, bytes]) -> str:
         text = headers.get(b"x-api-key", b"").decode("latin-1")
     text = text.strip()
     return text if len(text) <= MAX_KEY_CHARS else ""
+
+
+def _cookie(headers: dict[bytes, bytes]) -> str:
+    """Return the value of the session's cookie; or an empty text."""
+    for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE and len(value) <= MAX_KEY_CHARS:
+            return value
+    return ""
 
 
 def _require_loopback(headers: dict[bytes, bytes], target: bytes) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import msgspec
+from starlette.requests import Request
 from starlette.types import Scope, Send
 
 from dirigent.errors import (
@@ -137,6 +138,12 @@ def _problem(kind: str, message: str, headers: Mapping[str, str], *, fault: str)
         log.error("%s", message)
         message = "the store does not answer as it should; try again later (the server's log says more)"
     return Problem(status, message, code=code, retry_after_s=1 if status == 503 else None, headers=headers)
+
+
+def require_admin(request: Request) -> None:
+    """Raise a `Problem` unless the caller's key has the role admin."""
+    if request.scope["caller"].role != "admin":
+        raise Problem(403, "this needs a key with the role admin", code="role")
 
 
 async def send_problem(problem: Problem, send: Send, scope: Scope) -> None:

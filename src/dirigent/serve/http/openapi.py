@@ -76,8 +76,9 @@ def _operation(endpoint: Endpoint, shape: dict[type[msgspec.Struct], dict[str, A
     if endpoint.takes is not None:
         body = {"application/json": {"schema": shape[endpoint.takes]}}
         operation["requestBody"] = {"required": True, "content": body}
-    if "{id" in endpoint.path:
-        operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if names := re.findall(r"{(\w+)", endpoint.path):
+        text = {"in": "path", "required": True, "schema": {"type": "string"}}
+        operation["parameters"] = [{"name": name} | text for name in names]
     if endpoint.open:
         operation["security"] = []
     return operation

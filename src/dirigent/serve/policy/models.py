@@ -97,6 +97,7 @@ class Models:
         self._planners = {id: self._trained_planner(model) for id, model in self._models.items()}
         self._plain: dict[str, Conductor] = {}
         """The conductors for requests without further wishes, from callers who may use everything."""
+        self._off: frozenset[str] = frozenset()
         self._created = int(time.time())
 
     def cards(self, caller: Caller) -> tuple[ModelCard, ...]:
@@ -112,6 +113,14 @@ class Models:
         breakers = {name: breaker_state(pool[name]) for name in names} if caller.role == "admin" else msgspec.UNSET
         return ModelCard(id, self._created, model.about, names, breakers, model.pins or msgspec.UNSET)
 
+    def is_on(self, worker: str) -> bool:
+        return worker not in self._off
+
+    def switch(self, worker: str, *, on: bool) -> None:
+        """Take a worker out of every model of this server, or back in. Runs under way keep the workers they have."""
+        self._off = self._off - {worker} if on else self._off | {worker}
+        self._plain.clear()
+
     def missing(self, id: str, caller: Caller) -> Problem:
         """The error for a model that does not exist for this caller. For a dated name it gives the current one."""
         known = [card.id for card in self.cards(caller)]
@@ -125,8 +134,10 @@ class Models:
 
     def conductor(self, asked: Asked, *, caller: Caller, rule: Override | None = None) -> Conductor:
         """The conductor for one request, or a `Problem` that names the field at fault."""
-        is_unbounded = not (caller.budgets_usd or caller.allow or caller.deny or caller.region)  # see `_allowed`
-        plain = rule is None and asked.dirigent == NOTHING_MORE and is_unbounded
+        is_unbounded = not (
+            self._off or caller.is_capped or caller.allow or caller.deny or caller.region
+        )  # see `_allowed`
+        plain = rule is None and asked.dirigent.without_labels == NOTHING_MORE and is_unbounded
         found = self._plain.get(asked.model) if plain else None
         if found is None:
             found = self._narrowed(asked.model, caller, asked.dirigent, rule)
@@ -158,7 +169,8 @@ class Models:
             id = self._redirected(id, rule, caller)
         model, whole = self._models[id], self._whole[id]
         changes = _narrowed_limits(whole, extension)
-        names = _narrowed_names(_ruled(whole.pool, rule, caller), caller, extension)
+        pool = whole.pool.without(self._off) if self._off else whole.pool
+        names = _narrowed_names(_ruled(pool, rule, caller), caller, extension)
         if names != whole.pool.names:
             changes |= {"workers": names}
         self._check_planner(model, names, caller, extension, changes, rule)
@@ -172,9 +184,10 @@ class Models:
         if id not in self._models:
             return ()
         planner = self._planners[id]
-        if planner and not _allowed(self._runtime.pool[planner].info, caller):
+        if planner and not (self.is_on(planner) and _allowed(self._runtime.pool[planner].info, caller)):
             return ()
-        return tuple(info.name for info in self._whole[id].pool.infos if _allowed(info, caller))
+        infos = self._whole[id].pool.infos
+        return tuple(info.name for info in infos if self.is_on(info.name) and _allowed(info, caller))
 
     def _redirected(self, id: str, rule: Override, caller: Caller) -> str:
         """The model that the rule puts in place of the one asked for. The key must be allowed to use it as well."""
@@ -264,7 +277,7 @@ def check_abilities(conductor: Conductor, asked: Asked) -> None:
 
 
 def _allowed(info: WorkerInfo, caller: Caller) -> bool:
-    if caller.budgets_usd and info.price is None:
+    if caller.is_capped and info.price is None:
         return False  # without a price, its calls cannot be kept within a budget
     if caller.allow and info.name not in caller.allow:
         return False

@@ -36,6 +36,20 @@ class PoolChoice(Strict, frozen=True):
     """This one alone."""
 
 
+class GivenStep(Strict, frozen=True):
+    worker: str
+    subtask: str
+    access: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+
+
+class GivenPlan(Strict, frozen=True):
+    """A plan that the caller wrote, or edited after a dry run."""
+
+    steps: Annotated[tuple[GivenStep, ...], Meta(min_length=1, max_length=32)]
+    until: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """Ask the steps in order, and stop when the last one's worker is this sure of an answer."""
+
+
 class Extension(Strict, frozen=True):
     """The field `dirigent`, for what the APIs' own formats cannot express. Limits can only be narrowed."""
 
@@ -50,6 +64,19 @@ class Extension(Strict, frozen=True):
     """Plan and estimate, but ask no worker."""
     trace: bool | None = None
     """Add the plan and each step's cost to the reply."""
+    tag: Annotated[str, Meta(max_length=200)] | None = None
+    """What the run is for, in the caller's words: spending is added up by it."""
+    conversation: Annotated[str, Meta(max_length=200)] | None = None
+    """The conversation that the run belongs to; likewise."""
+    plan: GivenPlan | None = None
+    """Carry out this plan; nobody plans. With `dry_run` it is checked and its cost estimated."""
+
+    @property
+    def without_labels(self) -> Extension:
+        """The part that shapes the run."""
+        if self.tag is None and self.conversation is None:
+            return self
+        return msgspec.structs.replace(self, tag=None, conversation=None)
 
 
 NOTHING_MORE = Extension()
@@ -81,6 +108,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dirigent: Extension = NOTHING_MORE
     metadata: dict[str, str] = {}
     """Labels. Only `task_kind` has an effect, on the operator's rules."""
+    user: str = ""
+    """The caller's own user, for whom the request is."""
     one_call: bool = False
     """A reply may call one tool at most."""
     background: bool = False

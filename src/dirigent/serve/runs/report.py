@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.plan.plan import Plan
-from dirigent.run.trace import Round, StepRecord, Trace, attempts_since
+from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate
 
 
 class WireStep(msgspec.Struct, frozen=True):
@@ -33,6 +33,16 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     trace_id: str
     cost_usd: float
     overhead_ms: float
+    why: str = ""
+    """Why the plan was written, if its planner is a policy."""
+    chosen: tuple[str, ...] = ()
+    """The workers that the policy chose, in the order in which they are asked."""
+    answered_by: str = ""
+    """The worker that wrote the answer, if a policy chose."""
+    confidence: float | None = None
+    """How sure the selector is that the answer is right."""
+    saved_usd_estimate: float | None = None
+    """An estimate of what the best single worker alone would have cost more; negative if it would have cost less."""
     planner: str = ""
     rounds: int = 0
     fallback: bool = False
@@ -66,6 +76,8 @@ class DryRun(msgspec.Struct, frozen=True):
 
     model: str
     planner: str
+    why: str
+    """Why the plan was written, if its planner is a policy."""
     steps: tuple[WireStep, ...]
     until: float | None
     critical_path: int
@@ -74,6 +86,8 @@ class DryRun(msgspec.Struct, frozen=True):
     """None if a worker has no price."""
     cost_usd: float
     """The cost of the planning itself."""
+    step_estimates: tuple[Estimated, ...] = ()
+    """Each step's share of the estimate; empty if there is none."""
     object: Literal["dirigent.plan"] = "dirigent.plan"
 
 
@@ -87,6 +101,17 @@ def report_of(
         overhead_ms=round(1000 * max(0.0, seconds - upstream_s(trace, before=before)), 3),
         resumed=resumed,
     )
+    if (reason := trace.reason) is not None:
+        saved_usd = saved_usd_estimate(trace)
+        reply = trace.steps[-1].reply if trace.steps else None
+        report = msgspec.structs.replace(
+            report,
+            why=reason.why,
+            chosen=reason.chosen,
+            answered_by=trace.answered_by,
+            confidence=None if reply is None else reply.confidence,
+            saved_usd_estimate=None if saved_usd is None else round(saved_usd, 9),
+        )
     if not whole:
         return report
     return msgspec.structs.replace(
@@ -95,7 +120,7 @@ def report_of(
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
         until=None if trace.plan is None else trace.plan.until,
-        steps=tuple(_step(step) for step in trace.steps),
+        steps=tuple(wire_step(step) for step in trace.steps),
         notes=trace.notes,
     )
 
@@ -129,7 +154,8 @@ def _upstream_s_of_round(round: Round) -> float:
     return planning_s + max(ends.values(), default=0.0)
 
 
-def _step(step: StepRecord) -> WireStep:
+def wire_step(step: StepRecord) -> WireStep:
+    """A step with its cost, without its messages and reply."""
     usage = step.usage
     return WireStep(
         worker=step.worker,

@@ -13,16 +13,17 @@ from collections.abc import Mapping
 import msgspec
 
 from dirigent.conduct import Conductor
-from dirigent.errors import ConfigError, DirigentError, StoreError
-from dirigent.plan.plan import critical_path
+from dirigent.errors import ConfigError, DirigentError, PlanError, StoreError
+from dirigent.plan.plan import Plan, Step, check_plan, critical_path
+from dirigent.planners.fixed import Fixed
 from dirigent.run.cost_estimate import estimate
 from dirigent.run.resume import RunState
-from dirigent.serve.http.errors import problem_of
+from dirigent.serve.http.errors import Problem, problem_of
 from dirigent.serve.policy.admission import Place
 from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
-from dirigent.serve.runs.asked import Asked
+from dirigent.serve.runs.asked import Asked, GivenPlan
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
@@ -30,7 +31,9 @@ from dirigent.serve.service import Service
 from dirigent.store import run_states
 from dirigent.store.idempotency import Begun
 from dirigent.store.keys import Caller
-from dirigent.store.ledger import StoreLedger
+from dirigent.store.ledger import Labels, StoreLedger
+
+MAX_LABEL_CHARS = 200
 
 
 def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run_id: str = "") -> Run:
@@ -39,11 +42,40 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     check_request(asked, config.guardrails)
     rule = rule_for(config.override, asked, caller=caller)
     conductor = service.models.conductor(asked, caller=caller, rule=rule)
+    if asked.dirigent.plan is not None:
+        conductor = planned_by_caller(conductor, asked.dirigent.plan)
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
-    ledger = StoreLedger(service.store, caller=caller, run_id=id)
+    ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=labels_of(asked))
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
     return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
+
+
+def labels_of(asked: Asked) -> Labels:
+    """Whom the run is for: the request's user, and tag and conversation from its field `dirigent` or its metadata."""
+    tag = asked.dirigent.tag or asked.metadata.get("tag", "")
+    conversation = asked.dirigent.conversation or asked.metadata.get("conversation", "")
+    return Labels(*(text[:MAX_LABEL_CHARS].replace("\0", "\ufffd") for text in (asked.user, tag, conversation)))
+
+
+def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
+    """The conductor that carries out a caller's plan, within the pool and the limits that the caller has."""
+    limits = msgspec.structs.replace(conductor.limits, max_rounds=1)
+    steps = tuple(Step(step.worker, step.subtask, step.access) for step in given.steps)
+    plan = Plan(steps, until=given.until)
+    try:
+        plan = check_plan(plan, conductor.pool, limits)
+    except PlanError as error:
+        raise Problem(400, str(error), code="plan", param="dirigent.plan") from None
+    return Conductor(
+        Fixed(plan, name="given"),
+        conductor.pool,
+        limits=limits,
+        repairs=0,
+        reassign=conductor.reassign,
+        profile=conductor.profile,
+        notes=(*conductor.notes, "the caller gave the plan"),
+    )
 
 
 async def resume(run: Run) -> None:
@@ -64,7 +96,7 @@ async def resume(run: Run) -> None:
         return
     run.id = id
     run.state = going_on(run.waiting.kept, run.asked.question)
-    ledger = StoreLedger(store, caller=caller, run_id=id)
+    ledger = StoreLedger(store, caller=caller, run_id=id, labels=labels_of(run.asked))
     run.options = msgspec.structs.replace(run.options, ledger=ledger)
 
 
@@ -107,15 +139,18 @@ async def drafted(run: Run) -> DryRun:
     try:
         cost = estimate(found.plan, conductor.pool, run.asked.question, limits=conductor.limits)
         estimated = Estimated(cost.low_usd, cost.high_usd)
+        shares = tuple(Estimated(step.low_usd, step.high_usd) for step in cost.steps)
     except ConfigError:
-        estimated = None  # a worker without a price
+        estimated, shares = None, ()  # a worker without a price
     return DryRun(
         model=run.asked.model,
         planner=conductor.planner.name,
+        why="" if found.drafts[-1].reason is None else found.drafts[-1].reason.why,
         steps=planned_steps(found.plan),
         until=found.plan.until,
         critical_path=critical_path(found.plan),
         fallback=found.fallback,
         estimate=estimated,
         cost_usd=sum(attempt.cost_usd for attempt in attempts),
+        step_estimates=shares,
     )

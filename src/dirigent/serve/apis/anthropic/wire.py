@@ -231,6 +231,7 @@ def read(body: bytes) -> Asked:
         question=checked_messages([message for _, message in placed], fields, call_id="tool_use_id"),
         options=_options(request, tools),
         dirigent=request.dirigent or NOTHING_MORE,
+        user=(request.metadata.user_id or "") if request.metadata is not None else "",
         one_call=one_call,
         stream=bool(request.stream),
         fields=fields,

@@ -168,6 +168,7 @@ def read(body: bytes) -> Asked:
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
+        user=request.user or request.safety_identifier or "",
         stream=bool(request.stream),
         stream_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
     )

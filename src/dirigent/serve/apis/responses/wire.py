@@ -252,6 +252,7 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
+        user=request.user or "",
         one_call=request.parallel_tool_calls is False,
         background=bool(request.background),
         stream=bool(request.stream),

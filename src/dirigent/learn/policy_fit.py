@@ -1,0 +1,515 @@
+"""Fit a policy to a table, and measure it on questions that it did not learn from.
+
+The table's questions are dealt into folds. For each fold a policy is fitted on the others: a selector, and for each
+price of cost the orders and thresholds of its clusters, chosen by replay on the others' answers, where every question
+is judged by a selector that never saw it. What that policy is worth on the fold's own questions is exact, because the
+table holds every worker's answer. These outcomes are the front; the policy that is kept is fitted on all questions.
+
+Clusters come in two grains: a few by what is expected of each worker, and many by words as well. A fine cluster gets
+an order of its own only if that gains more than its standard error over the coarse cluster's.
+
+A policy is switched on only at a point that the evidence supports. Two thirds of the questions choose the point
+called `same`; the other third, which chose nothing, must confirm it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dirigent.errors import ConfigError
+from dirigent.learn.deals import DealtTable, Ints, Judged, deal, fit_selector, judged
+from dirigent.learn.orders import NEVER, Found, Order, Replayed, Searchable, best_order, clusters, replay, searchable
+from dirigent.learn.policy import PRIOR_SCALE, Kind, Point, Policy, Vectors, cluster_points, marks_of, novelty
+from dirigent.learn.selector import Floats, Selector, SelectorSettings, cross_fitted_prior
+from dirigent.learn.table import Table
+
+PRICES = (0.0, 0.003, 0.006, 0.012, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.13, 0.17, 0.22, 0.3, 0.45, 0.8)
+"""Right answers that one call of the best single worker must be worth."""
+THRESHOLDS = (
+    *(0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98),
+    NEVER,
+)
+FEWEST_LABELS = 25
+MARGIN = 0.01
+"""`same` may be at most so much worse than the best single worker."""
+Z_ONE_SIDED = 1.644854
+Z_TWO_SIDED = 1.959964
+MOST_LABELS = 100_000
+"""A need for more labels than this is reported as none being enough."""
+
+
+class PolicySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    folds: int = 5
+    coarse: int = 4
+    fine: int = 24
+    per_coarse: int = 40
+    """Questions for each coarse cluster; fewer questions have fewer clusters."""
+    per_fine: int = 60
+    familiar: int = 128
+    most_calls: int = 10
+    standard_errors: float = 1.0
+    """By how many a fine cluster's own order must gain."""
+    prices: tuple[float, ...] = PRICES
+    selector: SelectorSettings = SelectorSettings(subsets=20, trees=120, rows=8_000, learning_rate=0.15, columns=0.3)
+    blind: tuple[str, ...] = ()
+    """Features that selectors may not see, by the beginning of their names; for ablations."""
+    plurality: bool = False
+    """Take the most common answer and its share in place of a selector's choice; for ablations."""
+    seed: int = 1
+
+
+class Outcomes(msgspec.Struct, frozen=True, eq=False):
+    """What each price's policy was worth on questions that it did not learn from [prices, questions]."""
+
+    right: Floats
+    cost: Floats
+    calls: Floats
+    single_right: Floats
+    """[questions]: of the worker that was best on the other folds."""
+    single_cost: Floats
+
+
+class Fitted(msgspec.Struct, frozen=True, eq=False):
+    policy: Policy
+    selector: Selector | None
+    outcomes: Outcomes | None
+    table: DealtTable | None
+
+
+class Fit(msgspec.Struct, frozen=True, eq=False):
+    """Clusters with what to do in each, at every price: fitted on some questions, usable on any."""
+
+    selector: Selector
+    centres: Vectors
+    kinds: tuple[tuple[tuple[Order, ...], tuple[float, ...]], ...]
+    """For each price the orders and thresholds of the clusters."""
+
+
+def fit_policy(
+    table: Table,
+    *,
+    where: str,
+    settings: PolicySettings | None = None,
+    version: int = 1,
+    say: Callable[[str], None] = lambda _: None,
+) -> Fitted:
+    """The policy of a table, switched on at `same` if the evidence supports it.
+
+    Raises ConfigError if nothing can be learned: one worker with one answer a question, all answers right, or none.
+    """
+    settings = settings or PolicySettings()
+    labelled = {a.question for a in table.answers if a.right is not None and not a.estimated}
+    if not any(answer.right is not None for answer in table.answers):
+        raise ConfigError(f"{where} has no graded answer; give its questions answers, and calibrate again")
+    dealt = deal(table, where=where, seed=settings.seed)
+    _check(dealt, where)
+    labels = sum(id in labelled for id in dealt.ids)
+    best = int(_best_single(dealt, np.arange(len(dealt))))
+    fingerprints = {worker.name: worker.fingerprint for worker in table.workers if worker.name in dealt.workers}
+    policy = Policy(
+        version=version,
+        unit=table.unit,
+        workers=dealt.workers,
+        fingerprints=fingerprints,
+        baseline=dealt.workers[best],
+        baseline_accuracy=float(dealt.single[:, best].mean()),
+        baseline_cost=float(_single_cost(dealt, best).mean()),
+        questions=len(dealt),
+        labels=labels,
+        points=(),
+        named={},
+        why="",
+        more_labels=None,
+        active="off",
+        novel_above=(1.0, 1.0),
+        left_out=dealt.left_out,
+    )
+    if len(dealt) < FEWEST_LABELS:
+        why = f"{len(dealt)} questions are too few to learn from; {FEWEST_LABELS} are the fewest"
+        short = FEWEST_LABELS - len(dealt)
+        return Fitted(msgspec.structs.replace(policy, why=why, more_labels=short), None, None, None)
+    folds = folds_of(dealt.texts, settings.folds, settings.seed)
+    crossed = CrossFitted(dealt, folds, settings, say)
+    outcomes = crossed.outcomes()
+    whole = crossed.whole()
+    policy = _with_points(policy, dealt, whole, crossed.judged_but(-1), outcomes, settings)
+    truly = np.array([id in labelled for id in dealt.ids])
+    return Fitted(_chosen(policy, outcomes, dealt.texts, truly), whole.selector, outcomes, dealt)
+
+
+def folds_of(texts: Sequence[str], folds: int, seed: int) -> Ints:
+    """The fold of each question; equal texts share one."""
+    order = {text: _number("fold", seed, " ".join(text.split())) for text in texts}
+    rank = {text: place for place, text in enumerate(sorted(order, key=lambda text: order[text]))}
+    return np.array([rank[text] % folds for text in texts], dtype=np.int64)
+
+
+class CrossFitted:
+    """Selectors and fits for every fold, each fitted without it.
+
+    To choose an order for the questions outside fold f, each of their folds g is judged by a selector that saw neither
+    f nor g. That selector serves both f and g, so there are about half as many fits as pairs.
+    """
+
+    def __init__(
+        self, table: DealtTable, folds: Ints, settings: PolicySettings, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.table, self.folds, self.settings, self.say = table, folds, settings, say
+        self.numbers = sorted({int(fold) for fold in folds if fold >= 0})
+        self._selectors: dict[tuple[int, int], Selector] = {}
+        self._judged: dict[tuple[int, int], Judged] = {}
+
+    def selector(self, *without: int) -> Selector:
+        """The selector fitted on all questions but those of these folds."""
+        first, last = min(without), max(without)
+        if (first, last) not in self._selectors:
+            rest = np.flatnonzero((self.folds >= 0) & ~np.isin(self.folds, without))
+            self._selectors[first, last] = fit_selector(
+                self.table, rest, seed=self.settings.seed, settings=self.settings.selector, blind=self.settings.blind
+            )
+            self.say(f"fitted selector {len(self._selectors)}")
+        return self._selectors[first, last]
+
+    def judged_but(self, fold: int) -> Judged:
+        """Every question outside the fold, judged by a selector that saw neither it nor the fold."""
+        shape = self.table.place.shape[:3]
+        confidence, right = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+        for other in self.numbers:
+            if other != fold:
+                own = np.flatnonzero(self.folds == other)
+                found = self._judged_fold(other, fold)
+                confidence[own], right[own] = found.confidence, found.right
+        return Judged(confidence, right)
+
+    def judged_fold(self, fold: int) -> Judged:
+        """The fold's questions, judged by the selector of all the others."""
+        return self._judged_fold(fold, -1)
+
+    def _judged_fold(self, fold: int, but: int) -> Judged:
+        if (fold, but) not in self._judged:
+            some = self.table.some(np.flatnonzero(self.folds == fold))
+            if self.settings.plurality:
+                found = by_plurality(some)
+            else:
+                found = judged(some, self.selector(fold) if but < 0 else self.selector(fold, but))
+            self._judged[fold, but] = found
+        return self._judged[fold, but]
+
+    def fit_but(self, fold: int) -> Fit:
+        """Clusters, orders and thresholds fitted without the fold."""
+        rest = np.flatnonzero((self.folds >= 0) & (self.folds != fold))
+        return fit_kinds(self.table, rest, self.judged_but(fold), self.selector(fold), self.settings)
+
+    def whole(self) -> Fit:
+        return self.fit_but(-1)
+
+    def outcomes(self, asked: npt.NDArray[np.bool_] | None = None) -> Outcomes:
+        """Each price's policies on the questions of every fold; `asked` marks those to be asked, default all."""
+        shape = (len(self.settings.prices), len(self.table))
+        right, cost, calls = (np.full(shape, np.nan) for _ in range(3))
+        single_right, single_cost = np.full((2, len(self.table)), np.nan)
+        for fold in self.numbers:
+            own = np.flatnonzero(self.folds == fold)
+            rest = np.flatnonzero((self.folds >= 0) & (self.folds != fold))
+            best = _best_single(self.table, rest)
+            single_right[own] = self.table.single[own, best]
+            single_cost[own] = _single_cost(self.table, best)[own]
+            fit = self.fit_but(fold)
+            for p, found in enumerate(replayed(self.table.some(own), self.judged_fold(fold), fit)):
+                right[p, own], cost[p, own], calls[p, own] = found.right, found.cost, found.calls
+            self.say(f"asked fold {fold + 1} of {len(self.numbers)}")
+        if asked is not None:
+            for values in (right, cost, calls):
+                values[:, ~asked] = np.nan
+            single_right[~asked] = single_cost[~asked] = np.nan
+        return Outcomes(right, cost, calls, single_right, single_cost)
+
+
+def replayed(table: DealtTable, seen: Judged, fit: Fit) -> list[Replayed]:
+    """What the fit is worth on each question of the table, for every price."""
+    group = _kinds_of(table, fit.selector, fit.centres)
+    return [replay(table, seen, orders, group, thresholds) for orders, thresholds in fit.kinds]
+
+
+def fit_kinds(
+    table: DealtTable,
+    questions: Ints,
+    seen: Judged,
+    selector: Selector,
+    settings: PolicySettings,
+    *,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Fit:
+    """For every price the orders and thresholds of the clusters, chosen by replay on these questions."""
+    hashed = table.hashed[questions].astype(np.float64)
+    # In-sample, the ridge would be too sure.
+    prior = cross_fitted_prior(hashed, table.targets[questions], np.random.default_rng(settings.seed))
+    coarse = clusters(
+        prior.astype(np.float32), _count(len(questions), settings.coarse, settings.per_coarse), seed=settings.seed
+    )
+    points = cluster_points(table.hashed[questions], prior.astype(np.float32))
+    fine = clusters(points, _count(len(questions), settings.fine, settings.per_fine), seed=settings.seed)
+    fine_of = _nearest(points, fine)
+    parent = _nearest(fine[:, -prior.shape[1] :] / np.float32(PRIOR_SCALE), coarse)
+    own = table.some(questions)
+    seen_own = Judged(seen.confidence[questions], seen.right[questions])
+    unit = _single_cost(table, _best_single(table, questions))[questions].mean()
+    levels = [
+        _Level(own, seen_own, parent[fine_of], len(coarse), thresholds),
+        _Level(own, seen_own, fine_of, len(fine), thresholds),
+    ]
+    found = []
+    for price in settings.prices:
+        kinds = [level.search(price / unit, settings.most_calls) for level in levels]
+        (coarse_orders, coarse_until), (fine_orders, fine_until) = kinds
+        utilities = []
+        for level, (orders, until) in zip(levels, kinds, strict=True):
+            worth = replay(own, seen_own, orders, level.group, until)
+            utilities.append(worth.right - price / unit * worth.cost)
+        orders, until = [], []
+        for place in range(len(fine)):
+            gain = (utilities[1] - utilities[0])[fine_of == place]
+            error = gain.std() / max(1, len(gain)) ** 0.5
+            if len(gain) > 5 and gain.mean() > settings.standard_errors * error:
+                orders.append(fine_orders[place])
+                until.append(fine_until[place])
+            else:
+                orders.append(coarse_orders[parent[place]])
+                until.append(coarse_until[parent[place]])
+        found.append((tuple(orders), tuple(until)))
+    return Fit(selector, fine, tuple(found))
+
+
+class _Level:
+    """One grain of clusters. Prices are searched in rising order, so the thresholds to try move down with them."""
+
+    def __init__(self, table: DealtTable, seen: Judged, group: Ints, count: int, thresholds: Sequence[float]) -> None:
+        self.group, self.thresholds = group, thresholds
+        self._parts: list[Searchable | None] = []
+        for place in range(count):
+            own = np.flatnonzero(group == place)
+            self._parts.append(searchable(table, seen, own, np.ones(len(own))) if len(own) else None)
+        self._window = [range(len(thresholds)) for _ in range(count)]
+
+    def search(self, price: float, most_calls: int) -> tuple[list[Order], list[float]]:
+        orders, until = [], []
+        for place, part in enumerate(self._parts):
+            best, at = Found((0,), -np.inf), len(self.thresholds) - 1
+            for number in self._window[place] if part is not None else ():
+                assert part is not None
+                found = best_order(part, price=price, threshold=self.thresholds[number], most_calls=most_calls)
+                if found.utility > best.utility:
+                    best, at = found, number
+            self._window[place] = range(max(0, at - 4), min(len(self.thresholds), at + 2))
+            orders.append(best.order)
+            until.append(self.thresholds[at])
+        return orders, until
+
+
+def by_plurality(table: DealtTable) -> Judged:
+    """The most common answer, ties to programs, with its share of the calls as confidence."""
+    calls = np.maximum(table.states.sum(1), 1)
+    share = np.where(table.most > 1, table.most / (calls + 1.0), 0.05)
+    return Judged(share.astype(np.float32), table.vote_ties.astype(np.float32))
+
+
+# ---- the policy's points, and which of them the evidence supports -------------------------------------------
+
+
+def _with_points(
+    policy: Policy, table: DealtTable, whole: Fit, seen: Judged, outcomes: Outcomes, settings: PolicySettings
+) -> Policy:
+    everything = np.arange(len(table))
+    at_once = fit_kinds(table, everything, seen, whole.selector, settings, thresholds=(NEVER,))
+    # The kinds a served question falls into are formed with the final ridge, as here.
+    group = _kinds_of(table, whole.selector, whole.centres)
+    points = []
+    for p, price in enumerate(settings.prices):
+        diff = outcomes.right[p] - outcomes.single_right
+        half = Z_TWO_SIDED * float(diff.std()) / len(diff) ** 0.5
+        cost = float(outcomes.cost[p].mean())
+        both = [
+            _kinds(table, seen, group, *fit.kinds[p], overall=(float(outcomes.right[p].mean()), cost))
+            for fit in (whole, at_once)
+        ]
+        points.append(
+            Point(
+                price=price,
+                kinds=both[0],
+                at_once=both[1],
+                plain=_plain(table, max(cost, policy.baseline_cost)),
+                accuracy=float(outcomes.right[p].mean()),
+                cost=cost,
+                calls=float(outcomes.calls[p].mean()),
+                diff=float(diff.mean()),
+                low=float(diff.mean()) - half,
+                high=float(diff.mean()) + half,
+            )
+        )
+    words = table.hashed[:, :-1]
+    half_of = np.array([_number("half", text) % 2 for text in table.texts])
+    directions = max(1, min(settings.familiar, len(table) // 8))
+    measured = np.concatenate(
+        [
+            novelty(table.hashed[half_of == side], _directions(words[half_of != side], directions), whole.centres)
+            for side in (0, 1)
+            if (half_of == side).any() and (half_of != side).any()
+        ]
+    )
+    above = np.quantile(measured, 0.975, axis=0)
+    return msgspec.structs.replace(
+        policy,
+        points=tuple(points),
+        novel_above=(float(above[0]), float(above[1])),
+        centres=whole.centres,
+        familiar=_directions(words, directions),
+        seen=marks_of(table.texts),
+        words=whole.selector.words,
+    )
+
+
+def _kinds(
+    table: DealtTable,
+    seen: Judged,
+    group: Ints,
+    orders: tuple[Order, ...],
+    until: tuple[float, ...],
+    *,
+    overall: tuple[float, float],
+) -> tuple[Kind, ...]:
+    worth = replay(table, seen, orders, group, until)
+    found = []
+    for place, (order, threshold) in enumerate(zip(orders, until, strict=True)):
+        own = group == place
+        right, cost = (float(worth.right[own].mean()), float(worth.cost[own].mean())) if own.any() else overall
+        found.append(Kind(order, threshold, round(right, 4), cost))
+    return tuple(found)
+
+
+def _plain(table: DealtTable, most_cost: float) -> Order:
+    """The calls of the best plain vote that costs no more; ties go to programs."""
+    calls = table.cost.mean((0, 1))
+    cost = np.array(
+        [sum(float(calls[w, :count].sum()) for w, count in enumerate(state)) for state in table.states.tolist()]
+    )
+    right = table.vote_ties.mean((0, 1))
+    allowed = (cost <= most_cost * 1.001) & (table.states.sum(1) > 0)
+    if not allowed.any():
+        return (int(calls[:, 0].argmin()),)
+    best = int(np.where(allowed, right, -1).argmax())
+    return tuple(w for w, count in enumerate(table.states[best].tolist()) for _ in range(count))
+
+
+def _chosen(policy: Policy, outcomes: Outcomes, texts: Sequence[str], labelled: npt.NDArray[np.bool_]) -> Policy:
+    """The policy with its named points, switched on at `same` if the slice that chose nothing confirms it."""
+    diff = outcomes.right - outcomes.single_right
+    name = policy.baseline
+    if policy.labels < FEWEST_LABELS:
+        return msgspec.structs.replace(
+            policy,
+            why=f"only {policy.labels} questions are graded by a label, and {FEWEST_LABELS} are the fewest: agreement "
+            "alone proves nothing, since answers of one model err together",
+            more_labels=FEWEST_LABELS - policy.labels,
+        )
+    chooses = labelled & np.array([_number("choose", text) % 3 != 0 for text in texts])
+    confirms = labelled & ~chooses
+    if chooses.sum() < 10 or confirms.sum() < 8:
+        return msgspec.structs.replace(
+            policy,
+            why=f"{policy.labels} labelled questions are too few to choose and confirm",
+            more_labels=FEWEST_LABELS,
+        )
+    points = policy.points
+    spread = diff[:, chooses].std(1, ddof=1)
+    mean = diff[:, chooses].mean(1)
+    # The confirming slice is smaller, so a point is only tried if a slice of its size could confirm it.
+    bound = mean - Z_ONE_SIDED * spread / confirms.sum() ** 0.5
+    costs = outcomes.cost[:, chooses].mean(1)
+    single_cost = float(outcomes.single_cost[chooses].mean())
+    cheaper = [p for p in range(len(points)) if costs[p] < single_cost]
+    supported = [p for p in cheaper if bound[p] > -MARGIN]
+    named: dict[str, int] = {}
+    best = int(outcomes.right[:, chooses].mean(1).argmax())
+    gained = diff[best, confirms]
+    if gained.mean() - Z_ONE_SIDED * gained.std(ddof=1) / len(gained) ** 0.5 > 0:
+        named["best"] = best
+    if supported:
+        same = min(supported, key=lambda p: float(costs[p]))
+        left = diff[same, confirms]
+        low = float(left.mean() - Z_ONE_SIDED * left.std(ddof=1) / len(left) ** 0.5)
+        if low > -MARGIN:
+            named["same"] = same
+            share = points[same].cost / policy.baseline_cost
+            why = (
+                f"at {share:.2f} of {name}'s cost; {len(left)} questions that chose nothing say at least "
+                f"{100 * low:+.1f} points of accuracy (one-sided 95%)"
+            )
+            return msgspec.structs.replace(policy, named=named, why=why, active="same")
+    tried = [p for p in cheaper if mean[p] > -MARGIN]
+    if not tried:
+        why = f"no cheaper order came within 1 point of {name}: one call stays one call"
+        return msgspec.structs.replace(policy, named=named, why=why)
+    best_try = max(tried, key=lambda p: float(bound[p]))
+    together = diff[best_try, labelled]
+    half = Z_TWO_SIDED * together.std(ddof=1) / len(together) ** 0.5
+    needed = 3 * (Z_ONE_SIDED * together.std(ddof=1) / (MARGIN + max(0.0, float(together.mean())))) ** 2
+    more = int(np.ceil(max(needed - policy.labels, 10) / 10) * 10)
+    why = (
+        f"{policy.labels} questions cannot show that anything is within 1 point of {name} "
+        f"(interval {100 * (together.mean() - half):+.1f} to {100 * (together.mean() + half):+.1f})"
+    )
+    return msgspec.structs.replace(policy, named=named, why=why, more_labels=more if more <= MOST_LABELS else None)
+
+
+def _check(table: DealtTable, where: str) -> None:
+    if len(table.workers) == 1 and table.samples[0] == 1:
+        raise ConfigError(
+            f"{where} has one worker, {table.workers[0]}, with one answer a question: there is nothing to choose. "
+            "Add a worker, or calibrate with --samples 2"
+        )
+    for what, share in (("wrong", 0.0), ("right", 1.0)):
+        if (table.single == share).all():
+            raise ConfigError(
+                f"in {where} every answer is {what}, so nothing tells the workers apart; check the grader, or ask "
+                f"{'easier' if what == 'wrong' else 'harder'} questions"
+            )
+
+
+def _best_single(table: DealtTable, questions: Ints) -> int:
+    """The worker that is right most often alone; the cheapest of equals."""
+    right = table.single[questions].mean(0)
+    cost = table.cost[questions][:, :, :, 0].mean((0, 1))
+    return min(range(len(right)), key=lambda w: (-round(float(right[w]), 9), float(cost[w])))
+
+
+def _single_cost(table: DealtTable, worker: int) -> Floats:
+    return np.asarray(table.cost[:, :, worker, 0].mean(1))
+
+
+def _kinds_of(table: DealtTable, selector: Selector, centres: Vectors) -> Ints:
+    prior = (table.hashed.astype(np.float64) @ selector.words).astype(np.float32)
+    return _nearest(cluster_points(table.hashed, prior), centres)
+
+
+def _nearest(points: Vectors, centres: Vectors) -> Ints:
+    squares = (centres**2).sum(1) - 2 * points @ centres.T
+    return np.asarray(squares.argmin(1), dtype=np.int64)
+
+
+def _directions(words: Vectors, count: int) -> Vectors:
+    """The directions in which most of the words' vectors lie."""
+    _, turned = np.linalg.eigh(words.T.astype(np.float64) @ words)
+    return np.ascontiguousarray(turned[:, ::-1][:, :count].T, dtype=np.float32)
+
+
+def _count(questions: int, most: int, each: int) -> int:
+    return max(1, min(most, questions // each))
+
+
+def _number(*parts: object) -> int:
+    return int(hashlib.sha1(" ".join(map(str, parts)).encode()).hexdigest()[:12], 16)

@@ -1,0 +1,164 @@
+"""Graded runs become rows: what was returned is graded, by whom it is graded is kept, and nothing else is claimed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError
+from dirigent.learn.traffic import LABEL, Label, read_labels, traffic_table
+from dirigent.limits import Limits
+from dirigent.plan.plan import Plan, Reason, Step
+from dirigent.plan.planner import Brief, Draft
+from dirigent.planners.fixed import Fixed
+from dirigent.planners.vote_counter import Counting
+from dirigent.run.step_prompt import ANSWER
+from dirigent.run.trace import Trace
+from dirigent.store import Store
+from dirigent.store.feedback import Verdict, add_feedback
+from dirigent.tasks.answer_forms import same_free_answer
+from dirigent.workers.metering import Metered
+from dirigent.workers.pool import Pool
+from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price, Worker
+
+VOTE = Plan((Step("a", ANSWER), Step("b", ANSWER), Step("c", ANSWER), Step("count", "Count.", (0, 1, 2))))
+
+
+def worker(name: str, *replies: str, **card: object) -> Worker:
+    return Metered(Scripted(*replies, name=name, price=Price(1.0, 2.0), **card))  # type: ignore[arg-type]
+
+
+def pool(**changed: Worker) -> Pool:
+    workers = {
+        "a": worker("a", "The answer is 4.", fingerprint="a1"),
+        "b": worker("b", "It is four, or 4. The answer is 4", fingerprint="b1"),
+        "c": worker("c", "The answer is 5.", fingerprint="c1"),
+    }
+    return Pool([*(workers | changed).values(), Counting(same_free_answer, name="count")])
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with Store.open(tmp_path / "d.db") as opened:
+        yield opened
+
+
+async def ran(
+    store: Store, plan: Plan, question: str = "What is 2 + 2?", *, key: str = "k", workers: Pool | None = None
+) -> Trace:
+    trace = await Conductor(Fixed(plan), workers or pool(), limits=Limits()).run(question)
+    assert trace.status == "done", trace.error
+    await store.save(trace, key_id=key)
+    return trace
+
+
+async def judged(store: Store, trace: Trace, score: float, key: str = "k") -> None:
+    assert await add_feedback(store, Verdict(trace.id, key, score)) == "kept"
+
+
+async def test_feedback_grades_what_was_returned_and_what_is_equal_to_it(store: Store) -> None:
+    await judged(store, await ran(store, VOTE), 1.0)
+    table = await traffic_table(store)
+    table.check("here")
+    assert [(a.worker, a.right, a.source, a.same) for a in table.answers] == [
+        ("a", 1.0, "k", 0),
+        ("b", 1.0, "k", 0),
+        ("c", None, "", 1),  # it may be right in other words: nobody said
+    ]
+    assert [worker.name for worker in table.workers] == ["a", "b", "c"]
+    assert [(q.text, q.kind, q.answer) for q in table.questions] == [("What is 2 + 2?", "traffic", "")]
+    assert table.unit == "usd"
+    assert all(answer.cost > 0 for answer in table.answers)
+    assert all(answer.propensity is None and not answer.estimated for answer in table.answers)
+
+
+async def test_a_label_grades_every_answer(store: Store) -> None:
+    trace = await ran(store, VOTE)
+    table = await traffic_table(store, labels={trace.id: Label(trace.id, "5")})
+    assert [(a.worker, a.right, a.source) for a in table.answers] == [("a", 0, LABEL), ("b", 0, LABEL), ("c", 1, LABEL)]
+    assert (table.questions[0].answer, table.questions[0].grader) == ("5", "final_number")
+
+
+async def test_runs_of_one_question_are_its_samples_and_each_names_its_key(store: Store) -> None:
+    for key, score in (("k1", 1.0), ("k2", 0.0)):
+        await judged(store, await ran(store, Plan((Step("a", ANSWER),)), key=key), score, key)
+    table = await traffic_table(store)
+    assert len(table.questions) == 1
+    assert [(a.worker, a.k, a.right, a.source) for a in table.answers] == [("a", 0, 1.0, "k1"), ("a", 1, 0.0, "k2")]
+
+
+async def test_a_run_that_nobody_judged_is_no_row(store: Store) -> None:
+    await judged(store, await ran(store, VOTE, "What is 1 + 3?"), 1.0)
+    await ran(store, VOTE, "What is 3 + 1?")
+    assert [question.text for question in (await traffic_table(store)).questions] == ["What is 1 + 3?"]
+
+
+async def test_a_part_of_the_work_is_no_answer(store: Store) -> None:
+    plan = Plan((Step("c", "Name a number."), Step("a", "Use it.", (0,))))
+    await judged(store, await ran(store, plan), 1.0)
+    await judged(store, await ran(store, Plan((Step("b", ANSWER),))), 1.0)
+    assert [answer.worker for answer in (await traffic_table(store)).answers] == ["b"]
+
+
+async def test_a_second_step_names_what_it_read(store: Store) -> None:
+    plan = Plan((Step("c", ANSWER), Step("a", "Check the answer.", (0,))))
+    await judged(store, await ran(store, plan), 1.0)
+    table = await traffic_table(store)
+    assert [(a.worker, a.read, a.right) for a in table.answers] == [("c", (), None), ("a", (("c", 0),), 1.0)]
+
+
+async def test_answers_from_before_a_worker_changed_are_left_out(store: Store) -> None:
+    await judged(store, await ran(store, VOTE, "What is 0 + 4?"), 1.0)
+    new = pool(a=worker("a", "The answer is 4.", fingerprint="a2"))
+    await judged(store, await ran(store, VOTE, workers=new), 1.0)
+    table = await traffic_table(store)
+    assert [answer.worker for answer in table.answers] == ["b", "c", "a", "b", "c"]
+    assert next(worker for worker in table.workers if worker.name == "a").fingerprint == "a2"
+
+
+async def test_a_choice_by_lot_carries_its_chance(store: Store) -> None:
+    class Exploring:
+        name = "learned"
+
+        async def draft(self, brief: Brief, **_: object) -> Draft:
+            reason = Reason(why="by lot", chosen=("a",), propensity=0.05)
+            return Draft(plan=Plan((Step("a", ANSWER),)), reason=reason)
+
+    trace = await Conductor(Exploring(), pool(), limits=Limits()).run("What is 2 + 2?")
+    await store.save(trace, key_id="k")
+    await judged(store, trace, 0.5)
+    (answer,) = (await traffic_table(store)).answers
+    assert (answer.propensity, answer.right) == (0.05, 0.5)
+
+
+async def test_without_feedback_there_is_no_table(store: Store) -> None:
+    await ran(store, VOTE)
+    with pytest.raises(ConfigError, match="/v1/feedback"):
+        await traffic_table(store)
+
+
+async def test_a_label_of_an_unknown_run_is_named(store: Store) -> None:
+    await judged(store, await ran(store, VOTE), 1.0)
+    with pytest.raises(ConfigError, match="'gone'"):
+        await traffic_table(store, labels={"gone": Label("gone", "4")})
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([{"trace_id": "a"}], "line 1.*answer"),
+        ([{"trace_id": "a", "answer": " "}], 'line 1: "answer" is empty'),
+        ([{"trace_id": "a", "answer": "1"}, {"trace_id": "a", "answer": "2"}], "line 2.*'a' has a label already"),
+        ([{"trace_id": "a", "answer": "1", "grader": "nmber"}], "line 1.*grader"),
+    ],
+)
+def test_a_faulty_label_is_named(tmp_path: Path, lines: list[dict[str, str]], words: str) -> None:
+    file = tmp_path / "labels.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ConfigError, match=words):
+        read_labels(file)

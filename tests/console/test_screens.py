@@ -1,0 +1,127 @@
+"""Every page as a picture, at two widths and in both themes. SCREENS=FOLDER keeps them; docs/console holds a choice.
+
+SCREENS=docs/console python -m pytest tests/console/test_screens.py
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Browser, Open
+from tests.serve.conftest import Server, Start
+from tests.serve.test_runs_api import watched
+
+pytestmark = pytest.mark.system
+
+SIZES = {"desktop": {"width": 1360, "height": 860}, "phone": {"width": 390, "height": 844}}
+QUESTIONS = (
+    "Why does this test fail? ConnectionResetError in test_upload, only on Tuesdays",
+    "How many days are there between 3 March and 19 May?",
+    "Summarise the incident report in three sentences",
+    "ما هي عاصمة النرويج؟ وكم عدد حروفها؟",
+    "Averyveryverylongwordthatneverendsandneverbreaks" * 4,
+)
+
+
+async def furnish(server: Server) -> list[str]:
+    """Some runs, with feedback, labels, a set, a comparison and a key's audit rows; the runs' ids."""
+    ids = []
+    for i, question in enumerate(QUESTIONS):
+        model = ("ultra", "worker/alpha", "ultra", "twice", "worker/beta")[i]
+        labels = {"tag": ("incident", "chat")[i % 2], "conversation": f"c{i // 2}"}
+        body = {"model": model, "messages": [{"role": "user", "content": question}], "metadata": labels}
+        id = (await server.request("POST", "/v1/runs", json=body | {"user": f"user{i % 3}"})).object["id"]
+        await watched(server, id)
+        ids.append(id)
+    await server.request("POST", "/v1/feedback", json={"trace_id": ids[0], "thumb": "up"})
+    await server.request("POST", "/v1/feedback", json={"trace_id": ids[1], "thumb": "down"})
+    server.stub.faults = ["400"]
+    await server.chat("This one is refused")
+    server.stub.faults = []
+    for question, answer in (("How many days are there between 3 March and 19 May?", "77"), ("2+2?", "4")):
+        await server.request("POST", "/v1/sets/dates", json={"question": question, "answer": answer})
+    return ids
+
+
+async def compared(server: Server) -> str:
+    body: dict[str, Any] = {"models": ["ultra", "worker/alpha"]}
+    body["request"] = {"messages": [{"role": "user", "content": "Which cause is the likeliest?"}]}
+    made = (await server.request("POST", "/v1/comparisons", json=body)).object
+    for side in made["runs"]:
+        await watched(server, side["run_id"])
+    return str(made["id"])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+async def test_every_page_is_drawn_without_a_fault_and_within_its_width(
+    start: Start, browse: Open, size: str, theme: str, tmp_path: Path
+) -> None:
+    server = await start()
+    ids = await furnish(server)
+    comparison = await compared(server)
+    browser = await browse(server, viewport=SIZES[size], color_scheme=theme)
+    folder = Path(os.environ.get("SCREENS", str(tmp_path)))
+    page = browser.page
+
+    async def shoot(name: str) -> None:
+        await page.wait_for_timeout(350)
+        wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{name}: {wide} pixels too wide"
+        await page.screenshot(path=folder / f"{name}-{size}-{theme}.png")
+
+    await browser.open("/play")
+    await page.get_by_text("Ask something, and see").wait_for()
+    await shoot("play-empty")
+    await page.get_by_label("Question", exact=True).fill(QUESTIONS[0])
+    await page.get_by_label("Plan first").check()
+    await page.get_by_role("button", name="Plan", exact=True).click()
+    await page.get_by_text("Plan, not paid yet").wait_for()
+    await page.locator(".svelte-flow__node").nth(2).click(force=True)
+    await shoot("play-plan")
+    await page.get_by_role("button", name="Approve and run").click()
+    await page.get_by_text("3 steps").wait_for()
+    await page.locator(".svelte-flow__node").nth(1).click(force=True)
+    await shoot("play-answer")
+    for name, path, waits in (
+        ("runs", "/runs", "Summarise the incident"),
+        ("run", f"/run/{ids[0]}", "Conversation"),
+        ("fork", f"/run/{ids[0]}?fork=2", "Fork from step 2"),
+        ("run-rounds", f"/run/{ids[3]}", "Conversation"),
+        ("compare", f"/compare/{comparison}", "is better"),
+        ("compare-new", "/compare", "Hide the names"),
+        ("pool", "/pool", "Models you can ask"),
+        ("spend", "/spend", "Spent"),
+        ("learning", "/learning", "Sets of questions"),
+        ("keys", "/keys", "Audit log"),
+    ):
+        await browser.open(path)
+        await page.get_by_text(waits).first.wait_for()
+        await shoot(name)
+    assert browser.faults == []
+    assert browser.elsewhere == []
+
+
+async def test_a_wide_plan_a_long_word_and_right_to_left_text_stay_in_place(start: Start, browse: Open) -> None:
+    server = await start()
+    browser: Browser = await browse(server, viewport=SIZES["phone"])
+    steps = [
+        {"worker": "alpha", "subtask": f"{'Longword' * 30} {i} مرحبا", "access": list(range(max(0, i - 3), i))}
+        for i in range(4)
+    ]
+    body = {
+        "model": "ultra",
+        "messages": [{"role": "user", "content": QUESTIONS[4]}],
+        "dirigent": {"plan": {"steps": steps}},
+    }
+    id = (await server.request("POST", "/v1/runs", json=body)).object["id"]
+    await watched(server, id)
+    await browser.open(f"/run/{id}")
+    await browser.page.get_by_text("Conversation").wait_for()
+    assert await browser.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert await browser.page.locator(".svelte-flow__node").count() == 4
+    assert browser.faults == []

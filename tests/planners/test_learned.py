@@ -1,0 +1,183 @@
+"""The planner that a fitted policy decides for: its plans, its reasons, and who takes no part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+
+from dirigent.conduct import Conductor
+from dirigent.errors import ConfigError
+from dirigent.limits import Limits
+from dirigent.messages import Result, Usage, conversation
+from dirigent.plan.plan import Plan, Step
+from dirigent.plan.planner import Brief, Draft, Previous
+from dirigent.planners import planner
+from dirigent.planners.learned import CHOOSE, Learned, left_out, measured, selector_of
+from dirigent.planners.spec import Setup
+from dirigent.run.step_prompt import ANSWER
+from dirigent.run.trace import saved_usd_estimate
+from dirigent.serve.runs.report import report_of
+from dirigent.show.drawing import draw_trace
+from dirigent.workers.pool import Pool
+from dirigent.workers.scripted import Scripted
+from dirigent.workers.worker import Price
+
+
+class Selected(msgspec.Struct):
+    place: int
+    chance: float | None
+    votes: int = 1
+    of: int = 1
+
+
+class Sure:
+    """Takes the newest result, and is as sure of it as this says for each number of results."""
+
+    def __init__(self, *chances: float) -> None:
+        self._chances = chances
+        self.questions: list[str] = []
+
+    def choose(self, question: str, results: Sequence[Result]) -> Selected:
+        self.questions.append(question)
+        return Selected(len(results) - 1, self._chances[len(results) - 1])
+
+
+class Decided(msgspec.Struct):
+    order: tuple[str, ...]
+    until: float | None = 0.7
+    why: str = "sums are best asked of quick"
+    point: str = "same"
+    baseline: str = "strong"
+
+
+class Policy:
+    """A policy that decides the same for every question."""
+
+    def __init__(
+        self, *order: str, fingerprints: Mapping[str, str] | None = None, selector: Sure | None = None
+    ) -> None:
+        self.fingerprints = fingerprints or {"quick": "q1", "strong": "s1"}
+        self.selector = selector or Sure(0.9, 0.9)
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self._order = order or ("quick", "strong")
+
+    def plan_for(self, question: str, names: Sequence[str]) -> Decided:
+        self.asked.append((question, tuple(names)))
+        return Decided(self._order)
+
+
+def pool_of(policy: Policy, *, quick: str = "q1", strong: str = "s1", new: bool = False) -> Pool:
+    workers = [
+        Scripted("4", name="quick", fingerprint=quick, price=Price(1, 1), usage=Usage(100, 10)),
+        Scripted("four", name="strong", fingerprint=strong, price=Price(10, 10), usage=Usage(100, 10)),
+    ]
+    if new:
+        workers.append(Scripted("x", name="new", fingerprint="n1"))
+    return Pool([*workers, selector_of(policy)])
+
+
+async def drafted(policy: Policy, pool: Pool, *, max_steps: int = 5, prefer: str = "cost") -> Draft:
+    brief = Brief(conversation("2+2?"), pool, Limits(max_steps=max_steps))
+    return await Learned(policy, prefer=prefer).draft(brief)  # type: ignore[arg-type]
+
+
+async def test_the_plan_asks_in_order_and_ends_in_the_selector() -> None:
+    policy = Policy()
+    draft = await drafted(policy, pool_of(policy))
+    assert draft.plan == Plan(
+        (Step("quick", ANSWER), Step("strong", ANSWER), Step("select", CHOOSE, (0, 1))), until=0.7
+    )
+    assert draft.reason is not None
+    assert (draft.reason.chosen, draft.reason.baseline) == (("quick", "strong"), "strong")
+    assert policy.asked == [("2+2?", ("quick", "strong"))]
+
+
+async def test_speed_asks_all_at_once() -> None:
+    policy = Policy()
+    draft = await drafted(policy, pool_of(policy), prefer="speed")
+    assert draft.plan is not None
+    assert draft.plan.until is None
+
+
+async def test_one_worker_is_asked_without_a_selector() -> None:
+    policy = Policy("quick")
+    assert (await drafted(policy, pool_of(policy))).plan == Plan((Step("quick", ANSWER),))
+
+
+async def test_an_order_longer_than_the_limit_is_cut_and_says_so() -> None:
+    policy = Policy("quick", "quick", "strong")
+    draft = await drafted(policy, pool_of(policy), max_steps=3)
+    assert draft.plan is not None
+    assert [step.worker for step in draft.plan.steps] == ["quick", "quick", "select"]
+    assert draft.reason is not None
+    assert "max_steps = 3 leaves the last 1 out" in draft.reason.why
+
+
+async def test_a_worker_that_changed_or_is_new_takes_no_part_and_is_named() -> None:
+    policy = Policy("quick")
+    pool = pool_of(policy, strong="s2", new=True)
+    draft = await drafted(policy, pool)
+    assert policy.asked == [("2+2?", ("quick",))]
+    assert draft.reason is not None
+    assert draft.reason.left_out == (
+        "strong has changed since it was measured; `dirigent calibrate` measures it again",
+        "new was not measured; `dirigent calibrate` measures it",
+    )
+    assert measured(policy, pool.infos) == ("quick",)
+    assert list(left_out(policy, pool.infos)) == ["strong", "new"]
+
+
+async def test_without_any_measured_worker_the_first_of_the_pool_answers_alone() -> None:
+    policy = Policy()
+    draft = await drafted(policy, pool_of(policy, quick="q2", strong="s2"))
+    assert draft.plan == Plan((Step("quick", ANSWER),))
+    assert draft.reason is not None
+    assert "fitted on none of the workers" in draft.reason.why
+    assert policy.asked == []
+
+
+async def test_a_second_round_accepts() -> None:
+    policy = Policy()
+    pool = pool_of(policy)
+    brief = Brief(conversation("2+2?"), pool, Limits(max_rounds=2), previous=Previous("", "4"))
+    assert (await Learned(policy).draft(brief)).plan == Plan()
+
+
+def test_a_profile_without_a_policy_says_what_is_missing() -> None:
+    policy = Policy()
+    spec = planner("learned")
+    assert spec.make is not None
+    with pytest.raises(ConfigError, match="policy = "):
+        spec.make(Setup(pool=pool_of(policy)))
+    assert spec.make(Setup(pool=pool_of(policy), policy=policy, selector="select")).name == "learned"
+
+
+async def test_a_run_says_what_was_chosen_why_and_what_it_saved() -> None:
+    policy = Policy(selector=Sure(0.8))
+    trace = await Conductor(Learned(policy), pool_of(policy)).run("2+2?")
+    assert (trace.status, trace.answer, trace.answered_by) == ("done", "4", "quick")
+    report = report_of(trace, seconds=1, whole=False)
+    assert report.why == "sums are best asked of quick"
+    assert (report.chosen, report.answered_by, report.confidence) == (("quick", "strong"), "quick", 0.8)
+    assert report.saved_usd_estimate == pytest.approx((1100 - 110) / 1e6)
+    assert policy.selector.questions == ["2+2?"], "the selector reads the caller's question itself"
+    drawn = draw_trace(trace).plain
+    assert "why    sums are best asked of quick" in drawn
+    assert "less than strong alone" in drawn
+
+
+async def test_a_run_that_asked_the_best_single_worker_too_saved_nothing() -> None:
+    policy = Policy(selector=Sure(0.1, 0.9))
+    trace = await Conductor(Learned(policy), pool_of(policy)).run("2+2?")
+    assert saved_usd_estimate(trace) == pytest.approx(-110 / 1e6)
+    assert "more than strong alone" in draw_trace(trace).plain
+
+
+async def test_without_a_reason_or_a_price_nothing_is_said_to_be_saved() -> None:
+    policy = Policy(selector=Sure(0.9))
+    unpriced = Pool([Scripted("4", name="quick", fingerprint="q1"), Scripted("x", name="strong", fingerprint="s1")])
+    trace = await Conductor(Learned(policy), Pool([*unpriced.values(), selector_of(policy)])).run("2+2?")
+    assert saved_usd_estimate(trace) is None
+    assert report_of(trace, seconds=1, whole=False).saved_usd_estimate is None
