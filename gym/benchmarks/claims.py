@@ -50,8 +50,18 @@ from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.record import source_commit
 from dirigent.evals.stats import wilson
 from dirigent.workers.adapters import packaged
-from dirigent_gym.train.claim import Claim, missed
-from dirigent_gym.train.claims import PLACED, START_SAMPLED, Evidence, Run, Scores, claims, file_claims, scores
+from dirigent_gym.train.claims import (
+    PLACED,
+    START_SAMPLED,
+    Claim,
+    Evidence,
+    Run,
+    Scores,
+    claims,
+    file_claims,
+    missed,
+    scores,
+)
 from dirigent_gym.train.controls import Share, share
 from dirigent_gym.train.dataset import Row, held_rows
 from dirigent_gym.train.recipe import Recipe, load_recipe

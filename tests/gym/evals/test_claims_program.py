@@ -25,14 +25,15 @@ from dirigent.workers.adapters import packaged
 from dirigent_gym.questions.probe import probe_accuracy
 from dirigent_gym.questions.split import generate
 from dirigent_gym.questions.warmstart import LANGUAGE_SHARE
-from dirigent_gym.train.claim import Claim, as_table
 from dirigent_gym.train.claims import (
     KNOW_NO_OTHERS,
     OTHER_SETS,
     PLACED,
     START_SAMPLED,
+    Claim,
     Evidence,
     Run,
+    as_table,
     claims,
     file_claims,
     scores,

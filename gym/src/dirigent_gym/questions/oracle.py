@@ -17,9 +17,9 @@ from dirigent.messages import Message, Observe, Reply, Request, ignore
 from dirigent.tasks.task import tidy
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import WorkerInfo
-from dirigent_gym.questions.operation import Key
 from dirigent_gym.questions.recognition import Reading, recognise
 from dirigent_gym.questions.skills import OPERATIONS, PUZZLE_SKILL
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.specialists import UNKNOWN, Specialist, beyond
 
 Result = tuple[str, str]
