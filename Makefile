@@ -15,8 +15,8 @@ PRODUCT := .venv-product
 
 all: check test
 
-demo: $(VENV)/.demo  ## answer a few questions with the local model, then yours
-	@$(BIN)/dirigent demo
+demo: $(VENV)/.demo  ## answer three questions with a model on this CPU (1.1 GB, fetched once; POOL=small: 98 MB), then yours
+	@$(BIN)/dirigent demo $(if $(filter small,$(POOL)),--small)
 
 test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --max-worker-restart 2 $(PYTEST)

@@ -53,8 +53,9 @@ HEAD = """\
 *Written by `docs/generate.py` from the code; change the docstrings there, not this page.*
 
 One file, `dirigent.toml`: `--config` names it, else `DIRIGENT_CONFIG`, else the one in the current folder.
-Without a file Dirigent runs on what it finds: keys in the environment, model servers on this machine, else a
-small model on the CPU. `dirigent init` writes that down as a file. A misspelt key is an error that names the
+Without a file Dirigent runs on what it finds: keys in the environment, model servers on this machine, else the
+embedded pool: one model of 1.5 billion parameters on the CPU in several [roles](../roles.md). `dirigent init` writes
+that down as a file. A misspelt key is an error that names the
 nearest one and its line.
 
 ```toml
@@ -89,6 +90,7 @@ ENVIRONMENT = """\
 |---|---|
 | `DIRIGENT_CONFIG` | the config file |
 | `DIRIGENT_HOME` | the folder of the store, the weights and the cache; default `~/.cache/dirigent` |
+| `DIRIGENT_POOL` | `small`: without configuration, a model of 135 million parameters in place of 1.5 billion |
 | `DIRIGENT_PEPPER` | the secret that API keys are hashed under; default: a file in that folder |
 | the `url_env` of `[store]` | the store's address |
 | the `api_key_env` of a worker | its key; keys never stand in the file |

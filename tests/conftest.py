@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # Some tests import these libraries before `dirigent_gym.train` can say it.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
+# Tests without a configuration run on the small pool: the embedded model is 1.1 GB.
+os.environ["DIRIGENT_POOL"] = "small"
+
 # An example that is slow on a busy machine is no failure; a test that hangs has a time limit of its own.
 hypothesis.settings.register_profile("dirigent", deadline=None)
 hypothesis.settings.load_profile("dirigent")

@@ -73,6 +73,7 @@ class StubProvider:
         self.fault_rate = fault_rate
         self.key = key
         """Where set, calls without it get a 401."""
+        self.models: tuple[str, ...] = ("stub",)
         self.calls: list[StubCall] = []
         self.delay_s = 0.0
         self.chunk_delay_s = 0.0
@@ -90,7 +91,7 @@ class StubProvider:
             app.router.add_post(prefix + "/v1/chat/completions", self._serve("openai"))
             app.router.add_post(prefix + "/v1/messages", self._serve("anthropic"))
             app.router.add_post(prefix + "/v1beta/models/{call}", self._serve("gemini"))
-        app.router.add_get("/v1/models", _models)
+        app.router.add_get("/v1/models", self._list_models)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
         self._cleanup.push_async_callback(self._runner.cleanup)
@@ -150,6 +151,9 @@ class StubProvider:
             return response
 
         return handle
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": id, "object": "model"} for id in self.models]})
 
     def _next_fault(self) -> str | None:
         if self.faults:
@@ -211,10 +215,6 @@ class StubProvider:
             _reset(request)
         if call.fault in ("mid-stream-stall", "reset-mid-stream"):
             await asyncio.Event().wait()
-
-
-async def _models(request: web.Request) -> web.Response:
-    return web.json_response({"object": "list", "data": [{"id": "stub", "object": "model"}]})
 
 
 def _keys(call: StubCall) -> list[str]:

@@ -7,7 +7,6 @@
 | `dirigent.workers` | a `workers.kind.WorkerKind` | `kind = "NAME"` of a `[[worker]]` |
 | `dirigent.tasks` | a `tasks.benchmarks.Benchmark`, or a family with workers of its own | `dirigent eval` |
 | `dirigent.weights` | a package with adapters (`NAME.gguf`) and `cards.toml` | a worker that names an adapter |
-| `dirigent.pools` | a module with `toml_text()` and `advice(answer, config)` | a machine without configuration |
 
 An entry is imported when it is asked for by name or when a list is printed, never before: a broken plugin cannot stop a
 server that does not use it. This module knows which distribution brings a well-known entry, so that an error can name
@@ -23,15 +22,14 @@ from typing import Any, Literal
 from dirigent.errors import ConfigError
 from dirigent.toml import nearest
 
-Group = Literal["commands", "planners", "workers", "tasks", "weights", "pools"]
-GROUPS: tuple[Group, ...] = ("commands", "planners", "workers", "tasks", "weights", "pools")
+Group = Literal["commands", "planners", "workers", "tasks", "weights"]
+GROUPS: tuple[Group, ...] = ("commands", "planners", "workers", "tasks", "weights")
 
 BROUGHT_BY: dict[tuple[Group, str], str] = {
     ("commands", "train"): "dirigent-gym",
-    ("commands", "demo"): "dirigent-gym",
+    ("commands", "gym"): "dirigent-gym",
     ("tasks", "gym"): "dirigent-gym",
     ("weights", "gym"): "dirigent-gym",
-    ("pools", "gym"): "dirigent-gym",
 }
 """Entries of our own distributions. Errors name the command that installs them."""
 

@@ -143,6 +143,21 @@ async def test_a_call_that_failed_is_made_once_more_and_is_no_wrong_answer() -> 
     assert (failed.failed, failed.answered, failed.always) == (3, 4, False)
 
 
+async def test_a_worker_that_rests_after_failures_is_waited_for() -> None:
+    resting = WorkerError("rests", worker="w", fault="open", retry_after_s=0.01)
+    worker = Scripted("The answer is 0.", resting, resting, "The answer is 2.", name="w", price=Price())
+    done = await calibrated(sums(2), [worker], samples=1, concurrency=1)
+    assert (worker.calls, len(done.table.answers), done.failures) == (4, 2, ())
+
+
+async def test_a_worker_that_never_answered_is_not_waited_for() -> None:
+    resting = WorkerError("rests", worker="w", fault="open", retry_after_s=60.0)
+    worker = Scripted(resting, name="w", price=Price())
+    done = await calibrated(sums(2), [worker, adder("good")], samples=1, concurrency=1)
+    assert worker.calls == 2
+    assert done.failures[0].always
+
+
 async def test_a_bug_in_a_worker_is_not_taken_for_a_failure() -> None:
     def broken(request: Request) -> str:
         raise ZeroDivisionError

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from statistics import fmean
 
+import msgspec
 import pytest
 
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError
-from dirigent.learn.traffic import LABEL, Label, read_labels, traffic_table
+from dirigent.learn.table import Answer, Question, Table, TableWorker
+from dirigent.learn.traffic import LABEL, Label, contradicting_keys, read_labels, traffic_table, with_traffic
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
@@ -82,6 +86,21 @@ async def test_a_label_grades_every_answer(store: Store) -> None:
     table = await traffic_table(store, labels={trace.id: Label(trace.id, "5")})
     assert [(a.worker, a.right, a.source) for a in table.answers] == [("a", 0, LABEL), ("b", 0, LABEL), ("c", 1, LABEL)]
     assert (table.questions[0].answer, table.questions[0].grader) == ("5", "final_number")
+
+
+async def test_a_label_of_a_key_grades_every_answer_of_its_run_and_no_other(store: Store) -> None:
+    mine, theirs = await ran(store, VOTE, key="k1"), await ran(store, VOTE, key="k2")
+    assert await add_feedback(store, Verdict(mine.id, "k1", 0.0, label="5")) == "kept"
+    await judged(store, theirs, 1.0, "k2")
+    table = await traffic_table(store)
+    assert [(a.worker, a.k, a.right, a.source) for a in table.answers] == [
+        ("a", 0, 0.0, "k1"),
+        ("b", 0, 0.0, "k1"),
+        ("c", 0, 1.0, "k1"),
+        ("a", 1, 1.0, "k2"),
+        ("b", 1, 1.0, "k2"),
+        ("c", 1, None, ""),
+    ]
 
 
 async def test_runs_of_one_question_are_its_samples_and_each_names_its_key(store: Store) -> None:
@@ -162,3 +181,70 @@ def test_a_faulty_label_is_named(tmp_path: Path, lines: list[dict[str, str]], wo
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ConfigError, match=words):
         read_labels(file)
+
+
+def graded(counts: dict[str, int], truth: dict[str, float], *, liar: str = "", seed: int = 1) -> Table:
+    """Traffic in which each key judged so many answers of each worker; the liar turns every grade around."""
+    lot = random.Random(seed)
+    answers = []
+    for key, count in counts.items():
+        for worker_name, share in truth.items():
+            for i in range(count):
+                right = float(lot.random() < share)
+                said = 1.0 - right if key == liar else right
+                answers.append(Answer(f"{key}{i}", worker_name, right=said, source=key, cost=1.0))
+    questions = dict.fromkeys(answer.question for answer in answers)
+    return Table(
+        workers=tuple(TableWorker(name, fingerprint="1") for name in truth),
+        questions=tuple(Question(id, id) for id in questions),
+        answers=tuple(answers),
+    )
+
+
+def best_worker(table: Table) -> str:
+    mean = {
+        worker.name: fmean(a.right for a in table.answers if a.worker == worker.name and a.right is not None)
+        for worker in table.workers
+    }
+    return max(mean, key=mean.__getitem__)
+
+
+BASE = Table(tuple(TableWorker(name, fingerprint="1") for name in "xy"), (), ())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_key_that_lies_in_a_tenth_of_all_feedback_changes_no_choice(seed: int) -> None:
+    honest = {f"k{i}": 40 for i in range(9)}
+    truth = {"x": 0.82, "y": 0.75}
+    kept = with_traffic(BASE, graded({**honest, "liar": 40}, truth, liar="liar", seed=seed))
+    without = with_traffic(BASE, graded(honest, truth, seed=seed))
+    assert "liar" in " ".join(kept.left_out)
+    assert best_worker(kept.table) == best_worker(without.table)
+    grades = [answer for answer in kept.table.answers if answer.right is not None]
+    assert {answer.source for answer in grades} <= set(honest)
+
+
+def test_honest_keys_are_seldom_taken_for_liars() -> None:
+    honest = {f"k{i}": 60 for i in range(10)}
+    named = [contradicting_keys(graded(honest, {"x": 0.8, "y": 0.6}, seed=seed).answers) for seed in range(30)]
+    assert sum(map(len, named)) <= 3  # of 300
+
+
+def test_a_key_alone_contradicts_nobody() -> None:
+    assert contradicting_keys(graded({"only": 50, "other": 50}, {"x": 0.9}, liar="only").answers) == {}
+
+
+def test_traffic_joins_a_table_as_far_as_its_workers_are_the_same() -> None:
+    own = graded({"k": 6}, {"x": 1.0})
+    changed = msgspec.structs.replace(own, workers=(TableWorker("x", fingerprint="2"),))
+    joined = with_traffic(BASE, own)
+    assert (len(joined.table.answers), len(joined.table.questions), joined.left_out) == (6, 6, ())
+    joined.table.check("here")
+    other = with_traffic(BASE, changed)
+    assert len(other.table.answers) == 0
+    assert "x" in other.left_out[0]
+
+
+def test_traffic_in_another_unit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"usd.*seconds.*calibrate"):
+        with_traffic(BASE, msgspec.structs.replace(graded({"k": 6}, {"x": 1.0}), unit="seconds"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import re
 import signal
 import sys
@@ -232,6 +234,45 @@ def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:
     assert [worker["measured"]["right"]["right"] for worker in workers] == [1.0, 0.0]
 
 
+def test_judgements_from_a_file_are_bound_once_to_their_runs(run: Run, own_place: Path) -> None:
+    traces = [
+        run("ask", "What is 2 + 2?", "--planner", "single", "--worker", name, "--json").object["trace_id"]
+        for name in ("four", "five", "four")
+    ]
+    lines = [{"trace_id": traces[0], "label": "4"}, {"trace_id": traces[1], "label": "4"}]
+    file = own_place / "judged.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (*lines, {"trace_id": traces[2], "score": 0.5})))
+    assert run("feedback", "import", "judged.jsonl", "--json").object == {"kept": 3, "again": 0, "unknown": 0}
+    assert says(run("feedback", "import", "judged.jsonl").err, "0 of 3 3 were judged before")
+    assert run("table", "from-traffic", "--out", "t").code == 0
+    rows = {(answer.worker, answer.k): (answer.right, answer.source) for answer in Table.load(Path("t")).answers}
+    assert rows == {("four", 0): (1.0, "local"), ("five", 0): (0.0, "local"), ("four", 1): (0.5, "local")}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"trace_id": "a"}, 'line 1 "score" "label"'),
+        ({"trace_id": "a", "score": 1, "label": "x"}, 'line 1 "score" "label"'),
+        ({"trace_id": "a", "score": 2}, 'line 1 "score" 2 from 0 to 1'),
+        ({"trace_id": "a", "label": " "}, 'line 1 "label" empty'),
+        ({"trace_id": "a", "scor": 1}, "line 1 scor"),
+    ],
+)
+def test_a_faulty_judgement_is_named(run: Run, own_place: Path, line: dict[str, object], words: str) -> None:
+    (own_place / "judged.jsonl").write_text(json.dumps(line) + "\n")
+    done = run("feedback", "import", "judged.jsonl")
+    assert done.code == 2
+    assert says(done.err, f"error: judged.jsonl {words}")
+
+
+def test_a_judgement_of_an_unknown_run_is_named(run: Run, own_place: Path) -> None:
+    (own_place / "judged.jsonl").write_text('{"trace_id": "gone", "score": 1}\n{"trace_id": "gone", "label": "4"}\n')
+    done = run("feedback", "import", "judged.jsonl")
+    assert done.code == 1
+    assert says(done.err, "no run 'gone' 0 of 2")
+
+
 def test_judged_runs_become_a_table(run: Run, own_place: Path) -> None:
     trace = run("ask", "What is 2 + 2?", "--planner", "single", "--worker", "four", "--json").object
     (own_place / "labels.jsonl").write_text(json.dumps({"trace_id": trace["trace_id"], "answer": "4"}) + "\n")
@@ -240,3 +281,42 @@ def test_judged_runs_become_a_table(run: Run, own_place: Path) -> None:
     assert (done.object["answers"], done.object["graded"], done.object["sources"]) == (1, 1, 1)
     assert Table.load(Path("t")).answers[0].right == 1.0
     assert says(run("table", "from-traffic", "--out", "t", "--labels", "labels.jsonl").err, "error: t --out")
+
+
+async def _at_a_terminal(reply: str) -> tuple[int | None, str]:
+    """The command on a terminal whose user answers its question so: exit code and what the terminal showed."""
+    terminal, its_end = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dirigent", "calibrate", "--questions", "my.jsonl", "--samples", "1",
+        stdin=its_end, stdout=its_end, stderr=its_end, env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    )  # fmt: skip
+    os.close(its_end)
+    shown = b""
+    answered = False
+    while True:
+        try:
+            shown += await asyncio.to_thread(os.read, terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not answered and b"Start?" in shown:
+            os.write(terminal, f"{reply}\n".encode())
+            answered = True
+    os.close(terminal)
+    return await process.wait(), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", " ", shown.decode())
+
+
+async def test_on_a_terminal_it_asks_and_no_means_no(own_place: Path) -> None:
+    code, shown = await _at_a_terminal("n")
+    assert code == 1
+    assert says(shown, "60 calls about Start?")
+    assert b'"answer"' not in _journal(own_place)
+
+
+async def test_on_a_terminal_a_bar_shows_what_was_asked_and_spent(own_place: Path) -> None:
+    code, shown = await _at_a_terminal("")
+    assert code == 0
+    assert says(shown, "60/60 Ctrl-C keeps what is paid next: learn")
+
+
+def _journal(place: Path) -> bytes:
+    return (place / "table" / "calls.jsonl").read_bytes()

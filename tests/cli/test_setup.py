@@ -45,7 +45,7 @@ def test_a_missing_extra_is_one_finding_for_all_its_workers(run: Run) -> None:
     ran = run("doctor")
     assert ran.code == 1
     assert ran.out.count("xllamacpp") == 1
-    assert "(facts, letters, " in ran.out
+    assert "(smol, smol-brief, smol-free)" in ran.out
     ran = run("pool", "check")
     assert ran.code == 1
     assert ran.err.count("xllamacpp") == 1

@@ -8,9 +8,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
+from tests.facts import says
 
-from dirigent.config.discovery import MODELS_PER_SERVER, PROBE_S, Machine, Server, discover, toml_of
+from dirigent.config.discovery import (
+    MODELS_PER_SERVER,
+    PROBE_S,
+    Machine,
+    Server,
+    discover,
+    small_pool_reason,
+    toml_of,
+)
 from dirigent.config.file import parse_config
 from dirigent.config.presets import presets
 
@@ -82,10 +92,45 @@ async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
     assert len(found.servers[0].models) == MODELS_PER_SERVER
 
 
-def test_nothing_found_gives_the_local_pool() -> None:
-    config = parse_config(toml_of(Machine()), path=FILE).config
-    assert {worker.kind for worker in config.worker} == {"local"}
+def test_nothing_found_gives_the_embedded_pool_in_roles() -> None:
+    config = parse_config(toml_of(Machine(free_bytes=8 * 10**9)), path=FILE).config
+    assert [worker.name for worker in config.worker] == ["plain", "quick", "thinker", "programmer", "vote"]
+    assert {worker.weights for worker in config.worker if worker.kind == "local"} == {"qwen2.5-coder-1.5b"}
+    caps = {worker.name: worker.role.max_output_tokens for worker in config.worker if worker.role}
+    assert caps == {"quick": 48, "thinker": 400, "programmer": 320}
+    assert {worker.role.temperature for worker in config.worker if worker.role} == {0.7}
     assert {"ultra", "mini"} <= set(config.profile)
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (Machine(free_bytes=2_900_000_000), "2.9 1.5 3 135 reliable"),
+        (Machine(free_bytes=8 * 10**9, small=True), "DIRIGENT_POOL=small 135"),
+    ],
+    ids=["little memory", "asked for"],
+)
+def test_the_small_pool_takes_its_place_with_a_word(machine: Machine, why: str) -> None:
+    assert {worker.weights for worker in parse_config(toml_of(machine)).config.worker} == {"smollm2-135m"}
+    assert says(small_pool_reason(machine), why)
+
+
+def test_memory_that_is_unknown_or_enough_keeps_the_embedded_pool() -> None:
+    assert small_pool_reason(Machine()) == small_pool_reason(Machine(free_bytes=3_000_000_000)) == ""
+    assert small_pool_reason(Machine(free_bytes=1, keys={"openai": "OPENAI_API_KEY"})) == ""
+
+
+def test_where_no_program_can_be_confined_there_is_no_programmer_and_the_file_says_why() -> None:
+    text = toml_of(Machine(unconfined="this machine can confine no program"))
+    assert [w.name for w in parse_config(text).config.worker] == ["plain", "quick", "thinker", "vote"]
+    assert says(text, "programmer this machine can confine no program")
+
+
+async def test_the_machine_says_how_much_memory_is_free_and_what_the_user_asks_for() -> None:
+    found = await discover(environment={"DIRIGENT_POOL": "small"}, ports={})
+    assert found.small
+    assert found.free_bytes is None or found.free_bytes > 0
+    assert not (await discover(environment=NO_KEYS, ports={})).small
 
 
 def test_every_provider_found_gives_its_starters() -> None:

@@ -65,6 +65,11 @@ class Browser:
 Open = Callable[..., Awaitable[Browser]]
 
 
+@pytest.fixture
+async def server(start: Any) -> Server:  # noqa: F811
+    return await start()  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     return need("chromium")

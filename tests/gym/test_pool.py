@@ -14,8 +14,7 @@ from dirigent.config.file import Config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
 from dirigent.plan.prompt import cards
-from dirigent_gym import weights
-from dirigent_gym.pool import advice, gym_toml, specialist_config
+from dirigent_gym.pool import advice, gym_toml, specialist_config, toml_text
 from dirigent_gym.questions import ROSTER, Specialist, find_specialist
 from dirigent_gym.questions.oracle import ExactSpecialist
 
@@ -69,16 +68,16 @@ def orchestra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Adapters in the package's folder that leave the base as it is."""
     for name in ("conductor", "facts", "letters"):
         write_adapter(tmp_path / f"{name}.gguf", size=0.0)
-    monkeypatch.setattr(weights, "FOLDER", tmp_path)
+    monkeypatch.setattr("dirigent.workers.adapters.folders", lambda: [tmp_path])
     return tmp_path
 
 
-def test_a_machine_without_keys_gets_the_trained_pool_where_it_ships(orchestra: Path) -> None:
-    trained = parse_config(toml_of(Machine())).config
+def test_the_gyms_pool_is_the_gyms_alone(orchestra: Path) -> None:
+    trained = parse_config(toml_text()).config
     assert [worker.name for worker in trained.worker] == ["facts", "letters", "conductor", "smol"]
     (orchestra / "conductor.gguf").unlink()
-    plain = parse_config(toml_of(Machine())).config
-    assert plain.profile["ultra"].planner == "single"
+    assert toml_text() == ""
+    assert not {"facts", "conductor"} & {worker.name for worker in parse_config(toml_of(Machine())).config.worker}
 
 
 async def test_the_conductor_plans_and_is_given_no_step(
@@ -88,7 +87,7 @@ async def test_the_conductor_plans_and_is_given_no_step(
     (orchestra / "weights").mkdir()
     for path in (weights_path, weights_path.with_name(weights_path.name + ".checked")):
         (orchestra / "weights" / path.name).symlink_to(path)
-    async with open_runtime(parse_config(toml_of(Machine()))) as runtime:
+    async with open_runtime(parse_config(toml_text())) as runtime:
         conductor = runtime.conductor(changes={"max_steps": 1, "planner_output_tokens": 60})
         trace = await conductor.run("What is the capital of Norway?")
     assert conductor.pool.names == ("facts", "letters")
@@ -139,11 +138,11 @@ def test_only_the_noisy_one_is_sampled_without_cuts() -> None:
             None,
             "OPENAI_API_KEY dirigent init",
         ),
-        ("Unknown.", toml_of(Machine()), Path("mine.toml"), "dirigent init --force --path mine.toml"),
-        ("Oslo", toml_of(Machine()), None, ""),
+        ("Unknown.", toml_text(), Path("mine.toml"), "dirigent init --force --path mine.toml"),
+        ("Oslo", toml_text(), None, ""),
         ("unknown", '[[worker]]\nname = "w"\nkind = "scripted"\nreplies = ["unknown"]', None, ""),
         ("unknown", toml_of(Machine(keys={"openai": "OPENAI_API_KEY"})), None, ""),
-        ("unknown", toml_of(Machine()) + '[[worker]]\nname = "mine"\nkind = "local"\nweights = "mine.gguf"', None, ""),
+        ("unknown", toml_text() + '[[worker]]\nname = "mine"\nkind = "local"\nweights = "mine.gguf"', None, ""),
     ],
     ids=["embedded", "from a file", "known", "another pool", "models with a key", "a model of one's own beside them"],
 )

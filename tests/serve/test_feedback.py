@@ -33,6 +33,30 @@ async def test_a_thumb_is_a_score_and_a_completions_id_will_do(server: Server) -
         assert (await give(server, trace_id=id, thumb=thumb)).object["score"] == score
 
 
+async def test_a_label_is_kept_and_the_score_is_whether_the_answer_is_the_same(server: Server) -> None:
+    for label, score in (("Alpha says hello there.", 1.0), ("something else", 0.0)):
+        id = (await server.chat()).object["dirigent"]["trace_id"]
+        assert (await give(server, trace_id=id, label=label)).object["score"] == score
+        (kept,) = await feedback_of(server.service.store, id)
+        assert (kept.label, kept.score) == (label, score)
+
+
+async def test_a_label_of_another_keys_run_or_of_none_is_refused(start: Start) -> None:
+    server = await start(keys_required=True)
+    made = [await create_key(server.service.store, Caller("")) for _ in range(2)]
+    mine, other = ({"Authorization": f"Bearer {key.text}"} for key in made)
+    id = (await server.chat(headers=mine)).object["dirigent"]["trace_id"]
+    for headers, trace_id in ((other, id), (mine, "gone")):
+        answer = await give(server, headers, trace_id=trace_id, label="x")
+        assert (answer.status, answer.error["code"]) == (404, "trace_not_found")
+
+
+async def test_one_of_score_thumb_and_label_is_given(server: Server) -> None:
+    id = (await server.chat()).object["dirigent"]["trace_id"]
+    for body in ({}, {"score": 1, "label": "x"}, {"thumb": "up", "label": "x"}):
+        assert (await give(server, trace_id=id, **body)).status == 400
+
+
 async def test_feedback_is_given_once(server: Server) -> None:
     id = (await server.chat()).object["dirigent"]["trace_id"]
     assert (await give(server, trace_id=id, thumb="up")).status == 200

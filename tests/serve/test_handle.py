@@ -84,8 +84,9 @@ async def test_a_cancelled_run_ends_for_everybody_and_is_stored_as_cancelled(ser
     assert server.service.runs == {run}
     run.cancel()
     await run.over()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(Problem) as stopped:
         await task
+    assert (stopped.value.status, stopped.value.code) == (409, "cancelled")
     await asyncio.wait_for(call.ended.wait(), 5)
     assert (await server.service.store.get(run.id)).status == "cancelled"
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from dirigent.store.keys import Caller, create_key
 from tests.serve.conftest import Answer, Server, Start
 
@@ -68,6 +70,23 @@ async def test_a_run_goes_on_when_its_watcher_leaves(server: Server) -> None:
     events = await watched(server, id)  # the reconnect
     assert events[0][0] == "run"
     assert events[-1][1]["status"] == "done"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_run_whose_caller_waits_can_be_cancelled_by_its_key(server: Server, stream: bool) -> None:
+    server.stub.delay_s = 60.0
+    body = {"model": "worker/alpha", "stream": stream} | ASK
+    waiting = asyncio.ensure_future(server.request("POST", "/v1/chat/completions", json=body))
+    call = await server.stub.called(1)
+    (run,) = server.service.runs
+    events = asyncio.ensure_future(watched(server, run.id))
+    assert (await server.request("POST", f"/v1/runs/{run.id}/cancel")).status == 200
+    answer = await asyncio.wait_for(waiting, 10)
+    assert (answer.status, answer.error["code"], answer.headers["x-should-retry"]) == (409, "cancelled", "false")
+    await asyncio.wait_for(call.ended.wait(), 5)
+    assert (await events)[-1][0] == "ended"
+    assert (await server.get(f"/v1/traces/{run.id}")).object["status"] == "cancelled"
+    assert server.service.runs == set()
 
 
 async def test_a_run_can_be_cancelled(server: Server) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from dirigent.limits import Quote
 from dirigent.store import PAGE, Store
-from dirigent.store.feedback import Verdict, add_feedback, export, feedback_of
+from dirigent.store.feedback import Verdict, add_feedback, add_for_owner, export, feedback_of
 from dirigent.store.keys import Caller
 from dirigent.store.ledger import StoreLedger, usage
 from dirigent.store.traces import run_keys
@@ -45,6 +45,16 @@ async def test_an_export_has_every_run_once_with_all_verdicts_on_it(url: str) ->
         exported = [(trace.id, [verdict.key_id for verdict in verdicts]) async for trace, verdicts in export(store)]
         assert len(exported) == len(dict(exported)) == count
         assert {run: keys for run, keys in exported if keys} == {"run-7": ["a", "b"], f"run-{count - 1}": ["a"]}
+
+
+async def test_an_operator_judges_in_the_name_of_the_key_that_asked(url: str) -> None:
+    async with Store.open(url) as store:
+        await store.save(a_trace("asked"), key_id="a")
+        await store.save(a_trace("own"))
+        for run, expected in (("asked", "kept"), ("own", "kept"), ("asked", "again"), ("gone", "unknown")):
+            assert await add_for_owner(store, Verdict(run, "nobody", 1.0, label="4")) == expected
+        assert [(v.key_id, v.label) for v in await feedback_of(store, "asked")] == [("a", "4")]
+        assert [(v.key_id, v.label) for v in await feedback_of(store, "own")] == [("local", "4")]
 
 
 async def test_only_on_a_run_of_ones_own(url: str) -> None:

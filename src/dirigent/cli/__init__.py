@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dirigent.cli import ask, audit, calibrate, keys, pool, serve, setup, table, traces
+from dirigent.cli import ask, audit, calibrate, demo, feedback, keys, pool, serve, setup, table, traces
 from dirigent.cli import eval as evaluation
 from dirigent.cli.output import FAILED, MISUSED, say_error
 
@@ -31,7 +31,7 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         from dirigent import plugins
 
-        return [*super().list_commands(ctx), *plugins.entries("commands")]
+        return list(dict.fromkeys([*super().list_commands(ctx), *plugins.entries("commands")]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if (own := super().get_command(ctx, cmd_name)) is not None:
@@ -91,6 +91,7 @@ app.command(cls=Listing)(setup.init)
 app.command(cls=Listing)(ask.ask)
 app.command(cls=Listing)(ask.plan)
 app.command()(serve.serve)
+app.command()(demo.demo)
 app.add_typer(pool.app, name="pool")
 app.add_typer(traces.app, name="traces")
 app.add_typer(keys.app, name="keys")
@@ -98,6 +99,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(table.app, name="table")
 app.command("eval", cls=Listing)(evaluation.evaluate)
 app.command()(calibrate.calibrate)
+app.add_typer(feedback.app, name="feedback")
 app.command()(setup.doctor)
 app.command()(setup.version)
 

@@ -74,7 +74,7 @@ def ask(
     )
 
     async def work(text: str, piped: str) -> int:
-        from dirigent.cli.running import open_pool, say_advice, watched_run
+        from dirigent.cli.running import open_pool, watched_run
 
         async with open_pool(config) as runtime:
             fixed = _plan_in(plan, runtime, profile, changes) if plan is not None else None
@@ -82,9 +82,7 @@ def ask(
             if piped:
                 conductor.notes += (f"read {len(piped):,} characters from stdin, after the question",)
             run = await watched_run(conductor, with_piped(text, piped), config=runtime.config)
-            code = report(run, as_json=as_json, draw=trace)
-            say_advice(run, runtime.loaded)
-            return code
+            return report(run, as_json=as_json, draw=trace)
 
     carry_out(lambda: work(read_question(question), read_piped(question)), as_json=as_json)
 
@@ -123,6 +121,7 @@ def set_options(**options: Any) -> dict[str, Any]:
 def report(trace: Trace, *, as_json: bool, draw: bool) -> int:
     """Prints the result of a run; returns the exit code."""
     from dirigent.show import cost_text, draw_summary, draw_trace, print_drawing, width_of
+    from dirigent.show.confirmation import confirmation, is_unmeasured
 
     if draw:
         print_drawing(draw_trace(trace, width=width_of(sys.stderr)), file=sys.stderr)
@@ -132,6 +131,8 @@ def report(trace: Trace, *, as_json: bool, draw: bool) -> int:
         print_text(trace.answer or _tool_calls(trace))
     if trace.status == "done":
         print_drawing(draw_summary(trace), file=sys.stderr)
+        if is_unmeasured(trace):
+            say(confirmation(trace))
         return 0
     id = short(trace.id)
     say_error(f"{trace.error}\nspent {cost_text(trace)} · trace {id} · `dirigent traces show {id}`")

@@ -1,7 +1,7 @@
 """`dirigent calibrate`: ask every worker of the pool graded questions, and write a table of the answers.
 
 The table is what `dirigent learn` learns from. Cost and time are estimated before anything is paid; answers are kept as
-they come, so the same command goes on after Ctrl-C or a crash.
+they come, so the same command continues after Ctrl-C or a crash.
 """
 
 from __future__ import annotations
@@ -51,14 +51,13 @@ def calibrate(
     out: OutOption = OUT,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Calls at a time.")] = 8,
     max_output_tokens: Annotated[int, typer.Option(min=16, help="Most tokens of one answer.")] = 2048,
-    seed: Annotated[int, typer.Option(help="Of the lots.")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed of the lots.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask every worker graded questions, and write a table of what each is good at.
-
-    Says what it will cost and asks before it starts. The same command goes on where it was cut, and pays for nothing
+    """Ask every worker graded questions, and write a table of their answers. Prints the estimated cost and asks before
+    it starts. The same command continues a cut run and pays for nothing
     twice.
 
     Example:  dirigent calibrate --questions my.jsonl --max-cost 3
@@ -249,7 +248,7 @@ def _kept(out: Path) -> Iterator[None]:
     try:
         yield
     except (asyncio.CancelledError, KeyboardInterrupt):
-        say(f"cut: every answer so far is kept in {out}; the same command goes on from there")
+        say(f"cut: every answer so far is kept in {out}; the same command continues from there")
         raise
 
 
@@ -347,7 +346,7 @@ def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
     if done.stopped:
         say(f"stopped: {done.stopped}")
     else:
-        say(f"next:  dirigent learn {out}")
+        say(f"next:  dirigent learn {out} --out policy")
 
 
 def _summary(cards: Sequence[Card]) -> str:

@@ -1,8 +1,8 @@
 """`dirigent eval`: planners compared on the same questions, over the same workers.
 
 The table and the verdict go to stdout, progress to stderr. The report is written as JSON, Markdown and one HTML page,
-with every question's outcome beside it, compressed. Outcomes are recorded as they come, so a run that was cut goes on
-with `--resume` and pays for nothing twice. An `EvalRecipe`, from a file, from options, or from both, says what is
+with every question's outcome beside it, compressed. Outcomes are recorded as they come, so `--resume` continues a run
+that was cut and pays for nothing twice. An `EvalRecipe`, from a file, from options, or from both, says what is
 evaluated; `evaluating.py` opens it.
 """
 
@@ -70,18 +70,18 @@ def evaluate(
     planners: PlannersOption = None,
     pool: PoolOption = None,
     limit: LimitOption = None,
-    seed: Annotated[int | None, typer.Option(help="Of questions, pools and noise. Default: 1.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of questions, pools and noise. Default: 1.")] = None,
     out: OutOption = None,
     data: DataOption = None,
     fit: FitOption = None,
-    workers: Annotated[str | None, typer.Option(help="Of the gym: exact (default), or local adapters.")] = None,
+    workers: Annotated[str | None, typer.Option(help="The gym's workers: exact (default), or local adapters.")] = None,
     adapters: Annotated[Path | None, typer.Option(help="Folder of NAME.gguf adapters, for models.")] = None,
-    split: Annotated[str | None, typer.Option(help="Of the gym: test (default), dev, novel.")] = None,
+    split: Annotated[str | None, typer.Option(help="The part of the gym: test (default), dev, novel.")] = None,
     cards: Annotated[str | None, typer.Option(help="Wording of the gym's cards: train or held_out.")] = None,
-    calibration: Annotated[int | None, typer.Option(help="Gym questions to choose by. Default: 300.")] = None,
+    calibration: Annotated[int | None, typer.Option(help="Gym questions that rank the workers. Default: 300.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Questions at a time. Default: 8.")] = None,
     max_cost: MaxCostOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run was cut.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was cut.")] = False,
     traces: Annotated[bool, typer.Option("--traces", help="Keep every run's trace in the store.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -206,7 +206,7 @@ def _resumable(record: Record, file: Path) -> Iterator[None]:
     try:
         yield
     except (asyncio.CancelledError, KeyboardInterrupt):
-        say(f"cut: {record.count:,} outcomes are kept in {file}; --resume goes on from them")
+        say(f"cut: {record.count:,} outcomes are kept in {file}; --resume continues from them")
         raise
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from dirigent.errors import ConfigError, DirigentError
 from dirigent.messages import Event, Message
 from dirigent.run.resume import RunState
 from dirigent.run.trace import RunEnded, Trace
-from dirigent.show import LiveRun, cost_text
+from dirigent.show import LiveRun, cost_text, seconds_text
 from dirigent.workers.weights import KNOWN, cached, fetch
 
 
@@ -27,6 +28,8 @@ from dirigent.workers.weights import KNOWN, cached, fetch
 async def open_pool(config: Path | None) -> AsyncIterator[Runtime]:
     """Yields the configured pool, after fetching the missing weights of usable local workers."""
     async with open_runtime(await load(config)) as runtime:
+        if runtime.loaded.note:
+            say(f"note: {runtime.loaded.note}")
         await fetch_weights(runtime.loaded, unusable=runtime.problems)
         yield runtime
 
@@ -70,17 +73,6 @@ async def keep(trace: Trace, config: Config) -> None:
         say(f"warning: the trace was not stored: {error}")
 
 
-def say_advice(trace: Trace, loaded: Loaded) -> None:
-    """Prints the advice of the pool's plugin on an answer by which its workers give up."""
-    if not any(worker.adapter for worker in loaded.config.worker):
-        return  # no worker comes from a plugin, so none is imported
-    from dirigent import plugins
-
-    for name in plugins.entries("pools"):
-        if text := plugins.load("pools", name).advice(trace.answer, loaded):
-            say(text)
-
-
 def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]:
     """Returns the weights of usable local workers that can be fetched, each once."""
     workers = [worker for worker in loaded.config.worker if worker.kind == "local" and worker.name not in unusable]
@@ -88,25 +80,48 @@ def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]
 
 
 async def fetch_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> None:
-    """Fetches missing weights, with a bar on a terminal."""
+    """Fetches missing weights; shows their size first, then what is here, the rate and the time left."""
     for name in known_weights(loaded, unusable=unusable):
         if cached(name) is None:
-            with progress(f"weights {name}") as observe:
+            with progress(f"weights {name}", size_bytes=KNOWN[name].size_bytes) as observe:
                 await fetch(name, progress=observe)
 
 
+LINE_EVERY_S = 10.0
+
+
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar for arriving bytes, or without a terminal a line before and after."""
+def progress(what: str, *, size_bytes: int) -> Iterator[Callable[[int, int], None]]:
+    """Shows a bar for arriving bytes, or without a terminal a line every ten seconds."""
+    say(f"{what}: {size_bytes / 1e6:,.0f} MB to download, once; interrupt it and it continues next time")
     if not sys.stderr.isatty():
-        say(f"{what}: downloading…")
-        yield lambda done, total: None
+        yield _Lines(what)
         say(f"{what}: downloaded and checked")
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=None)
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=size_bytes)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class _Lines:
+    """Prints how far a download is, how fast it is and how long it will take."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._began: tuple[float, int] | None = None
+        self._said = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._began is None or done < self._began[1]:
+            self._began = now, done  # bytes of an earlier try cost no time
+        if now - self._said < LINE_EVERY_S or done >= total:
+            return
+        self._said = now
+        rate = (done - self._began[1]) / (now - self._began[0])
+        left = f", {seconds_text((total - done) / rate)} left" if rate > 0 else ""
+        say(f"{self._what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s{left}")

@@ -179,7 +179,7 @@ def fork(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Carry a finished run on from one step, with that step changed. What does not read it is kept and not paid again.
+    """Change one step of a finished run and run again from there. Steps that do not read it keep their replies, unpaid.
 
     Example:  dirigent traces fork 7f3a --step 1 --worker gpt-5
     """

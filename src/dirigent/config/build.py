@@ -18,7 +18,7 @@ import msgspec
 from dirigent.config.file import Loaded
 from dirigent.config.fingerprint import fingerprint
 from dirigent.config.presets import preset, vendor
-from dirigent.config.worker_config import LOCAL_KINDS, WIRE_ABILITIES, WIRES, WorkerConfig, plugin_kind
+from dirigent.config.worker_config import LOCAL_KINDS, WIRE_ABILITIES, WIRES, WorkerConfig, plugin_kind, runs_programs
 from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
@@ -249,6 +249,7 @@ def card(worker: WorkerConfig) -> WorkerInfo:
         abilities=_abilities(worker),
         subtask_only=worker.subtask_only or worker.kind in LOCAL_KINDS,
         reads_results=worker.kind in LOCAL_KINDS,
+        runs_programs=runs_programs(worker),
         second_step=worker.second_step,
     )
 

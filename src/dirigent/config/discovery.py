@@ -1,6 +1,7 @@
 """Discover what `dirigent init` can use on this machine, and write a configuration from it.
 
-It looks in three places: keys in the environment, model servers on their usual local ports, and the local weights.
+It looks in three places: keys in the environment, model servers on their usual local ports, and this machine itself,
+which runs the embedded pool (`embedded.toml`) if it has the memory, else a small one.
 `toml_of` writes the result as a `dirigent.toml`. A machine without a file runs on the same text, so `init` writes the
 configuration that was already in use. It checks whether keys exist but never reads them out: the text names only their
 variables.
@@ -9,11 +10,13 @@ variables.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import textwrap
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from importlib import resources
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -21,6 +24,7 @@ import msgspec
 from dirigent.config.presets import presets
 from dirigent.config.worker_config import known_kinds
 from dirigent.planners import profile_planners
+from dirigent.sandbox.programs import confinement_problem
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import NAME
 
@@ -35,8 +39,12 @@ NOT_CHAT = re.compile(r"embed|rerank|whisper|tts", re.IGNORECASE)
 
 USUAL_PORTS: Mapping[str, int] = {"ollama": 11434, "vllm": 8000, "llama.cpp": 8080, "lm-studio": 1234}
 
+POOL_VARIABLE = "DIRIGENT_POOL"
+LEAST_FREE_BYTES = 3_000_000_000
+"""The embedded model takes about 2.3 GB with its slots, and other programs want some too."""
+
 LOCAL_POOL = """\
-# The embedded default: SmolLM2-135M-Instruct on the CPU (98 MB, fetched by `dirigent pool pull`).
+# The small pool: SmolLM2-135M-Instruct on the CPU (98 MB, fetched by `dirigent pool pull`).
 # It is one small model with three cards. It shows how plans run; its answers are not reliable.
 [[worker]]
 name = "smol"
@@ -103,6 +111,12 @@ class Machine(msgspec.Struct, frozen=True):
     keys: dict[str, str] = {}
     """Provider -> the environment variable that holds its key."""
     servers: tuple[Server, ...] = ()
+    free_bytes: int | None = None
+    """Free memory; None if unknown."""
+    small: bool = False
+    """The user asks for the small pool."""
+    unconfined: str = ""
+    """Why no program can be confined here; empty if one can."""
 
     @property
     def has_models(self) -> bool:
@@ -115,13 +129,20 @@ async def discover(*, environment: Mapping[str, str] | None = None, ports: Mappi
     async with HttpClient() as client:
         answers = await asyncio.gather(*(_probe(client, name, port) for name, port in chosen.items()))
     servers = tuple(server for server in answers if server is not None)
-    return Machine(keys=_keys(os.environ if environment is None else environment), servers=servers)
+    given = os.environ if environment is None else environment
+    return Machine(
+        keys=_keys(given),
+        servers=servers,
+        free_bytes=free_memory_bytes(),
+        small=given.get(POOL_VARIABLE, "") == "small",
+        unconfined=confinement_problem(),
+    )
 
 
 def toml_of(machine: Machine) -> str:
     """Returns a `dirigent.toml` for this machine: one worker for each model, and the two profiles."""
     if not machine.has_models:
-        return f"{HEADER}\n{_local_text()}"
+        return f"{HEADER}\n{_local_text(machine)}"
     workers = [*_preset_tables(machine), *_server_tables(machine)]
     return "\n".join([HEADER, *workers, PROFILES.format(planners=" | ".join(profile_planners()))])
 
@@ -139,14 +160,43 @@ def choices() -> str:
     return "".join(f"# {row}\n" for row in wrapped)
 
 
-def _local_text() -> str:
-    """Returns the pool that a plugin brings for a machine without models; without a plugin, the plain model."""
-    from dirigent import plugins
+def _local_text(machine: Machine) -> str:
+    """Returns the pool of a machine without models: the embedded one, or the small one where it does not fit."""
+    if small_pool_reason(machine):
+        return f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
+    text = resources.files("dirigent.config").joinpath("embedded.toml").read_text(encoding="utf-8")
+    if machine.unconfined:
+        tables = text.split("\n\n[[worker]]\n")
+        text = "\n\n[[worker]]\n".join(table for table in tables if 'runs = "python"' not in table)
+        text = f"# There is no programmer: {machine.unconfined}\n{text}"
+    return text
 
-    for name in plugins.entries("pools"):
-        if text := plugins.load("pools", name).toml_text():
-            return str(text)
-    return f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
+
+def small_pool_reason(machine: Machine) -> str:
+    """Returns why a machine without models gets the small pool, for people; empty if it gets the embedded one."""
+    if machine.has_models:
+        return ""
+    if machine.small:
+        return f"{POOL_VARIABLE}=small asks for the small pool of a model with 135 million parameters"
+    if machine.free_bytes is not None and machine.free_bytes < LEAST_FREE_BYTES:
+        return (
+            f"{machine.free_bytes / 1e9:.1f} GB of memory are free, and the embedded model of 1.5 billion parameters "
+            f"needs {LEAST_FREE_BYTES / 1e9:.0f} GB: the small one of 135 million answers, which is not reliable"
+        )
+    return ""
+
+
+def free_memory_bytes() -> int | None:
+    """Returns the memory that a new process can have, a container's limit respected; None if nothing says so."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path("/sys/fs/cgroup")
+        limit, used = ((folder / name).read_text() for name in ("memory.max", "memory.current"))
+        found.append(int(limit) - int(used))  # ValueError at `max`: no limit
+    return min(found, default=None)
 
 
 HEADER = """\

@@ -152,6 +152,8 @@ class Loaded(msgspec.Struct, frozen=True):
     path: Path | None = None
     """None if the configuration was made from what this machine offers."""
     worker_lines: tuple[int | None, ...] = ()
+    note: str = ""
+    """What a person should know about a configuration that was made from what this machine offers."""
 
     @property
     def folder(self) -> Path:

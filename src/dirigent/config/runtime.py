@@ -18,7 +18,7 @@ import msgspec
 
 from dirigent.conduct import Conductor
 from dirigent.config.build import Builder
-from dirigent.config.discovery import discover, toml_of
+from dirigent.config.discovery import discover, small_pool_reason, toml_of
 from dirigent.config.file import (
     Config,
     Loaded,
@@ -57,7 +57,9 @@ async def load(option: Path | None = None) -> Loaded:
     path = config_path(option)
     if path is not None:
         return load_config(path)
-    return parse_config(toml_of(await discover()))
+    machine = await discover()
+    found = parse_config(toml_of(machine))
+    return msgspec.structs.replace(found, note=small_pool_reason(machine))
 
 
 @asynccontextmanager

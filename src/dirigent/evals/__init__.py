@@ -1,8 +1,8 @@
 """Evaluation: does conducting pay, on these questions, over this pool?
 
 Read in this order: `evaluate` (planners over a field, one report), `field` and its kinds `live` and `recorded` (the gym
-brings its own), `entries` (every entry answers every question), `record` (what is kept of an answer, and where),
-`metrics` and `stats` (the figures), `report`, `tables` and `page` (the words around them). `planners` fits the planners
+brings its own), `entries` (every entry answers every question), `record` (the stored outcomes), `metrics` and `stats`
+(the figures), `report`, `tables` and `page` (tables and sentences). `planners` fits the planners
 that take part, `costing` chooses how many samples a vote may have, `recipe` is a file that names it all.
 """
 

@@ -70,7 +70,7 @@ def estimate_by_planner(
     questions: Mapping[str, int],
     max_output_tokens: int,
 ) -> dict[str, Estimate]:
-    """Planner -> what asking so many `questions` of each task would cost, by what it did with a few of them."""
+    """Planner -> the cost of so many `questions` of each task, from its calls for a few of them."""
     asked: dict[tuple[str, str], set[str]] = {}
     for outcome in outcomes:
         asked.setdefault((outcome.planner, outcome.kind), set()).add(outcome.task)
@@ -83,8 +83,8 @@ def estimate_by_planner(
 
 
 def _run(outcome: Outcome, prices: Mapping[str, Price], *, max_output_tokens: int) -> Estimate:
-    """One run: the mean cost of its steps, times its calls. Earlier rounds and planning count like steps, but for the
-    planning of a model of ours, which runs at home."""
+    """Returns the cost of one run: the mean cost of its steps, times its calls. Earlier rounds and planning count like
+    steps; planning by a local model costs nothing."""
     steps = [step for step in outcome.plan.steps if step.worker in prices] if outcome.plan else []
     if not steps:
         return Estimate(0.0, 0.0, float(outcome.calls))
@@ -119,7 +119,7 @@ Put = Callable[[Fitted, Sequence[Task]], Awaitable[list[Outcome]]]
 
 
 class Sizing(msgspec.Struct, frozen=True):
-    """How a planner came to its samples, and what they cost; costs are a question's mean."""
+    """The number of samples of a planner, how it was found, and their cost; costs are a question's mean."""
 
     worker: str
     """The worker that was sampled."""
@@ -225,10 +225,10 @@ def sizes_for(
 def _why_not(measure: str, cost_usd: float | None, *, cut: bool) -> str:
     """Why the measure's cost cannot size anything; empty if it can."""
     if not measure:
-        return f"none of {', '.join(SIZED_BY)} takes part"
+        return f"no planner with a cost to equal takes part ({', '.join(SIZED_BY)})"
     if cut:
         return f"{measure} has not answered everything"
-    return f"what {measure} cost is unknown" if cost_usd is None else "" if cost_usd else f"{measure} cost nothing"
+    return f"the cost of {measure} is unknown" if cost_usd is None else "" if cost_usd else f"{measure} cost nothing"
 
 
 async def _calibrated(
@@ -269,14 +269,14 @@ async def _calibrated(
 
 
 def _sizing(outcomes: Sequence[Outcome], worker: str, measure: str, target_usd: float | None, why_not: str) -> Sizing:
-    """What the samples came to; no ratio if nothing was sized, or if the cost is unknown after all."""
+    """Adds the real cost of the samples; there is no ratio if nothing was sized or the cost is unknown."""
     if not outcomes:
         return Sizing(worker, measure, why_not=why_not)
     samples = [max(1, outcome.steps - 1) for outcome in outcomes]  # the last step counts, or brings together
     cost_usd = mean_or_none([outcome.known_cost_usd for outcome in outcomes])
     found = Sizing(worker, measure, cost_usd=cost_usd, samples=mean([float(n) for n in samples]))
     if why_not or cost_usd is None or not target_usd:
-        return msgspec.structs.replace(found, why_not=why_not or f"what a call of {worker} costs is unknown")
+        return msgspec.structs.replace(found, why_not=why_not or f"the cost of a call of {worker} is unknown")
     bound = ""
     if not equal(cost_usd, target_usd):
         bound = "least" if max(samples) == 1 else "most" if min(samples) == MAX_SAMPLES else ""

@@ -29,7 +29,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 
 PoolFor = Callable[[Task, int], Pool]
-"""The pool that a question is answered with; the number tells repeats of the question apart, for noisy workers."""
+"""The pool of a question; the number distinguishes repeats of the question, for noisy workers."""
 
 Keep = Callable[[Trace], Awaitable[None]]
 
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Evaluated(Event, frozen=True):
-    """A question is done. Recorded questions are observed too, so that progress begins where it was cut."""
+    """A question is done. Recorded questions are observed too, so that progress continues from the cut."""
 
     outcome: Outcome
     total: int
@@ -149,12 +149,12 @@ class _Evaluation(msgspec.Struct):
     at_work: int = 1
     """How many of these loops are running."""
     again: list[_Job] = []
-    """Questions that were refused for want of money while other runs held some."""
+    """Questions that were refused because other runs had reserved the money."""
     alone: bool = False
     out_of_money: bool = False
 
     async def work_off(self, jobs: Iterator[_Job]) -> None:
-        """Take job after job; several of these share one iterator. If money runs short, one goes on alone."""
+        """Runs job after job; several of these share one iterator. If money runs short, one of them continues alone."""
         while not (self.alone and self.at_work > 1) and (job := self._next(jobs)) is not None:
             outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
             if outcome is None and self.lost_stand:
@@ -166,7 +166,7 @@ class _Evaluation(msgspec.Struct):
                     continue
                 outcome = await self._run(job)
                 self.record.add(outcome)
-                if outcome.error_kind == "CostError":  # what was paid of it counts; the question is still to be asked
+                if outcome.error_kind == "CostError":  # the paid part counts; the question must still be asked
                     self._short_of_money(job, outcome)
                     continue
             self.outcomes[outcome.key] = outcome

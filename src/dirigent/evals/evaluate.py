@@ -53,7 +53,7 @@ class Answers(msgspec.Struct, frozen=True):
     outcomes: list[Outcome]
     """Of every row, figures among them, and of the workers alone."""
     fittings: tuple[Fitting, ...]
-    """What the planners of each part were fitted on; empty if nothing was fitted."""
+    """The examples for the planners of each part; empty if nothing was fitted."""
     fitted: dict[str, Fitted]
     """By row; of a field with several parts those of all parts as one."""
     sizes: dict[str, Sizing]
@@ -94,7 +94,7 @@ async def answers_of(
     keep: Keep | None = None,
     observe: Observe = ignore,
 ) -> Answers:
-    """Asks every planner every question; `record` holds what was answered before."""
+    """Asks every planner every question; `record` has the earlier answers."""
     lineup = field.lineup(planners)
     record, budget = record or Record(), budget or Budget()
     ask = partial(

@@ -53,7 +53,7 @@ class Tried(Protocol):
 
 
 class Trying(msgspec.Struct, frozen=True):
-    """What a field needs to try plans on the questions to fit on."""
+    """The parts that a field needs to try plans on the questions for fitting."""
 
     tried: Tried
     alone: Sequence[Outcome]
@@ -85,28 +85,28 @@ class Field:
     trained: Mapping[str, PlannerFor] = {}
     """Planners that are models, by kind."""
     weights: Mapping[str, Weights] = {}
-    """What the cards say of those models."""
+    """The cards of those models."""
     own: tuple[PlannerSpec, ...] = ()
     """Planners that only this field has."""
     sandbox: Sandbox | None = None
     """Where programs are graded."""
     inspect: Inspect | None = None
-    """What is right about a plan, for marks in the report."""
+    """Returns the marks of a plan: which of its parts are right."""
     sizes: bool = False
     """Whether planners with an open number of samples are asked at another planner's cost."""
     each_has_rows: bool = True
     """Whether `each` puts every worker into the table; otherwise they have a table of their own."""
     workers_label: str = ""
-    """What the workers are, for the report's title."""
+    """The kind of workers, for the report's title."""
     reference_rows: tuple[str, ...] = ()
-    """Further rows that know what no planner can."""
+    """Further reference rows."""
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """The columns of its table, if they are not the usual ones."""
 
     # Planners
 
     def lineup(self, planners: Sequence[str]) -> Lineup:
-        """The rows and what they take. Refuses a name that no planner has before anything is asked."""
+        """Returns the rows and their needs. Refuses an unknown planner before any question is asked."""
         if not planners:
             raise ConfigError(f"no planner is named; say  --planners {','.join(default_planners(self.kind))}")
         if twice := [name for i, name in enumerate(planners) if name in planners[:i]]:
@@ -143,7 +143,7 @@ class Field:
     def refused(self, text: str, name: PlannerName, spec: PlannerSpec) -> str:
         """Why this planner cannot take part here; empty if it can."""
         if spec.planned_by == "trained worker":
-            return f"{text!r} has no weights here: name another planner, or say where they are"
+            return f"{text!r} has no weights here: name another planner, or give their folder"
         return ""
 
     def stands_for(self, name: str) -> str:
@@ -167,7 +167,7 @@ class Field:
         return self.pool
 
     def alone(self, worker: str, *, for_row: bool) -> Entry:
-        """One worker asked by itself; without a row of its own it may be asked only where it is offered."""
+        """One worker alone; without a row of its own it is asked only the questions whose pool has it."""
         return Entry(f"{SINGLE}{worker}", lambda task, pool: Single(worker))
 
     def part_of(self, task: Task) -> int:
@@ -175,8 +175,8 @@ class Field:
         return 0
 
     def same_as(self, fitted: Fitted, task: Task) -> str:
-        """The worker whose answer alone is this planner's own answer to this question; empty if there is none. Such an
-        answer is not paid for twice."""
+        """Returns the worker whose own answer is this planner's answer; empty if there is none. Such an answer is paid
+        for only once."""
         return ""
 
     # References
@@ -200,7 +200,7 @@ class Field:
         raise NotImplementedError
 
     def about(self) -> dict[str, Any]:
-        """What was asked, for the report's title: name, number, pool."""
+        """The questions, for the report's title: name, number, pool."""
         raise NotImplementedError
 
     @property
@@ -212,7 +212,7 @@ class Field:
         return None
 
     def chosen(self, answers: Answers) -> dict[str, Any]:
-        """What was settled before the test began."""
+        """The choices that were made before the test began."""
         return {}
 
     def notes(self, answers: Answers) -> dict[str, str]:
@@ -225,6 +225,6 @@ class Field:
 
 
 REFERENCES = (ORACLE, CEILING)
-"""Rows that know what no planner can; they are there to compare with and cannot win."""
+"""Reference rows: they use knowledge that no planner has, so they cannot win."""
 
 ORACLE_NOTE = "one worker per question"

@@ -66,7 +66,7 @@ SAME_AS_ALONE = (BEST, "cheapest")
 
 
 class LiveField(Field):
-    """Benchmarks over a live pool; `trained` are its models that plan, `weights` what their cards say."""
+    """Benchmarks over a live pool; `trained` are its models that plan, `weights` their cards."""
 
     kind = "live"
     sizes = True
@@ -170,7 +170,7 @@ class CeilingSought(Event, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A plan to try; its name tells it apart in the record."""
+    """A plan to try, with its name in the record."""
 
     name: str
     plan: Plan
@@ -187,7 +187,7 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def runs(self) -> list[tuple[Listed, Task]]:
-        """Everything to be asked: what a worker did alone is known already."""
+        """Returns the entries that must be asked: single workers' answers are known already."""
         return [(listed, task) for task in self.tasks for listed in self.plans[task.kind] if len(listed.plan.steps) > 1]
 
     @property
@@ -200,7 +200,7 @@ class Search(msgspec.Struct, frozen=True):
 
 
 def search(tasks: Sequence[Task], alone: Sequence[Outcome]) -> Search:
-    """What to try, by what each worker did alone with these questions."""
+    """Returns the plans to try, from each worker's own results on these questions."""
     kinds = dict.fromkeys(task.kind for task in tasks)
     rankings = {kind: ranked(examples_of([task for task in tasks if task.kind == kind], alone)) for kind in kinds}
     return Search(tasks, alone, {kind: plans_of(ranking) for kind, ranking in rankings.items()})
@@ -222,7 +222,7 @@ def plans_of(ranking: Sequence[str]) -> list[Listed]:
 
 
 def sought(found: Search, pool: Pool, *, known: Callable[[str, str], bool]) -> CeilingSought:
-    """What trying will take. `known` says of an entry and a question whether its outcome stands in the record."""
+    """Estimates the cost of the trials. `known` says whether the record has the outcome of an entry and a question."""
     left = [(listed, task) for listed, task in found.runs if not known(_name(listed), task.id)]
     means = _mean_tokens(found)
     costs_usd = [_cost_usd(listed.plan, means[task.kind], pool) for listed, task in left]
@@ -249,8 +249,8 @@ def chosen(found: Search, outcomes: Sequence[Outcome]) -> dict[str, Listed]:
 
 
 def ceiling_of(best: Mapping[str, Listed]) -> Fitted:
-    """Whoever answers the test under the name `ceiling`: for each benchmark the plan chosen. One that nothing was
-    chosen for, having no question to fit on, gets the first one's."""
+    """Returns the entry `ceiling`: for each benchmark the chosen plan. A benchmark without questions for fitting gets
+    the plan of the first one."""
     first = next(iter(best.values()))
 
     def planner_for(task: Task, pool: Pool) -> Planner:
@@ -278,7 +278,7 @@ def _entry(listed: Listed, kinds: set[str]) -> Entry:
 
 
 def _mean_tokens(found: Search) -> dict[str, dict[str, tuple[float, float]]]:
-    """Benchmark -> worker -> what its call alone read and wrote on average."""
+    """Benchmark -> worker -> mean tokens that its call alone read and wrote."""
     means: dict[str, dict[str, tuple[float, float]]] = {}
     for kind in found.plans:
         by_worker = by_planner(outcome for outcome in found.alone if outcome.kind == kind)
@@ -290,7 +290,7 @@ def _mean_tokens(found: Search) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def _cost_usd(plan: Plan, tokens: Mapping[str, tuple[float, float]], pool: Pool) -> float | None:
-    """Each step reads what its worker read alone, the words around it and the replies on its list."""
+    """Estimates a step's input: the worker's own input, the prompt's words and the replies on its access list."""
     total_usd = 0.0
     for step in plan.steps:
         price = pool[step.worker].info.price
@@ -311,11 +311,11 @@ PLAN_TOKENS = 256
 """The most tokens of a plan by a trained conductor."""
 
 SETTLING = ("temperature", "effort", "system", "extra", "role", "subtask_only", "path", "replies")
-"""What changes a worker's answers beside its model; where it is reached and how often it is tried do not."""
+"""The settings that change a worker's answers, beside its model; its address and retries do not."""
 
 
 def with_warm_start(loaded: Loaded, planners: Sequence[str]) -> Loaded:
-    """The configuration, with the warm start that ships where it is named and the file has no profile for it."""
+    """Returns the configuration, with the shipped warm start if it is named and the file has no profile for it."""
     config = loaded.config
     if WARM_START not in kinds_of(planners) or _plans(config.profile.get(WARM_START)):
         return loaded
@@ -355,7 +355,7 @@ def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[
 
 
 def shipped_weights(config: Config, trained: Collection[str]) -> dict[str, Weights]:
-    """What the cards say of those of these planners that are adapters of the package, for the report to name."""
+    """Returns the cards of the planners that are adapters of the package, for the report."""
     ours = [kind for kind in trained if _worker_of(kind, config).adapter == kind]
     return trained_weights(ours)
 
@@ -373,13 +373,13 @@ def trained_weights(planners: Collection[str], folder: Path | None = None) -> di
 
 
 def planners_behind(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:
-    """Exactly which weights these planners run on, by planner, for the record: a resumed evaluation must not go on with
-    others under the same name."""
+    """Returns the digests of these planners' weights, for the record: a resumed evaluation refuses other weights under
+    the same name."""
     return {kind: _behind(_worker_of(kind, loaded.config), loaded.folder) for kind in trained}
 
 
 def workers_behind(loaded: Loaded, pool: Pool) -> str:
-    """The same of everybody who is asked, in a line."""
+    """Returns the same for all workers, in a line."""
     configured = {worker.name: worker for worker in loaded.config.worker}
     return ", ".join(f"{name}={_behind(configured[name], loaded.folder)}" for name in pool)
 
@@ -418,7 +418,7 @@ def _digest(file: Path) -> str:
 
 
 def _profile_of(kind: str, config: Config) -> str:
-    """The profile whose planner it is; empty where there is none."""
+    """The profile whose planner it is; empty if there is none."""
     planning = [name for name, profile in config.profile.items() if _plans(profile)]
     return next((name for name in planning if (name == WARM_START) == (kind == WARM_START)), "")
 
@@ -426,7 +426,7 @@ def _profile_of(kind: str, config: Config) -> str:
 def _planner_for(runtime: Runtime, profile: str, *, name: str) -> PlannerFor:
     planner = runtime.conductor(profile).planner
     if isinstance(planner, LanguagePlanner):
-        planner.name = name  # what its traces are found by
+        planner.name = name  # its traces are found by this
     return lambda task, pool: planner
 
 

@@ -1,10 +1,10 @@
-"""Figures: what a planner's outcomes come to. Every number of a report is computed here, from outcomes alone.
+"""Figures of a planner, computed from its outcomes alone. Every number of a report is computed here.
 
 A question that was asked several times counts as one question with a mean. Two rows are figures and no planners: the
 oracle, which is made here from what each worker did alone, and outcomes that come in under a name of their own.
 
-`Capacity` is what a pool could do before anybody plans: each worker alone, and the best choice of one for each
-question. Complementarity is the oracle minus the best single worker: the most that choosing one worker a question could
+`Capacity` is the accuracy of a pool without plans: each worker alone, and the best choice of one for each question.
+Complementarity is the oracle minus the best single worker: the most that choosing one worker a question could
 add. It is computed on the questions that every worker answered, from outcomes of `single:NAME`.
 
 Some figures are known only afterwards: the worker that turned out best, and the planners that nothing beats for the
@@ -34,7 +34,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     interval: tuple[float, float]
     steps: float
     steps_histogram: dict[str, int] = {}
-    """Valid plans by how many steps they have; told by kind only, as is who was asked."""
+    """Valid plans by number of steps; given by kind only, like the workers asked."""
     asked: dict[str, int] = {}
     """Steps of the valid plans by worker, of all rounds."""
 
@@ -53,7 +53,7 @@ class Figures(msgspec.Struct, frozen=True):
     steps: float
     """Of valid plans."""
     steps_over_minimal: float | None
-    """Steps taken over steps needed, correct answers only. A lucky shortcut makes up for nobody's padding."""
+    """Steps taken over steps needed, correct answers only. A lucky shortcut does not offset another plan's padding."""
     one_step_in_one: float | None
     """Questions that need one step: share planned in one."""
     parallel_fans: float | None
@@ -86,7 +86,7 @@ class Figures(msgspec.Struct, frozen=True):
     worker_calls: float | msgspec.UnsetType = msgspec.UNSET
     """Calls of workers, those that wrote plans left out; unset in older reports."""
     planned_again: int | msgspec.UnsetType = msgspec.UNSET
-    """Runs in which a later round made a plan of its own; left out where there is none."""
+    """Runs in which a later round made a plan of its own; absent if there are none."""
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
@@ -178,7 +178,7 @@ def oracle(alone: Iterable[Outcome]) -> list[Outcome]:
 
 
 def cheap_first(cost_usd: float | None) -> tuple[bool, float]:
-    """To sort by: what is unknown is not cheap, and comes last."""
+    """A key to sort by: an unknown cost is not cheap, and comes last."""
     return cost_usd is None, cost_usd or 0.0
 
 
@@ -214,7 +214,7 @@ def _group(outcomes: Sequence[Outcome]) -> Group:
 
 
 def _group_with_plans(outcomes: Sequence[Outcome]) -> Group:
-    """Steps and workers too: what a plot by kind shows."""
+    """Adds steps and workers, which a plot by kind shows."""
     valid = [o for o in outcomes if o.valid]
     return msgspec.structs.replace(
         _group(outcomes), steps_histogram=_steps_histogram(valid), asked=dict(_asked(valid).most_common())
@@ -236,7 +236,7 @@ def _worker_shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _asked(outcomes: Sequence[Outcome]) -> Counter[str]:
-    """Of the steps of all rounds: who was asked in vain was asked."""
+    """Shares of the steps of all rounds; a worker that was asked in vain counts."""
     asked = Counter(name for o in outcomes for name in o.asked_before)
     asked.update(step.worker for o in outcomes if o.plan for step in o.plan.steps)
     return asked
@@ -290,7 +290,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def capacity(outcomes: Sequence[Outcome]) -> Capacity | None:
-    """From whatever workers did alone; None where fewer than two were tried on the same questions."""
+    """Computed from the workers' own answers; None if fewer than two answered the same questions."""
     found = {name.removeprefix(SINGLE): of for name, of in by_planner(outcomes).items() if name.startswith(SINGLE)}
     if len(found) < 2:
         return None
@@ -337,8 +337,8 @@ CEILING = "ceiling"
 
 
 def pareto(rows: Mapping[str, Figures]) -> list[str]:
-    """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. No reference is one,
-    nobody whose cost is unknown, and nobody who is never right."""
+    """Returns the planners that no other beats at the same cost or less, the cheapest first. References, planners of
+    unknown cost and planners that are never right are left out."""
     found: list[str] = []
     best = 0.0
     tried = [
@@ -356,8 +356,8 @@ def pareto(rows: Mapping[str, Figures]) -> list[str]:
 def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: int) -> dict[str, Any]:
     """Against the single worker that turned out best on these very questions.
 
-    Where several are nearly as good, the one chosen on other folds flips between them and pays for it; nobody knew
-    beforehand which one would win, but a planner that only beats the unlucky choice has not shown much.
+    If several workers are nearly as good, the choice on other folds flips between them and loses by it. A planner that
+    only beats the unlucky choice has not shown much.
     """
     found = by_planner(outcomes)
     winner = max(

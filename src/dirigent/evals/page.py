@@ -1,4 +1,4 @@
-"""The report as one HTML page that stands alone: verdict, table, plots, each worker, examples with their plans.
+"""The report as one HTML page without other files: verdict, table, plots, each worker, examples with their plans.
 
 No script runs on it and nothing is loaded: its own policy forbids both. Everything a model or a file wrote goes through
 `tag` of `plots.py`, which escapes it. The page is made from the `Report` alone, so it can be made again from its JSON.
@@ -111,7 +111,7 @@ def _task(task: str, rows: Mapping[str, Figures], columns: Sequence[str]) -> Mar
 
 
 def _plans(report: Report) -> Markup:
-    """How many steps plans have and whom they ask; and what they were like."""
+    """Plots and tables of the plans: their steps, their workers and their marks."""
     parts = [plan_plots(report)]
     if found := mean_steps_table(report.planners, report.by_task):
         parts.append(table(*found, caption=f"Mean steps by {'task' if report.by_task else 'kind'}"))
@@ -164,7 +164,7 @@ def _facts(report: Report) -> Markup:
         parts.append(table(("setting", "value"), settings, caption="Settings that give this report again"))
     chosen = [(name, report.notes[name]) for name in report.notes]
     if chosen:
-        parts.append(table(("planner", "what stands behind it"), chosen))
+        parts.append(table(("planner", "note"), chosen))
     return _section("Where it comes from", *parts)
 
 
@@ -219,7 +219,7 @@ Histogram = Mapping[str, float]
 
 
 def plan_plots(report: Report) -> Markup:
-    """Everybody in two plots, then each planner's own, folded but for one."""
+    """Returns two plots of all planners, then each planner's own; all but one are folded."""
     asked = {name: row for name, row in report.planners.items() if row.n}
     order = _Order.of(report)
     everybody = {name: _Use(row.steps_histogram, row.worker_shares) for name, row in asked.items()}
@@ -238,21 +238,21 @@ def plan_plots(report: Report) -> Markup:
 
 
 class _Use(msgspec.Struct, frozen=True):
-    """How many steps plans had, and who was asked: counts or shares."""
+    """The steps of plans and the workers asked, as counts or shares."""
 
     steps: Histogram
     workers: Histogram
 
 
 class _Order(msgspec.Struct, frozen=True):
-    """What the parts of bars are called, always in this order."""
+    """The names of the parts of bars, always in this order."""
 
     steps: list[str]
     workers: list[str]
 
     @classmethod
     def of(cls, report: Report) -> _Order:
-        """Steps by number; workers as the pool has them, then whoever counts and compares locally."""
+        """Orders steps by number, and workers as in the pool, local counters last."""
         rows = report.planners.values()
         steps = sorted({int(steps) for row in rows for steps in row.steps_histogram})
         workers = dict.fromkeys([*report.prices, *(name for row in rows for name in row.worker_shares)])
@@ -260,8 +260,8 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 def _uses(report: Report, planner: str) -> dict[str, _Use]:
-    """What the planner did, by task where there are several, else by kind; nothing where nobody counted it, or there
-    is no valid plan."""
+    """Returns a planner's steps or workers, by task if there are several, else by kind; None if there are no counts or
+    no valid plan."""
     if not report.planners[planner].worker_shares:
         return {}
     if report.by_task:

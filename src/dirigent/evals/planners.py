@@ -1,8 +1,8 @@
 """The planners of an evaluation: named, checked, fitted on the training split and put to work.
 
-`dirigent.planners` lists them and says how each is made. What a planner needs beyond itself is settled here: which
-names can be used, which examples it learns from, which local workers its plans call, how many steps and rounds it is
-allowed. The planners themselves know nothing of tasks and graders.
+`dirigent.planners` lists them and says how each is made. This module decides the rest: the names that can be used, the
+examples that a planner learns from, the local workers that its plans call, its steps and rounds. The planners
+themselves know nothing of tasks and graders.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIGURES: Mapping[str, str] = {
     ORACLE: "the best choice of one worker for each question, with hindsight (a figure)",
     CEILING: "the best known plan for each kind of question (a figure)",
 }
-"""Names that stand for no single planner."""
+"""Names that are not one planner."""
 
 TRAINED = tuple(spec.name for spec in PLANNERS if spec.planned_by == "trained worker")
 """Planners that are trained models; the evaluation is given them."""
@@ -117,7 +117,7 @@ def examples_of(tasks: Sequence[Task], alone: Sequence[Outcome]) -> tuple[Exampl
 def require_whole(
     outcomes: Sequence[Outcome], entries: Sequence[Entry], tasks: Sequence[Task], *, before: str, leave_out: str = ""
 ) -> None:
-    """Refuse to choose by a part of what was to be tried. The money ran out, and a choice made now could differ from
+    """Refuses a choice from a part of the trials. The money ran out, and a choice made now could differ from
     the choice of a resumed evaluation, under the same name."""
     if len(outcomes) < sum(entry.repeats for entry in entries for task in tasks if entry.wants(task)):
         raise cap_reached(before, leave_out=leave_out)

@@ -1,6 +1,7 @@
 """Plots of a report as inline SVG (accuracy against cost, and shares as stacked bars), and the markup they are made of.
 
-Drawn by hand so that a page stands alone: no script, no font, no address. Colours come from the page's own style, so
+Drawn by hand so that a page needs no other file: no script, no font, no address. Colours come from the page's own
+style, so
 that light and dark both work; every plot has a title and a description for people who do not see it, and no meaning
 depends on colour alone: points carry their names, bars their figures.
 
@@ -39,7 +40,8 @@ Child = str | Markup | None
 
 
 def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """An element. `class_` is `class`, `stroke_width` is `stroke-width`; an attribute that is None is left out."""
+    """An element. `class_` is `class`, `stroke_width` is `stroke-width`; an attribute with the value None is left
+    out."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_number(value))}"'
         for key, value in attributes.items()
@@ -51,7 +53,7 @@ def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Mar
 
 
 def joined(*children: Child) -> Markup:
-    """Children one after the other; what is not markup is escaped."""
+    """Joins children; text that is not markup is escaped."""
     return Markup("".join(c if isinstance(c, Markup) else escaped(c) for c in children if c is not None))
 
 
@@ -90,7 +92,7 @@ class Point(msgspec.Struct, frozen=True):
     accuracy: float
     interval: tuple[float, float]
     reference: bool = False
-    """It knows what no planner can: shown hollow."""
+    """A reference, drawn hollow."""
 
 
 def scatter(points: Sequence[Point], front: Sequence[str], *, title: str) -> Markup:
@@ -141,7 +143,7 @@ def _shares(parts: Mapping[str, float], *, order: Sequence[str]) -> dict[str, fl
 
 
 def _bar(label: str, shares: Mapping[str, float], colours: Mapping[str, str], *, top: float) -> Markup:
-    """A row: its name, and a piece for each part with its share where there is room to write it."""
+    """A row: its name, and a piece for each part, with its share if there is room."""
     drawn = [tag("text", _cut(label), x=LABEL - 8, y=top + BAR * 0.7, class_="label end")]
     left = float(LABEL)
     for name, share in shares.items():
@@ -162,7 +164,7 @@ def _said(shares: Mapping[str, float]) -> str:
 
 
 def _cost_axis(costs: Sequence[float]) -> tuple[_Scale, list[tuple[float, str]]]:
-    """Where a cost stands, and what is written along the axis."""
+    """The position of a cost, and the labels along the axis."""
     positive = [cost for cost in costs if cost > 0]
     low, high = (min(positive), max(positive)) if positive else (0.0, 1.0)
     scale = _Scale(low, high, logarithmic=bool(positive) and high / low > LOG_FROM, has_zero=min(costs) <= 0)
@@ -174,7 +176,7 @@ def _cost_axis(costs: Sequence[float]) -> tuple[_Scale, list[tuple[float, str]]]
 
 
 class _Scale:
-    """Dollars to pixels. On a logarithmic axis what is free stands at the left edge, before everything that costs."""
+    """Converts dollars to pixels. On a logarithmic axis a free planner is at the left edge, before all others."""
 
     def __init__(self, low: float, high: float, *, logarithmic: bool, has_zero: bool) -> None:
         self.logarithmic = logarithmic
@@ -254,7 +256,7 @@ def _legend(colours: Mapping[str, str], *, top: float) -> tuple[Markup, float]:
 
 
 def _figure(drawn: Sequence[Markup], *, width: float, height: float, title: str, said: str) -> Markup:
-    """The drawing with its title, and what it shows in words."""
+    """The drawing with its title and its description in words."""
     svg = tag(
         "svg",
         tag("title", title),

@@ -1,9 +1,9 @@
 """The questions of an evaluation: those asked, and those that planners are fitted on.
 
-Benchmarks come by name, from a folder or from the hub. Of each, a seeded sample is asked. What planners are fitted on
-comes from the benchmark's training part; where it has none, or that is another benchmark which cannot be had, from
-questions that are then held out of the test, a third of it at most. Sets share questions: what one of them asks is not
-fitted on for another. What is held out or cannot be graded here is left out and counted, never guessed.
+Benchmarks come by name, from a folder or from the hub. A seeded sample of each is asked. Questions for fitting come
+from the benchmark's training part. If it has none, or if that is another benchmark that cannot be fetched, they are
+held out of the test, a third of it at most. Sets share questions: a question that one of them asks is not used to fit
+for another. Held-out questions, and those that cannot be graded here, are left out and counted, never guessed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Questions(msgspec.Struct, frozen=True):
     tasks: list[Task]
     """Asked; `kind` is the benchmark's name."""
     fit: list[Task] = []
-    """For choosing and fitting planners; none of them is asked."""
+    """Questions for choosing and fitting planners; the test has none of them."""
     left_out: dict[str, int] = {}
     """Why questions were left out -> how many."""
 
@@ -85,9 +85,9 @@ async def gather(
 
 
 def held_out(size: int, *, fit: int) -> int:
-    """How many of a set's questions are taken out of its test to fit on, where it has no training part.
+    """Returns how many questions leave a set's test for fitting, if the set has no training part.
 
-    A third at most: a small set is there to be asked. One question is always left to ask.
+    A third at most, so that a small set keeps most of its test. At least one question remains to ask.
     """
     return min(fit, max(1, size // 3), size - 1)
 

@@ -1,4 +1,4 @@
-"""Evaluation recipes: what is asked, of whom, by which planners, in one TOML file that gives the same report again.
+"""Evaluation recipes: questions, workers and planners in one TOML file that gives the same report again.
 
     name = "maths"
     tasks = ["gsm8k", "math500"]
@@ -88,7 +88,7 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gym_sets(self) -> tuple[str, ...]:
-        """The gym's sets among the tasks, without what they are called by here."""
+        """The gym's sets among the tasks, without the prefix `gym:`."""
         return tuple(name.removeprefix(GYM_SET) for name in self.tasks)
 
 
@@ -109,7 +109,7 @@ def load_recipe(path: Path) -> EvalRecipe:
 
 
 def changed(recipe: EvalRecipe, **given: Any) -> EvalRecipe:
-    """The recipe with what the command line says otherwise; None says nothing."""
+    """Returns the recipe with the command line's values; None changes nothing."""
     values = msgspec.structs.asdict(recipe) | {name: value for name, value in given.items() if value is not None}
     try:
         return checked(msgspec.convert(values, EvalRecipe))
@@ -118,7 +118,7 @@ def changed(recipe: EvalRecipe, **given: Any) -> EvalRecipe:
 
 
 def checked(recipe: EvalRecipe) -> EvalRecipe:
-    """Refuse, before anything is opened, what would only fail later."""
+    """Refuses a recipe that would only fail later, before anything is opened."""
     if recipe.kind == "gym":
         if recipe.pool:
             raise ConfigError(f"the gym brings its own workers; leave out  --pool {recipe.pool}, or name a benchmark")
@@ -149,7 +149,7 @@ NAMED = {"split": "split", "cards": "wording of cards", "workers": "workers"}
 
 
 def _said(error: str, values: dict[str, Any]) -> str:
-    """The message for a choice that is none; others say it themselves."""
+    """Returns the message for an unknown choice; other errors already have one."""
     for name, known in CHOICES.items():
         if values[name] not in known:
             return f'no {NAMED[name]} is called "{values[name]}"{nearest(values[name], known)}'

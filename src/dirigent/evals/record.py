@@ -1,6 +1,6 @@
 """Record: the outcomes of an evaluation on disk, one JSON line each, so that nothing finished is ever paid twice.
 
-An `Outcome` is what became of one question under one planner, as small as a report needs it. It is made from a trace;
+An `Outcome` is the result of one question under one planner, as small as a report needs it. It is made from a trace;
 the trace itself is stored elsewhere, under the same id. A field that knows what a right plan looks like may inspect the
 plan; its findings are named marks. A call without a known price makes the run's cost unknown, never free: code that
 compares costs asks for `known_cost_usd`.
@@ -42,7 +42,7 @@ from dirigent.workers.worker import WorkerInfo
 
 
 Inspect = Callable[[Task, Plan], Mapping[str, bool]]
-"""What is right about a plan, by name: `routing`, `parallel`, ..."""
+"""The marks of a plan, by name: `routing`, `parallel`, ..."""
 
 FAULTS = frozenset({"WorkerError", "DeadlineError", "CostError", "GradeError"})
 """Errors that say more about the infrastructure than about the planner; such a question is asked again on resume, but
@@ -78,16 +78,16 @@ class Outcome(msgspec.Struct, frozen=True):
     orchestration_input_tokens: int = 0
     orchestration_output_tokens: int = 0
     cost_usd: float = 0.0
-    """As far as prices are known: what a budget counts."""
+    """The cost as far as prices are known; a budget counts it."""
     unpriced: tuple[str, ...] = ()
-    """Workers that were asked and whose price nobody knows."""
+    """Workers that were asked and whose price is unknown."""
     seconds: float = 0.0
     """As if it had made every call itself, where planners share some."""
     kind: str = ""
     depth: int = 1
     tags: dict[str, str] = {}
     marks: dict[str, bool] = {}
-    """What is right about the plan, where somebody could tell."""
+    """The marks of the plan, if the field can judge them."""
     trace_id: str = ""
     error: str = ""
     error_kind: str = ""
@@ -111,7 +111,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def known_cost_usd(self) -> float | None:
-        """What it cost; None where a part of that is unknown."""
+        """Its cost; None if a part of it is unknown."""
         return None if self.unpriced else self.cost_usd
 
     @property
@@ -136,8 +136,8 @@ def outcome_of(
     ungraded: str = "",
     planned_by: WorkerInfo | None = None,
 ) -> Outcome:
-    """What became of a run. One that failed has no grade: it is wrong, and says why. `ungraded`: why it got none;
-    `planned_by`: the model that wrote the plan, where one did."""
+    """Returns the outcome of a run. A failed run has no grade: it counts as wrong and has an error. `ungraded` says why
+    grading failed; `planned_by` is the model that wrote the plan, if one did."""
     usage, answering = trace.usage, trace.plan
     plan = None if answering is None else answering.by_itself()
     first = trace.rounds[0] if trace.rounds else None
@@ -194,9 +194,8 @@ def read_written(file: Path) -> list[Outcome]:
 
 
 def _unpriced(trace: Trace, planned_by: WorkerInfo | None) -> tuple[str, ...]:
-    """Whose calls have no price and state no cost either; one that was not sent, or used nothing, costs nothing.
-
-    A planner of ours runs at home and needs no price; in the pool a local model does, if only a notional one.
+    """Returns the workers whose calls have neither a price nor a stated cost. A call that was not sent, or used
+    nothing, costs nothing. A local planner needs no price; a local model of the pool needs at least a notional one.
     """
     unknown = {info.name for info in trace.pool if info.price is None}
     if planned_by is not None and planned_by.price is None and planned_by.kind != "local":
@@ -215,7 +214,7 @@ JOINED = b'{"weights":'
 """How a line begins that is no outcome."""
 
 About = Mapping[str, str]
-"""What an evaluation's outcomes depend on, by setting."""
+"""The settings that an evaluation's outcomes depend on."""
 
 
 class Record:
@@ -233,10 +232,8 @@ class Record:
     def open(
         cls, path: Path, about: About, *, resume: bool = False, weights: Mapping[str, str] | None = None
     ) -> Iterator[Record]:
-        """Start a record, or go on with one. An older record that is not resumed is kept beside it as `.old`.
-
-        `weights` names exactly those of the planners that are models and take part this time, by planner without what
-        follows its colon.
+        """Starts a record or resumes one. An older record that is not resumed is renamed to `.old`. `weights` has the
+        digests of the planners that are models and take part this time, by the planner's name before its colon.
         """
         with _opened(path) as file:
             _refuse_what_is_none(file, path)
@@ -253,12 +250,12 @@ class Record:
         return len(self._outcomes)
 
     def finished(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
-        """The outcome, unless there is none or it was spoilt by the infrastructure."""
+        """Returns the outcome; None if there is none or the infrastructure spoilt it."""
         outcome = self._outcomes.get((planner, task, repeat))
         return None if outcome is None or outcome.failed else outcome
 
     def lost(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
-        """The outcome of a run that was spoilt by the infrastructure, unless it was only cut for want of money."""
+        """Returns the outcome of a run that the infrastructure spoilt; None if only the money ended."""
         outcome = self._outcomes.get((planner, task, repeat))
         return outcome if outcome is not None and outcome.failed and outcome.error_kind != "CostError" else None
 
@@ -268,7 +265,7 @@ class Record:
         return outcome if outcome is not None and outcome.error_kind == UNGRADED else None
 
     def regrade(self, outcome: Outcome) -> None:
-        """Write the grade that was missing; what the answer cost was counted when it was paid."""
+        """Writes a missing grade; the answer's cost was counted when it was paid."""
         self.cost_usd -= outcome.cost_usd
         self.add(outcome)
 
@@ -290,12 +287,13 @@ class Record:
 
 
 def _paid(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """What was paid for: a question asked twice twice, an answer graded again once (both lines name its trace)."""
+    """Returns the paid outcomes: a question that was asked twice counts twice, an answer that was graded again counts
+    once."""
     return list({(o.key, o.trace_id or number): o for number, o in enumerate(outcomes)}.values())
 
 
 def read_outcomes(path: Path) -> list[Outcome]:
-    """What a record holds, for looking at it afterwards; the latest outcome of a question counts."""
+    """Reads the outcomes of a record; the latest outcome of a question counts."""
     try:
         with path.open("rb") as file:
             return list(Record(None, _decode(file.read(), path).outcomes)._outcomes.values())
@@ -309,8 +307,8 @@ def digest(tasks: Sequence[Task]) -> str:
 
 
 def fitted_on(tasks: Sequence[Task]) -> str:
-    """`sha256:` and 16 digits, enough to tell two sets of questions apart: exactly the questions that learned planners
-    were fitted on, in their order, since some methods learn in that order."""
+    """`sha256:` and 16 digits, enough to tell two sets of questions apart: the questions for fitting in their order,
+    because some methods learn in that order."""
     text = msgspec.json.encode([(task.id, task.question, task.answer) for task in tasks])
     return f"sha256:{hashlib.sha256(text).hexdigest()[:16]}"
 
@@ -322,7 +320,7 @@ def name_of(value: object) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file, ours alone: whoever comes second is refused before it has changed anything."""
+    """Locks the file; a second process is refused before it changes anything."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
@@ -337,9 +335,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _set_aside(file: BinaryIO, path: Path) -> None:
-    """Keep an older record, unless it holds nothing: a run that failed at once must not push a good one out.
-
-    Copied, since the lock is on this file: one that is moved takes the lock along.
+    """Keeps an older record unless it is empty: a run that failed at once must not replace a good one. The record is
+    copied, because the lock is on this file and would move with it.
     """
     file.seek(0)
     content = file.read()
@@ -358,7 +355,7 @@ def _set_aside(file: BinaryIO, path: Path) -> None:
 
 
 def _refuse_what_is_none(file: BinaryIO, path: Path) -> None:
-    """Leave a file alone that is no record: somebody's own, such as the recorded answers under evaluation."""
+    """Refuses a file that is not a record, such as the recorded answers under evaluation."""
     file.seek(0)
     begins = file.read(len(BEGINS))
     if not BEGINS.startswith(begins):
@@ -387,7 +384,7 @@ def _read(file: BinaryIO, path: Path, about: dict[str, str], weights: dict[str, 
 
 
 def _check(known: _Known, path: Path, about: dict[str, str], weights: dict[str, str]) -> None:
-    """Refuse to mix what was begun otherwise with what would be added now."""
+    """Refuses to mix outcomes of different settings."""
     header = known.header or {}
     for name in {**about, **header}:
         if about.get(name, "") != header.get(name, ""):
@@ -417,7 +414,7 @@ class _Joined(msgspec.Struct, frozen=True):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """Returns the outcomes of a file."""
 
     header: dict[str, str] | None = None
     """None where not even the first line is whole."""
@@ -466,7 +463,7 @@ async def source_commit() -> str:
 
 
 async def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says; None where it is missing or refuses."""
+    """Returns git's output; None if git is missing or refuses."""
     try:
         process = await asyncio.create_subprocess_exec(
             "git",

@@ -135,8 +135,8 @@ def _drawn(tasks: Sequence[Task], limit: int | None, seed: int) -> list[Task]:
 
 
 def _price(model: str, rows: Sequence[_RecordedRow]) -> Price | None:
-    """A model's price. None: what the file states, answer by answer, else unknown; one that it says cost nothing
-    throughout is free."""
+    """Returns a model's price. None means the file's own costs, answer by answer, or an unknown cost; a model whose
+    costs are all 0 is free."""
     price, _ = recorded_price(model)
     if price is None and rows and all((row.outputs or {}).get(model, {}).get("cost_usd") == 0 for row in rows):
         return Price()
@@ -221,7 +221,7 @@ class RecordedField(Field):
         return (lambda asked: asked.kind) if several else None
 
     def chosen(self, answers: Answers) -> dict[str, Any]:
-        """What was chosen for each fold, and where the prices are from."""
+        """The choices for each fold, and the sources of the prices."""
         unpriced = {name for outcome in answers.outcomes for name in outcome.unpriced}
         rankings = [fitting.ranking for fitting in answers.fittings]
         found: dict[str, Any] = {
@@ -252,7 +252,7 @@ class RecordedField(Field):
 
 
 def _price_source(model: str, unpriced: Collection[str]) -> str:
-    """Where a model's costs are from: if no table has it, what the file states, if it states any."""
+    """Returns the source of a model's costs: a table, else the file's own costs, if it has any."""
     price, source = recorded_price(model)
     return source if price is not None or model in unpriced else "the file's own costs"
 
@@ -283,7 +283,7 @@ PUBLISHED: dict[str, tuple[Price, str]] = {
         "DeepSeek's page of the time, platform.deepseek.com/api-docs/quick_start/pricing",
     ),
 }
-"""What a maker asked while it served the model."""
+"""The maker's price while it served the model."""
 
 _SMALL = (Price(0.2, 0.2), "Together AI's rate for 4.1-8B models, as LiteLLM's price list has it")
 _LARGE = (Price(0.9, 0.9), "Together AI's rate for 41.1-80B models, as LiteLLM's price list has it")
@@ -298,7 +298,7 @@ ASSUMED: dict[str, tuple[Price, str]] = {
 
 
 def recorded_price(model: str) -> tuple[Price | None, str]:
-    """A model's price and where it is from; None where nobody knows."""
+    """Returns a model's price and its source; None if it is unknown."""
     if (price := price_of(model)) is not None:
         return price, "genai-prices"
     if model in HOSTED:

@@ -1,13 +1,12 @@
-"""Drafts that planners share: what a model writes greedily is written once in an evaluation, for all who ask the same.
+"""Replies that planners share: an evaluation computes each greedy reply of a model once.
 
-`conductor` and `conductor:2` put the same first prompt to the same weights. Each on its own would take twice the time,
-and not even agree: where several requests are computed together, a near-tie may fall the other way, so two rounds would
-differ from one by luck. A specialist that is asked the same subtask with the same results by several planners is the
-same case. Only what is decoded at temperature 0 is shared. A worker that is sampled is asked every time: its attempts
-are meant to differ.
-
-Whoever is given a reply again is charged for it as if it had asked: tokens, cost and the seconds that were measured.
-`took_s` is what a run then took, as `record.py` counts it. Served runs know none of this.
+`conductor` and `conductor:2` put the same first prompt to the same weights. Computed twice, they would take twice the
+time and might differ: requests that are computed together share their arithmetic, so a near-tie may fall the other way,
+and two rounds would differ from one by luck. A specialist that is asked the same subtask with the same results by
+several planners is the
+same case. Only replies at temperature 0 are shared. A sampled worker is asked every time: its attempts are meant to
+differ. A planner pays for a shared reply as if it had asked: tokens, cost and the measured seconds. `took_s` returns
+the seconds of such a run, as `record.py` counts them. The server shares nothing.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ ENDING = ".shared.jsonl"
 """Of the file beside an evaluation's outcomes."""
 
 SHARED = "greedy drafts and replies"
-"""What a report's recipe says is shared."""
+"""The value of `shared` in a report's recipe."""
 
 NOT_ASKED = frozenset({"deadline", "ledger", "seed"})
-"""No part of what is asked: at temperature 0 a seed settles nothing."""
+"""Fields that do not change a greedy reply: at temperature 0 a seed has no effect."""
 
 MARK = re.compile(rb"<(/?)[0-9a-f]{8}( step \d+)?>")
 """Around data in a prompt, drawn anew for every run: two runs that ask the same differ in nothing else."""
 
 
 class Replies:
-    """What was written in this evaluation, by what was asked; in memory, and in a file where one is kept."""
+    """The replies of this evaluation, by request; in memory, and in a file if one is given."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, Reply] = {}
         self._path: Path | None = None
         self.busy: dict[str, asyncio.Event] = {}
-        """What is being written just now; set when it is there, or came to nothing."""
+        """Requests that are being answered; the event is set when the reply is there or the call failed."""
 
     @contextmanager
     def kept_beside(self, outcomes: Path, *, resume: bool) -> Iterator[None]:
-        """Keep what is written in a file beside the outcomes; `resume` begins with what it holds. Only for whoever
-        holds the record of these outcomes, so that nobody else writes there. Losing the file costs time, no answer."""
+        """Stores replies in a file beside the outcomes; `resume` begins with the replies of that file. The caller must
+        hold the record of these outcomes, so that no other process writes there. A lost file costs time, no answer."""
         path = outcomes.with_suffix(ENDING)
         try:
             if not resume:
@@ -88,11 +87,9 @@ class Replies:
 
 
 class Shared(Wrapper):
-    """A worker whose greedy replies are given again to whoever asks the same of the same weights.
-
-    The meter stands inside, so that a reply keeps the attempt that it was measured by. `weights` names exactly the
-    files that answer, and `extra` is what the worker adds to every request unseen, so that a later evaluation with
-    others is not given these replies.
+    """A worker whose greedy replies are reused for equal requests to the same weights. The meter is inside, so a reply
+    keeps the attempt that measured it. `weights` is the digest of the files that answer, and `extra` has the settings
+    that the worker adds to every request, so a later evaluation with others does not get these replies.
     """
 
     def __init__(
@@ -118,7 +115,7 @@ class Shared(Wrapper):
                 self._replies.add(key, reply)
             return reply
         finally:
-            # Where nothing came of it, that was its own affair, and the next one asks.
+            # A failed call stores nothing; the next request asks again.
             del self._replies.busy[key]
             written.set()
 
@@ -179,7 +176,7 @@ def _read(path: Path) -> dict[str, Reply]:
 
 
 def _is_whole(reply: Reply, request: Request) -> bool:
-    """Whether it wrote all that the request allowed: one cut short for want of money is nobody else's answer."""
+    """Returns whether the reply is whole: one that a budget cut short is not reused."""
     most = request.max_output_tokens
     return reply.finish != "length" or (most is not None and reply.usage.output_tokens >= most)
 
@@ -194,5 +191,5 @@ def _saved_s(round: Round) -> float:
 
 
 def _at_least_s(record: DraftRecord | StepRecord, attempts: Sequence[Attempt]) -> float:
-    """What it took; an attempt that lasted longer was made by somebody else, earlier."""
+    """Returns the seconds of a step; a longer attempt was made earlier, for another planner."""
     return max([record.ended_s - record.started_s, *(attempt.seconds for attempt in attempts)])

@@ -1,7 +1,6 @@
-"""Report: what an evaluation found, as a table for the terminal, JSON for programs and Markdown for the docs.
-
-It has everything that is needed to believe it: the settings that reproduce it, the commit, the seed, the date, the
-prices. `tables.py` makes cells and footnotes, `page.py` the page with plots, both from the same struct.
+"""Report of an evaluation: a table for the terminal, JSON for programs and Markdown for the docs. It has the settings
+that reproduce it, the commit, the seed, the date and the prices. `tables.py` makes cells and footnotes, `page.py` the
+page with plots, both from the same struct.
 
 *The verdict* is one sentence that says whether conducting paid, just as plainly when it did not. It is made from the
 rows alone. A row wins if it is better than the best single worker's row by a significant paired difference. A row
@@ -68,14 +67,14 @@ from dirigent.workers.worker import Price
 
 
 BEST = "best"
-"""The best single worker, with whom everybody is compared."""
+"""The best single worker; every planner is compared with it."""
 
 OPEN = "open: some runs are missing"
 
 
 def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = (), complete: bool = True) -> str:
-    """One sentence: who beats the best single worker, at what cost, or that nobody does; the latter only where no
-    run is missing."""
+    """Returns one sentence: the planners that beat the best single worker, and their cost, or that none does; the
+    latter only if no run is missing."""
     best = rows.get(BEST)
     if best is None:
         return 'open: add "best" to the planners to compare with the best single worker'
@@ -135,7 +134,7 @@ MOST_CHARS = 600
 MOST_EXAMPLES = 24
 """Beyond one of each planner."""
 MOST_KINDS = 12
-"""Where there are more, each question is nearly a kind of its own, and kinds are not shown one by one."""
+"""With more kinds, nearly every question is a kind of its own, and kinds are not shown one by one."""
 
 
 class ExampleStep(msgspec.Struct, frozen=True):
@@ -207,7 +206,7 @@ def shortened(text: str) -> str:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report says besides its figures: enough to believe it and to make it again."""
+    """The facts of a report besides its figures: enough to make it again."""
 
     recipe: dict[str, Any]
     """The settings that give this report again."""
@@ -216,27 +215,27 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     version: str
     tasks: dict[str, Any]
-    """What was asked: family, split, how many, over which pools."""
+    """The questions: family, split, number, pools."""
     workers: str
     """Who answered: `exact`, `local`, ..."""
     prices: dict[str, Price | None]
     """None: unknown, which is never taken for free."""
     chosen: dict[str, Any] = {}
-    """What was settled on the training and development splits before the test began."""
+    """Choices on the training and development splits, before the test began."""
     fit: dict[str, Any] = {}
-    """What choosing and fitting took: questions, and what they cost."""
+    """The questions for choosing and fitting, and their cost."""
     notes: dict[str, str] = {}
-    """What stands behind a planner's name, for the table."""
+    """The note behind a planner's name in the table."""
     sizes: dict[str, Sizing] = {}
-    """The planners that were to cost as much as another: how they came to their samples, and what they cost."""
+    """The planners at another's cost: how their number of samples was found, and their cost."""
     weights: dict[str, Weights] = {}
-    """What the cards say of the planners that are trained adapters."""
+    """The cards of the planners that are trained adapters."""
     earlier: dict[str, Earlier] = {}
     """The planners that were not asked this time: whence their rows come."""
     sandbox: str | msgspec.UnsetType = msgspec.UNSET
-    """The walls that graded programs ran in, as the sandbox names them; left out where no code was graded."""
+    """The walls around graded programs, as the sandbox names them; absent if no code was graded."""
     taken_over: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    """Planner -> the commit at which its outcomes were written, where that was another: a record that was kept."""
+    """Planner -> the commit of its outcomes, if they come from a run at another commit."""
     examples: tuple[Example, ...] = ()
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """The columns of the table of planners, if they are not the usual ones."""
@@ -249,9 +248,9 @@ class Report(Facts, frozen=True, kw_only=True):
     by_task: dict[str, dict[str, Figures]] = {}
     """Task -> planner -> its figures on that task alone; empty where everything is one task."""
     capacity: dict[str, Capacity] = {}
-    """Task (`all` for all of them) -> what the pool could do there."""
+    """Task (`all` for all of them) -> the capacity of the pool there."""
     unpriced: tuple[str, ...] = ()
-    """Workers that were asked, whose price nobody knows and who state no cost themselves."""
+    """Workers that were asked and have neither a known price nor a stated cost."""
     complete: bool
     """False: the money ran out, or runs are missing for another reason."""
     verdict: str
@@ -267,10 +266,9 @@ def make_report(
     task_of: Callable[[Outcome], str] | None = None,
     equal_cost: str = "",
 ) -> Report:
-    """The report over these planners, in this order. `references` know what no planner could: they cannot win.
-
-    `task_of` says which task an outcome belongs to, where there are several; `equal_cost` which planner is
-    self-consistency of the best worker: whoever cost as much is compared with it.
+    """The report over these planners, in this order. `references` use knowledge that no planner has: they cannot win.
+    `task_of` returns the task of an outcome, if there are several; `equal_cost` is the planner that is self-consistency
+    of the best worker: planners of equal cost are compared with it.
     """
     figured = partial(figures_by_planner, planners=planners, seed=facts.seed, equal_cost=equal_cost)
     rows = figured(outcomes)
@@ -291,7 +289,7 @@ def make_report(
 def figures_by_planner(
     outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: int, equal_cost: str = ""
 ) -> dict[str, Figures]:
-    """Every planner's row, with its paired differences to the best single worker and, where it cost as much, to
+    """Returns every planner's row, with its paired differences to the best single worker and, at equal cost, to
     self-consistency of that worker."""
     found = by_planner(outcomes)
     vote_usd = figures(found.get(equal_cost, [])).cost_usd_per_question
@@ -312,7 +310,7 @@ def as_json(report: Report) -> bytes:
 
 TABLE_WIDTH = 120
 EXPENDABLE = ("valid", "tokens", "p50", "steps", "p95", "calls", "vs equal cost", "cost")
-"""What a narrow terminal does without, the least important first."""
+"""Columns that a narrow terminal omits, the least important first."""
 
 
 def as_table(report: Report, *, width: int = TABLE_WIDTH) -> str:
@@ -328,7 +326,7 @@ def as_table(report: Report, *, width: int = TABLE_WIDTH) -> str:
 
 
 def _below_table(report: Report, *, width: int) -> list[str]:
-    """Accuracy by task, where there are several; and what the pool could do, where each worker was asked alone."""
+    """Accuracy by task if there are several, and the pool's capacity if each worker was asked alone."""
     lines: list[str] = []
     if found := task_table(report.planners, report.by_task):
         lines += ["accuracy by task, %", *in_blocks(*found, width=width)]
@@ -351,7 +349,7 @@ def title_of(report: Report) -> str:
 
 
 def notes_of(report: Report) -> list[str]:
-    """What stands under the table of all planners, in every form of the report."""
+    """The footnotes under the table of all planners, in every form of the report."""
     notes = (
         origins_note(report.planners, report.weights, report.earlier),
         sizes_note(report.sizes),
@@ -367,7 +365,7 @@ def notes_of(report: Report) -> list[str]:
 
 
 def _asked_now(report: Report) -> list[Mapping[str, Figures]]:
-    """The tables without the rows of earlier reports, which are compared with nobody."""
+    """The tables without the rows of earlier reports, which are not compared."""
     tables = (report.planners, *report.by_task.values())
     return [{name: row for name, row in rows.items() if name not in report.earlier} for rows in tables]
 
@@ -379,7 +377,7 @@ def _planning_at_home(report: Report) -> set[str]:
 
 
 def as_markdown(report: Report) -> str:
-    """The report as a page: the table, where the accuracy lies, what the plans were like, what they took."""
+    """The report as Markdown: the table, accuracy by group, plans, calls and cost."""
     parts = [
         f"# {title_of(report)}",
         _markdown_table(("planner", *columns_of(report)), _named_cells(report, report.planners)),
@@ -399,7 +397,7 @@ def as_markdown(report: Report) -> str:
 
 
 def _accuracy_parts(report: Report) -> Iterator[str]:
-    """Task by task, then by whatever groups the questions fall into."""
+    """Accuracy by task, then by the groups of the questions."""
     for task, rows in report.by_task.items():
         yield from (f"## {task}", _markdown_table(("planner", *columns_of(report)), _named_cells(report, rows)))
     for title, field in GROUPS:
@@ -461,7 +459,7 @@ def provenance(report: Report) -> str:
 
 
 def _named_cells(report: Report, rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
-    """The cells with what stands behind each name beside it."""
+    """The cells, with the note of each name beside it."""
     return [(_named(report, name), *cells) for name, *cells in cells_of(rows, columns_of(report))]
 
 

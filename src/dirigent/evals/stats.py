@@ -1,10 +1,11 @@
-"""What a table may claim: a share with its interval, a difference with its p, a percentile.
+"""Statistics of a table: a share with its interval, a difference with its p, a percentile.
 
 Pure functions of plain numbers, the standard library only. Wilson's interval is used for shares because it stays
 inside 0 and 1 and is honest near them, where a conductor hopes to be. Differences are paired: both planners answered
-the same questions, so what the questions have in common cancels out. A bootstrap draws from the questions it has: where
-few of them tell the planners apart it claims too much, so for answers that are right or wrong no p is below that of an
-exact sign test over those few. Graded scores have the bootstrap alone: how many gain says little there of how much.
+the same questions, so what the questions have in common cancels out. A bootstrap draws from the questions it has. If
+the planners differ on few of them it claims too much, so for answers that are right or wrong no p is below that of an
+exact sign test over those few. Graded scores have the bootstrap alone: the number of gains says little there about
+their size.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ P_BELOW = 0.05
 """Below it a difference is called significant."""
 
 TOLERANCE = 1e-12
-"""Below it a difference is none: sums of fifths are not exact."""
+"""Differences below it count as zero: sums of fifths are not exact."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -112,7 +113,7 @@ def sign_test(differences: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies, between neighbours by straight line; 0 where there are no values."""
+    """Returns the value below which this share lies, interpolated; 0 if there are no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -123,18 +124,18 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 where there are no values: a table's empty cell, not an error."""
+    """Returns 0 if there are no values: a table's empty cell, not an error."""
     return math.fsum(values) / len(values) if values else 0.0
 
 
 def mean_or_none(values: Sequence[float | None]) -> float | None:
-    """None where one of them is unknown: a mean of the others would be another figure."""
+    """Returns None if one value is unknown: a mean of the others would be another figure."""
     total = sum_or_none(values)
     return None if total is None else total / max(len(values), 1)
 
 
 def sum_or_none(values: Sequence[float | None]) -> float | None:
-    """None where one of them is unknown."""
+    """Returns None if one value is unknown."""
     known = [value for value in values if value is not None]
     return math.fsum(known) if len(known) == len(values) else None
 

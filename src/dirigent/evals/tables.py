@@ -30,7 +30,7 @@ HEADER = (
     "accuracy (95%)", "vs best", "vs equal cost", "valid", "steps", "calls", "tokens", "cost", "p50", "p95",
 )  # fmt: skip
 PER_CALL = "right per call"
-"""Accuracy over calls of workers: what a call of a worker buys. In tables of fields that ask for it."""
+"""Accuracy over calls of workers. Tables have the column if their field asks for it."""
 
 
 def cells_of(rows: Mapping[str, Figures], columns: Sequence[str] = HEADER) -> list[tuple[str, ...]]:
@@ -82,7 +82,7 @@ def group_table(rows: Mapping[str, Figures], field: str) -> Table | None:
 
 
 def task_table(rows: Mapping[str, Figures], by_task: Mapping[str, Mapping[str, Figures]]) -> Table | None:
-    """Accuracy of each planner by task; nothing where there is but one."""
+    """Accuracy of each planner by task; None if there is only one task."""
     if len(by_task) < 2:
         return None
     found = {name: _by_task(name, by_task) for name in rows}
@@ -109,7 +109,7 @@ def _steps_cells(row: Figures, counts: Sequence[int]) -> tuple[str, ...]:
 
 
 def mean_steps_table(rows: Mapping[str, Figures], by_task: Mapping[str, Mapping[str, Figures]]) -> Table | None:
-    """How many steps valid plans had on average, by task where there are several, else by kind of question."""
+    """Mean steps of valid plans, by task if there are several, else by kind of question."""
     groups = {name: _by_task(name, by_task) if by_task else row.by_kind for name, row in rows.items()}
     names = list(by_task) or sorted({kind for row in rows.values() for kind in row.by_kind})
     if len(names) < 2:
@@ -123,7 +123,7 @@ def _by_task(planner: str, by_task: Mapping[str, Mapping[str, Figures]]) -> dict
 
 
 def _mean_steps(found: Figures | Group | None) -> str:
-    """A dash where there was no valid plan."""
+    """Returns a dash if there was no valid plan."""
     return f"{found.steps:.2f}" if found and found.steps else "–"
 
 
@@ -161,13 +161,13 @@ def pool_line(pool: Capacity) -> str:
 
 PLAN_HEADER = ("planner", "valid", "right if valid", "steps / minimal", "one step in one", "fans in parallel")
 IN_WORDS = ("decomposition", "routing", "access")
-"""What is right about a plan whose subtasks can be read."""
+"""Marks of a plan whose subtasks can be recognised."""
 WORDS_ASIDE = ("placed", "wired")
-"""And where they cannot, because the question is in other words: who is asked, and who reads what."""
+"""Marks of a plan for a question in other words: its workers and their access."""
 
 
 def plan_table(rows: Mapping[str, Figures]) -> Table:
-    """What plans were like. What nobody could tell of any plan is no column."""
+    """The table of plans. A mark that no plan has is not a column."""
     aside = any(mark in row.marks for row in rows.values() for mark in WORDS_ASIDE)
     inside = not aside or any(mark in row.marks for row in rows.values() for mark in IN_WORDS)
     marks = (*(IN_WORDS if inside else ()), *(WORDS_ASIDE if aside else ()))
@@ -336,7 +336,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """Of this repository, when it was trained."""
     sha256: str
     claims: str = ""
-    """What its figures may claim, said so that its name can stand before it."""
+    """The claim of its figures, as a predicate behind its name."""
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,7 +353,7 @@ NOT_AGAIN = (
 
 
 def origins_note(planners: Collection[str], weights: Mapping[str, Weights], earlier: Mapping[str, Earlier]) -> str:
-    """What must stand under a table with these planners; nothing where no card claims anything and all were asked."""
+    """Returns the footnote on weights under a table; empty if no card has a claim and all planners were asked."""
     kinds = kinds_of(planners)
     then = [name for name in kinds if name in earlier]
     now = [name for name in kinds if name not in earlier]
@@ -382,16 +382,16 @@ SHARED_CALLS = (
 ONLY_EQUAL = 'A dash under "vs equal cost": only rows that cost as much as the vote are compared with it.'
 
 SAME_ROW = ("n", "accuracy", "valid", "steps", "steps_histogram", "worker_shares", "by_kind")
-"""What is alike in two rows whose plans and answers are."""
+"""Fields that are equal in two rows with equal plans and answers."""
 
 
 def times_note(recipe: Mapping[str, Any]) -> str:
-    """How many questions ran at a time: times under load are not what one request takes. And whose times they are,
-    where planners share calls."""
+    """Says how many questions ran at a time, because times under load are not the latency of one request; and that
+    planners share calls."""
     at_a_time = recipe.get("concurrency")
     if is_replay(recipe):
         many = f", {at_a_time} questions at a time" if at_a_time else ""
-        return f"Times (p50, p95, mean) are of the replay{many}: they say nothing of the models."
+        return f"Times (p50, p95, mean) are of the replay{many}, not of the models."
     shared = f" {SHARED_CALLS}" if recipe.get("shared") else ""
     if at_a_time == 1:
         return f"Times are of runs one at a time.{shared}"
@@ -410,7 +410,7 @@ def is_replay(recipe: Mapping[str, Any]) -> bool:
 
 
 def replay_note(recipe: Mapping[str, Any]) -> str:
-    """What recorded answers cannot tell."""
+    """The limits of recorded answers."""
     if not is_replay(recipe):
         return ""
     return (
@@ -420,8 +420,8 @@ def replay_note(recipe: Mapping[str, Any]) -> str:
 
 
 def offered_note(recipe: Mapping[str, Any], planners: Collection[str], notes: Mapping[str, str]) -> str:
-    """Why a planner's row is not a worker's: where each question comes with some of the workers, only a table of
-    workers alone is over all of them. Nothing where every question is offered all."""
+    """Says why a planner's row differs from a worker's: if each question comes with some of the workers, only a table
+    of workers alone is over all of them. Empty if every question is offered all."""
     if "pool_sizes" not in recipe:
         return ""
     low, high = recipe["pool_sizes"]
@@ -452,34 +452,36 @@ def left_out_note(tasks: Mapping[str, Any], planners: Collection[str]) -> str:
 
 
 def unpriced_note(names: Sequence[str]) -> str:
-    """Whose price nobody knows, and what that leaves out."""
+    """Names the workers without a known price, and the comparisons that leave them out."""
     if not names:
         return ""
     return (
-        f"No price is known for {', '.join(names)}: the cost of whoever asked {'it' if len(names) == 1 else 'one'} is "
-        "unknown, never taken for nothing, and left out of the Pareto front and of comparisons at equal cost."
+        f"No price is known for {', '.join(names)}: the cost of a planner that asked "
+        f"{'it' if len(names) == 1 else 'one'} is unknown, never 0, and left out of the Pareto front and of "
+        "comparisons at equal cost."
     )
 
 
 def planning_note(at_home: Collection[str]) -> str:
-    """What a cost leaves out where the planner is a model of ours on this machine."""
+    """Says that the cost leaves out planning by a local model."""
     if not at_home:
         return ""
     one = len(at_home) == 1
     return (
-        f"What {' and '.join(sorted(at_home))} {'takes' if one else 'take'} for planning is counted in tokens "
-        f"(orchestration) and not in cost: {'it runs' if one else 'they run'} on this machine and "
+        f"Planning by {' and '.join(sorted(at_home))} is counted in tokens (orchestration) and not in cost: "
+        f"{'it runs' if one else 'they run'} on this machine and "
         f"{'has' if one else 'have'} no price."
     )
 
 
 def standing_note(rows: Mapping[str, Figures]) -> str:
-    """Whose later rounds changed nothing: a row in two rounds that is the row in one, but for what asking took."""
+    """Names planners whose later rounds changed nothing: their row equals the row in one round, except for the cost of
+    asking."""
     return " ".join(_standing_words(name) for name, row in rows.items() if _let_stand(row, rows.get(_in_one(name))))
 
 
 def _in_one(name: str) -> str:
-    """The planner in one round, of one whose number counts rounds; else nobody."""
+    """Returns the name in one round of a planner whose number counts rounds; else an empty name."""
     parsed = parse_name(name)
     spec = find_planner(parsed.kind)
     trained = spec is not None and spec.planned_by == "trained worker"
@@ -487,7 +489,7 @@ def _in_one(name: str) -> str:
 
 
 def _let_stand(row: Figures, one: Figures | None) -> bool:
-    """Who was asked counts all rounds, so it tells of a plan that was made again even where nobody counted those."""
+    """Compares the rows. The workers asked are counted over all rounds, so a second plan shows even in old reports."""
     if one is None or not row.n or row.planned_again:
         return False
     return all(getattr(row, field) == getattr(one, field) for field in SAME_ROW)
@@ -496,25 +498,25 @@ def _let_stand(row: Figures, one: Figures | None) -> bool:
 def _standing_words(name: str) -> str:
     which = "second round" if name.endswith(":2") else "later rounds"
     return (
-        f"{name}'s {which} left every answer standing: no question was planned again, and its row differs from "
-        f"{_in_one(name)}'s only by what asking again took."
+        f"{name}'s {which} accepted every answer: no question was planned again, and its row differs from "
+        f"{_in_one(name)}'s only by the cost of asking again."
     )
 
 
 def sizes_note(sizes: Mapping[str, Sizing]) -> str:
-    """What was to cost as much as another planner, and what it really cost; or why it could not be made to."""
+    """States the real cost of each planner that should cost as much as another; or why that was impossible."""
     said = [words for name, sizing in sizes.items() for words in _sized_words(name, sizing)]
     if any(one.ratio is not None for sizing in sizes.values() for one in (sizing, *_sizing_by_task(sizing).values())):
         said.append(
-            "The number of samples follows from what was spent on these very questions, never from a grade. "
-            f"Costs are called equal, and compared so, where they are within {EQUAL_WITHIN:.0%}."
+            "The number of samples follows from the money spent on these very questions, never from a grade. "
+            f"Costs are called equal, and compared so, if they are within {EQUAL_WITHIN:.0%}."
         )
     return " ".join(said)
 
 
 def _sized_words(name: str, sizing: Sizing) -> Iterator[str]:
-    """Of all tasks together, then of those that went otherwise: where cost did not come out equal, or nothing could be
-    sized. Where that is so of some tasks only, nothing can be said of all."""
+    """Yields a sentence for all tasks together, then one for each task with another result: an unequal cost, or no
+    sizing. If only some tasks were sized, there is no sentence for all."""
     by_task = _sizing_by_task(sizing)
     mixed = sizing.ratio is None and any(one.ratio is not None for one in by_task.values())
     if not mixed:
@@ -526,7 +528,7 @@ def _sized_words(name: str, sizing: Sizing) -> Iterator[str]:
 
 def _words(name: str, sizing: Sizing) -> str:
     if sizing.ratio is None:
-        return f"{name} was not sized by anybody's cost: {sizing.why_not}."
+        return f"{name} has its usual number of samples, not an equal cost: {sizing.why_not}."
     said = f"{name} cost {sizing.ratio:.2f} x {sizing.measure}'s"
     if sizing.bound == "least":
         said += ", which cost less than one sample does: equal cost is impossible"
@@ -540,7 +542,8 @@ def _sizing_by_task(sizing: Sizing) -> Mapping[str, Sizing]:
 
 
 def equal_cost_note(tables: Iterable[Mapping[str, Figures]], sizes: Mapping[str, Sizing]) -> str:
-    """Why some rows are not compared with the vote; nothing where no vote was to cost as much, or all rows are."""
+    """Says why some rows are not compared with the vote; empty if no vote has an equal cost, or if all rows are
+    compared."""
     if EQUAL_COST not in sizes:
         return ""
     compared = [row.versus_equal_cost for rows in tables for name, row in rows.items() if name != EQUAL_COST and row.n]

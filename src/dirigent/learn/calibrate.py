@@ -49,6 +49,8 @@ UNKNOWN_KIND: Grader = "short"
 """How answers are compared that nobody grades."""
 GIVE_UP_AFTER = 6
 """Failures of a worker that has answered nothing, after which it is asked no more."""
+MOST_RESTS = 3
+"""How often one call waits for a worker whose breaker is open."""
 MEASURED_JUDGEMENTS = 60
 """The most labelled answers on which a judge is measured."""
 RIGHT = "The answer is right."
@@ -468,11 +470,21 @@ class _Asking:
         return not self._answered[worker] and len(self._failed[worker]) >= GIVE_UP_AFTER
 
     async def _ask(self, call: _Call) -> Answered:
+        """Makes one call. A worker that has answered before and now rests after failures is waited for."""
         started = time.monotonic()
         request = msgspec.structs.replace(call.request, ledger=self._journal, deadline=started + CALL_S)
+        rests = 0
         try:
             async with asyncio.timeout(CALL_S):
-                reply = await self._workers[call.worker].ask(request)
+                while True:
+                    try:
+                        reply = await self._workers[call.worker].ask(request)
+                        break
+                    except WorkerError as error:
+                        if error.fault != "open" or not self._answered[call.worker] or rests == MOST_RESTS:
+                            raise
+                        rests += 1
+                        await asyncio.sleep(error.retry_after_s or 0.0)
         except WorkerError as error:
             return Answered(call.key, call.worker, error=str(error) or type(error).__name__)
         except TimeoutError:

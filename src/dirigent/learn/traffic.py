@@ -1,9 +1,9 @@
 """Traffic: graded runs of the store as rows of a table.
 
 A run counts if feedback says how good its answer was, or a label what is right. Its answers to the question become
-rows: those of first steps, and the answer that was returned. Feedback grades the returned answer and those equal to it;
-a label grades all of them. Each row names the key whose feedback it rests on (`Answer.source`), so that learning can
-bound what one key may change, and the chance with which an exploring policy chose it.
+rows: those of first steps, and the answer that was returned. A score grades the returned answer and those equal to it;
+a label grades every answer of its run. Each row names the key whose feedback it rests on (`Answer.source`), so that
+learning can bound what one key may change, and the chance with which an exploring policy chose it.
 
 Answers that a worker gave before its fingerprint changed say nothing of it now, and are left out.
 """
@@ -11,10 +11,11 @@ Answers that a worker gave before its fingerprint changed say nothing of it now,
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import msgspec
 
@@ -26,7 +27,7 @@ from dirigent.run.step_prompt import ANSWER
 from dirigent.run.trace import StepRecord, Trace
 from dirigent.store import Store
 from dirigent.store.feedback import Verdict, export
-from dirigent.tasks.answer_forms import answer_of
+from dirigent.tasks.answer_forms import answer_of, normal_form
 from dirigent.tasks.graders import judge
 from dirigent.tasks.tables import decoded
 from dirigent.tasks.task import Grader, Task
@@ -46,11 +47,26 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: one that fits the answer's form."""
 
 
+class Judged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of `dirigent feedback import`: a score or a label."""
+
+    trace_id: str
+    score: float | None = None
+    label: str | None = None
+    comment: str = ""
+
+
 class _Row(msgspec.Struct, frozen=True):
     answer: Answer
     """Without its class."""
     returned: bool
     """The run returned it."""
+
+
+class _Run(msgspec.Struct, frozen=True):
+    id: str
+    verdicts: list[Verdict]
+    rows: list[_Row]
 
 
 async def traffic_table(store: Store, *, labels: Mapping[str, Label] | None = None) -> Table:
@@ -67,7 +83,7 @@ async def traffic_table(store: Store, *, labels: Mapping[str, Label] | None = No
     infos = _newest_infos([trace for trace, _ in runs])
     unit = unit_of([info for info in infos.values() if not info.reads_results])
     counts: Counter[tuple[str, str]] = Counter()
-    by_question: dict[str, list[tuple[Trace, list[Verdict], list[_Row]]]] = defaultdict(list)
+    by_question: dict[str, list[_Run]] = defaultdict(list)
     texts: dict[str, str] = {}
     for trace, verdicts in runs:
         text = "\n".join(message.text for message in trace.question)
@@ -75,15 +91,15 @@ async def traffic_table(store: Store, *, labels: Mapping[str, Label] | None = No
         rows = _rows(trace, text, id, infos, unit, counts)
         if rows:
             texts[id] = text
-            by_question[id].append((trace, verdicts, rows))
+            by_question[id].append(_Run(trace.id, verdicts, rows))
     known = Comparisons(None)
     answers: list[Answer] = []
     questions = []
     for id, found in by_question.items():
-        label = next((labels[trace.id] for trace, _, _ in found if trace.id in labels), None)
+        label = next((said for run in found if (said := _label(run, labels)) is not None), None)
         grader = (label.grader or guessed_grader(texts[id], label.answer)) if label is not None else None
         questions.append(Question(id, texts[id], KIND, label.answer if label is not None else "", grader))
-        answers += await _graded(questions[-1], found, known)
+        answers += await _graded(questions[-1], found, labels, known)
     used = {answer.worker for answer in answers}
     return Table(
         workers=tuple(_worker(info) for name, info in infos.items() if name in used),
@@ -91,6 +107,76 @@ async def traffic_table(store: Store, *, labels: Mapping[str, Label] | None = No
         answers=tuple(answers),
         unit=unit,
     )
+
+
+class Joined(msgspec.Struct, frozen=True):
+    table: Table
+    left_out: tuple[str, ...] = ()
+    """What of the traffic has no part in it, and why, as sentences."""
+
+
+def with_traffic(table: Table, traffic: Table) -> Joined:
+    """Returns a table with the rows of traffic behind its own.
+
+    Rows of workers that the table does not have as they are now are left out. So is the word of a key that contradicts
+    the other keys: it may be false, and must change nothing for others.
+    """
+    if table.unit != traffic.unit:
+        raise ConfigError(
+            f"the table counts cost in {table.unit} and traffic in {traffic.unit}: the pool's prices have changed; "
+            "calibrate again"
+        )
+    left_out = []
+    then = {worker.name: worker.fingerprint for worker in table.workers}
+    known = {worker.name for worker in traffic.workers if then.get(worker.name) == worker.fingerprint}
+    if others := [worker.name for worker in traffic.workers if worker.name not in known]:
+        left_out.append(f"traffic of {', '.join(others)} is left out: the table does not have them as they are now")
+    answers = [answer for answer in traffic.answers if answer.worker in known]
+    contradicting = contradicting_keys(answers)
+    left_out += [f"feedback of key {key} is left out: {why}" for key, why in contradicting.items()]
+    answers = [
+        msgspec.structs.replace(answer, right=None) if answer.source in contradicting else answer for answer in answers
+    ]
+    graded = {answer.question for answer in answers if answer.right is not None}
+    joined = msgspec.structs.replace(
+        table,
+        questions=(*table.questions, *(question for question in traffic.questions if question.id in graded)),
+        answers=(*table.answers, *(answer for answer in answers if answer.question in graded)),
+    )
+    return Joined(joined, tuple(left_out))
+
+
+LEAST_ROWS = 5
+"""Rows of a key on one worker below which it can contradict nobody."""
+FAR = 0.15
+"""The distance between a key's mean grade of a worker and the other keys' that matters."""
+SURE_Z = 3.5
+"""Standard errors of that distance that are no chance."""
+
+
+def contradicting_keys(answers: Sequence[Answer]) -> dict[str, str]:
+    """Returns the keys whose grades of a worker lie far from those of the other keys, each with the reason.
+
+    The others are taken at the median of their means, which no single key moves far. With fewer than three keys, nobody
+    can tell whose word is false, and no key is named.
+    """
+    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        if answer.right is not None and answer.source not in ("", LABEL):
+            grades[answer.worker][answer.source].append(answer.right)
+    found: dict[str, str] = {}
+    for worker, by_key in grades.items():
+        enough = {key: rows for key, rows in by_key.items() if len(rows) >= LEAST_ROWS}
+        for key, rows in enough.items():
+            others = [fmean(own) for other, own in enough.items() if other != key]
+            if len(others) < 2:
+                continue
+            usual, mean = median(others), fmean(rows)
+            spread = max(usual * (1 - usual), 0.05)
+            far = abs(mean - usual)
+            if far > FAR and far > SURE_Z * math.sqrt(spread / len(rows)):
+                found[key] = f"it grades {worker} {mean:.2f} on average, where the other keys give {usual:.2f}"
+    return found
 
 
 def read_labels(file: Path) -> dict[str, Label]:
@@ -103,6 +189,23 @@ def read_labels(file: Path) -> dict[str, Label]:
             raise ConfigError(f'{file}, line {number}: "answer" is empty')
         labels[label.trace_id] = label
     return labels
+
+
+def read_judged(file: Path) -> list[Judged]:
+    """Returns the judgements of a JSON lines file; raises ConfigError with the line and the field of a fault."""
+    rows = []
+    for number, row in decoded(file, Judged):
+        at = f"{file}, line {number}"
+        if (row.score is None) == (row.label is None):
+            raise ConfigError(f'{at}: give "score" or "label", one of the two')
+        if row.score is not None and not 0 <= row.score <= 1:
+            raise ConfigError(f'{at}: "score" is {row.score:g}; it must be from 0 to 1')
+        if row.label is not None and not row.label.strip():
+            raise ConfigError(f'{at}: "label" is empty')
+        rows.append(row)
+    if not rows:
+        raise ConfigError(f'{file} holds no judgement; write one object a line: {{"trace_id": "…", "score": 1}}')
+    return rows
 
 
 def _newest_infos(traces: Sequence[Trace]) -> dict[str, WorkerInfo]:
@@ -183,12 +286,19 @@ def _returned(trace: Trace, steps: Mapping[int, StepRecord]) -> int:
     return last.index
 
 
+def _label(run: _Run, labels: Mapping[str, Label]) -> Label | None:
+    """What is right for a run: as the operator says, else as its key says."""
+    if run.id in labels:
+        return labels[run.id]
+    return next((Label(run.id, verdict.label) for verdict in run.verdicts if verdict.label is not None), None)
+
+
 async def _graded(
-    question: Question, found: Sequence[tuple[Trace, list[Verdict], list[_Row]]], known: Comparisons
+    question: Question, found: Sequence[_Run], labels: Mapping[str, Label], known: Comparisons
 ) -> list[Answer]:
-    """The answers to one question with their classes; a label grades all, feedback the returned one of each run."""
+    """The answers to one question with their classes and, where somebody said so, how right they are."""
     grader = question.grader or "short"
-    rows = [row for _, _, own in found for row in own]
+    rows = [row for run in found for row in run.rows]
     finals = [
         "" if row.answer.failed else answer_of(row.answer.text, question=question.text, grader=grader) for row in rows
     ]
@@ -196,32 +306,39 @@ async def _graded(
         classes = await answer_classes(finals, known, grader=grader)
     except GradeError:  # math-verify is not installed
         classes = await answer_classes(finals, known, grader="short")
-    placed = {
-        id(row): msgspec.structs.replace(row.answer, final=final, same=same)
+    placed = iter(
+        msgspec.structs.replace(row.answer, final=final, same=same)
         for row, final, same in zip(rows, finals, classes, strict=True)
-    }
+    )
     answers = []
-    for _, verdicts, own in found:
-        score = fmean(verdict.score for verdict in verdicts) if verdicts else None
-        good = {placed[id(row)].same for row in own if row.returned}
-        for row in own:
-            answer = placed[id(row)]
-            if question.answer:
-                right, source = await _by_label(question, answer), LABEL
+    for run in found:
+        own = [(row, next(placed)) for row in run.rows]
+        good = {answer.same for row, answer in own if row.returned}
+        label = _label(run, labels)
+        score = fmean(verdict.score for verdict in run.verdicts) if run.verdicts else None
+        source = LABEL if run.id in labels else run.verdicts[0].key_id
+        for row, answer in own:
+            right = None
+            if label is not None:
+                failed = answer.failed or not answer.text.strip()
+                right = 0.0 if failed else await _compared(question.text, answer.text, label)
             elif row.returned or (answer.same >= 0 and answer.same in good):
-                right, source = score, verdicts[0].key_id if verdicts else ""
-            else:
-                right, source = None, ""
+                right = score
             answers.append(msgspec.structs.replace(answer, right=right, source=source if right is not None else ""))
     return answers
 
 
-async def _by_label(question: Question, answer: Answer) -> float | None:
-    if answer.failed or not answer.text.strip():
-        return 0.0
-    task = Task(question.id, question.text, question.answer, grader=question.grader or "short")
+async def label_score(trace: Trace, label: str) -> float:
+    """Returns 1 if the answer of a run is the same as the label, else 0."""
+    question = "\n".join(message.text for message in trace.question)
+    return await _compared(question, trace.answer, Label(trace.id, label)) if trace.answer.strip() else 0.0
+
+
+async def _compared(question: str, text: str, label: Label) -> float:
+    grader = label.grader or guessed_grader(question, label.answer)
     try:
-        grade = await judge(task, answer.text)
-    except GradeError:
-        return None
+        grade = await judge(Task(label.trace_id, question, label.answer, grader=grader), text)
+    except GradeError:  # math-verify is not installed, or programs cannot be run here
+        final = answer_of(text, question=question, grader=grader)
+        return float(normal_form(final, grader="short") == normal_form(label.answer, grader="short"))
     return float(grade.correct) if grade.score is None else grade.score

@@ -1,6 +1,5 @@
-"""Examples: training questions with what each worker, asked alone, made of them. All that a fitted planner may know.
-
-Also the plain things that follow from them: who is best, who is cheapest, and what so many samples of a worker cost.
+"""Examples: training questions with the answer of each worker, asked alone. A fitted planner may know nothing else. The
+module also computes what follows directly: the best worker, the cheapest, and the cost of several samples of a worker.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Example(msgspec.Struct, frozen=True):
     """How right the worker was, between 0 and 1."""
     costs_usd: dict[str, float] = {}
     replies: dict[str, str] = {}
-    """What it answered; planners that compare answers without labels read these."""
+    """Its answer; planners that compare answers without labels read it."""
     tokens: dict[str, tuple[float, float]] = {}
     """Input and output tokens of its call."""
 
@@ -53,7 +52,7 @@ def accuracies(examples: Sequence[Example]) -> dict[str, float]:
 
 
 def mean_costs_usd(examples: Sequence[Example]) -> dict[str, float]:
-    """What a worker's answer cost on average, over the questions it was asked."""
+    """Returns the mean cost of a worker's answer, over the questions it was asked."""
     return {
         worker: _mean([example.costs_usd[worker] for example in examples if worker in example.costs_usd])
         for worker in workers_of(examples)
@@ -74,14 +73,14 @@ def cheapest(examples: Sequence[Example]) -> tuple[str, ...]:
 
 
 class SampleCost(msgspec.Struct, frozen=True):
-    """What so many samples of a worker cost on a question, on average: a straight line, but for one alone."""
+    """The mean cost of several samples of a worker on a question: a straight line, except for one sample alone."""
 
     alone_usd: float
     """A single sample, with which nothing further is done."""
     each_usd: float
-    """One of several, and reading it where somebody does."""
+    """One of several, and its input to a synthesis, if there is one."""
     fixed_usd: float = 0.0
-    """Whatever is paid once where there are several."""
+    """The cost that is paid once for several samples."""
 
     def usd_of(self, samples: int) -> float:
         return self.alone_usd if samples == 1 else self.fixed_usd + samples * self.each_usd
@@ -99,8 +98,8 @@ def vote_cost(examples: Sequence[Example], worker: str) -> SampleCost:
 def self_moa_cost(examples: Sequence[Example], info: WorkerInfo) -> SampleCost:
     """The answers, and one synthesis: it reads the question, the answers and the words around them, then writes one.
 
-    What it reads is the prompt as it will stand, with the answers known from the examples, at the usual four characters
-    a token. Where tokens or their price are not known, the synthesis is taken for one more call.
+    Its input is the final prompt, with the answers of the examples, at the usual four characters a token. If tokens or
+    their price are unknown, the synthesis counts as one more call.
     """
     answer_usd = mean_costs_usd(examples)[info.name]
     asked = [example for example in examples if info.name in example.tokens]
@@ -114,7 +113,7 @@ def self_moa_cost(examples: Sequence[Example], info: WorkerInfo) -> SampleCost:
 
 
 def _synthesis_tokens(example: Example, info: WorkerInfo, samples: int) -> float:
-    """Input tokens of a synthesis: those of the question, as they were billed, and an estimate of what is added."""
+    """Input tokens of a synthesis: those of the question, as billed, and an estimate of the rest."""
     asked, told = ANSWER, SYNTHESISE
     if info.subtask_only:  # as `writing.step` has it
         asked, told = example.question, f"{example.question}\n{SYNTHESISE}"

@@ -62,7 +62,7 @@ class FanOut(Shape):
     """Mixture-of-Agents (Wang et al. 2024): workers answer side by side, one brings the answers together.
 
     With more than one layer, the same workers then answer again, each having read all answers of the layer before.
-    One layer uses as many proposers, in pool order and over again where there are fewer, as the step limit allows.
+    One layer uses as many proposers, in pool order and again if there are fewer, as the step limit allows.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class FanOut(Shape):
 class SelfMoa(Shape):
     """Self-MoA (Li et al. 2025): one worker answers several times and brings its own answers together.
 
-    Like a vote it wants a sampling temperature other than 0, and one sample alone is the answer as it is.
+    Like a vote it needs a sampling temperature other than 0; one sample alone is the answer unchanged.
     """
 
     def __init__(self, worker: Who = "", *, samples: int = 6, name: str = "self-moa") -> None:

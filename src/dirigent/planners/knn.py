@@ -21,7 +21,7 @@ from dirigent.planners.fixed import Shape, question_text, step
 
 WORD = re.compile(r"[a-z]{2,}|\d|[^\s\w]")
 COMMON_SHARE = 0.25
-"""Words in more of the questions than this tell little, and cost the most to compare."""
+"""Words in more of the questions than this distinguish little, and cost the most to compare."""
 
 
 class Neighbours:

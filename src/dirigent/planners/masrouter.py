@@ -1,9 +1,9 @@
 """MasRouter: mode, roles and workers of a small team, drawn by a policy (Yue et al., ACL 2025, arXiv 2502.11133).
 
 The policy decides in a cascade, each decision seeing the ones before: how the team collaborates, how many it has, which
-role each plays, and which worker plays it. It is trained by policy gradient on what its own plans earn on the training
-split: score minus a weight times cost in USD. So fitting pays for calls; `rollout` carries out one plan for one
-training question and says what came of it.
+role each plays, and which worker plays it. It is trained by policy gradient on the utility of its own plans on the
+training split: score minus a weight times cost in USD. So fitting pays for calls; `rollout` carries out one plan for
+one training question and returns the result.
 
 Modes are the paper's six. Every decision is a softmax over linear scores of the question's features (`features.py`)
 with biases for the decisions before it, in place of the paper's sentence encoder and learnt matching of descriptions.
@@ -46,11 +46,11 @@ class TeamSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Team(msgspec.Struct, frozen=True):
-    """What the policy decided: indices into modes, roles and workers."""
+    """A decision of the policy: indices into modes, roles and workers."""
 
     mode: int
     roles: tuple[int, ...] = ()
-    """One an agent; a lone agent has none."""
+    """One for each agent; a single agent has no role."""
     workers: tuple[int, ...] = ()
 
 
@@ -109,7 +109,7 @@ class MasRouter(Shape):
 
 
 def plan_of(team: Team, workers: Sequence[str]) -> Plan:
-    """The team as a plan. The last agent's reply is the answer, and it is told so."""
+    """The team as a plan. The last agent's reply is the answer, and its prompt says so."""
     mode, names, last = MODES[team.mode], [workers[i] for i in team.workers], len(team.workers) - 1
     if mode == "direct":
         return Plan((Step(names[0], ANSWER),))
@@ -127,7 +127,7 @@ def plan_of(team: Team, workers: Sequence[str]) -> Plan:
 
 
 def _reads(mode: str, index: int, last: int) -> tuple[int, ...]:
-    """Whose results an agent sees: in a chain the one before, in a debate nobody's until the last."""
+    """Whose results an agent sees: in a chain the one before, in a debate no one's until the last."""
     if index == 0 or (mode == "debate" and index < last):
         return ()
     return (index - 1,) if mode in ("chain", "reflect") else tuple(range(index))
@@ -210,7 +210,7 @@ def softmax(scores: Array) -> Array:
 
 
 def _surprise(scores: Array, chosen: int) -> Array:
-    """The gradient of log softmax at the one chosen: one minus its share, and minus everybody else's."""
+    """The gradient of log softmax at the one chosen: one minus its share, and minus the share of each other one."""
     pull = -softmax(scores)
     pull[chosen] += 1
     return pull

@@ -5,7 +5,8 @@ from those that answered it worst. *Sample-sample*: it is drawn towards another 
 questions of other clusters, which keeps the first loss from tearing like questions apart. The worker asked is the one
 with the highest cosine.
 
-Settings are the paper's (K+ = K- = 3, lambda 1, 5 clusters, H = 3, 1,000 steps of 64) but for the encoder: a linear map
+Settings are the paper's (K+ = K- = 3, lambda 1, 5 clusters, H = 3, 1,000 steps of 64) except for the encoder: a linear
+map
 over hashed TF-IDF features (`features.py`) in place of mDeBERTa-v3-base, and so a larger learning rate. A fifth of the
 examples is held out, and the step is kept that routes them best: with a few hundred examples the last step has learnt
 their noise. The gradients are written out by hand; a test checks them against finite differences.
@@ -148,7 +149,7 @@ def contrast_workers(scores: Array, *, rng: np.random.Generator, settings: DualC
 
 
 def contrast_questions(clusters: Indices, *, rng: np.random.Generator, outside: int) -> Indices:
-    """Of each question of a batch, one of its own cluster and then some of others; -1 where there are too few."""
+    """Of each question of a batch, one of its own cluster and then some of others; -1 if there are too few."""
     together = clusters[:, None] == clusters[None, :]
     alike = together & ~np.eye(len(clusters), dtype=bool)
     lots = rng.random(together.shape)

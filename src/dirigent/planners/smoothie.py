@@ -4,10 +4,9 @@ Needs no labels. The model: each worker's answer, as a vector, scatters around t
 with a mean squared distance d_i. Scattering independently, two answers lie D_ij = d_i + d_j apart on average, so any
 three give d_i = (D_ij + D_ik - D_jk) / 2. The mean over all pairs j, k is the estimate, and the worker with the least
 d_i (the highest quality score, dim / 2 d_i) is chosen. This is the sample-dependent form, Smoothie-Local: distances are
-taken over the question itself and, where more neighbours are wanted and earlier answers known, over the questions most
-like it. One, the question itself, is what the authors' scripts take.
-
-The plan is a fan-out to everybody with a local worker that picks. Vectors are hashed words (`features.py`) in place of
+taken over the question itself and, if more neighbours are asked for and earlier answers known, over the questions most
+like it. The authors' scripts take one, the question itself. The plan is a fan-out to all workers with a local worker
+that picks. Vectors are hashed words (`features.py`) in place of
 a sentence encoder.
 """
 
@@ -62,7 +61,8 @@ class Picking(Reader):
         return Reply(texts[self.picked(texts)])
 
     def picked(self, results: Mapping[int, str]) -> int:
-        """The step chosen. With fewer than three answers there is nothing to go by, and the first stands."""
+        """Returns the chosen step. With fewer than three answers there is no estimate, and the first answer is
+        taken."""
         steps = sorted(results)
         if len(steps) < LEAST_WORKERS:
             return steps[0]

@@ -63,7 +63,7 @@ def kinds_of(names: Collection[str]) -> dict[str, None]:
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile of the configuration says about its planner."""
+    """The settings of a profile for its planner."""
 
     pool: Pool
     """The workers that plans may use."""
@@ -85,7 +85,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fitting(msgspec.Struct, frozen=True):
-    """What an evaluation gives a planner to learn from."""
+    """The data that an evaluation gives a planner to learn from."""
 
     examples: tuple[Example, ...]
     """Questions of the training split with each worker's answer."""
@@ -129,7 +129,7 @@ class Sampled(msgspec.Struct, frozen=True):
     def why_not(self) -> str:
         """Why no number can be chosen by this cost; empty if one can."""
         if self.call_usd == UNKNOWN_USD:
-            return f"what a call of {self.worker} costs is unknown"
+            return f"the cost of a call of {self.worker} is unknown"
         return "" if self.call_usd > 0 else f"a call of {self.worker} costs nothing"
 
 
@@ -146,13 +146,13 @@ class Fitted(msgspec.Struct, frozen=True):
     repeats: int = 1
     """How often each question is asked; above 1 if the workers are noisy and the mean is wanted."""
     note: str = ""
-    """What was chosen, for the report."""
+    """The choice, for the report."""
     sampled: Sampled | None = None
     """Set if the number of samples is open; `evals/costing.py` chooses it."""
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """What may follow the colon of a planner's name."""
+    """The argument behind the colon of a planner's name."""
 
     kind: Literal["number", "worker", "layers"]
     most: int = 0
@@ -161,11 +161,11 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class PlannerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One planner: its name, what its plans look like, how it is made, and what it needs."""
+    """One planner: its name, its plans, the functions that make it, and its needs."""
 
     name: str
     about: str
-    """What its plan is, in one sentence without a full stop, for help and documentation."""
+    """Its plan, in one sentence without a full stop, for help and documentation."""
     forms: tuple[str, ...] = ()
     """How it is written with an argument: `vote:N`."""
     argument: Argument | None = None
@@ -192,7 +192,7 @@ class PlannerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> str:
-        """What it needs, in words, for the documentation."""
+        """Its needs, in words, for the documentation."""
         learns = {"": "", "examples": "training split", "plans": "training split, plans carried out on it"}
         said = [
             "a policy (`dirigent learn`)" if self.by_policy else "",

@@ -1,7 +1,6 @@
-"""The table of planners: each with its name, one sentence, and how it is made for a profile and for an evaluation.
-
-Read `PLANNERS` at the end first; the functions above it are named there. What a fitted planner knows is decided here:
-which worker is best, what a vote costs, which workers escalate. The planners themselves know nothing of tasks and
+"""The table of planners: each with its name, one sentence, and the functions that make it for a profile and for an
+evaluation. Read `PLANNERS` at the end first; it names the functions above it. This module decides what a fitted planner
+knows: the best worker, the cost of a vote, the workers that escalate. The planners themselves know nothing of tasks and
 graders. Planners that need numpy are imported when they are fitted.
 """
 
@@ -31,6 +30,7 @@ from dirigent.planners.examples import (
 from dirigent.planners.fixed import FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
 from dirigent.planners.learned import Learned
+from dirigent.planners.program import Program
 from dirigent.planners.spec import (
     UNKNOWN_USD,
     Argument,
@@ -338,6 +338,12 @@ PLANNERS: tuple[PlannerSpec, ...] = (
         fit=_single,
         learns_from="",
         replays=True,
+    ),
+    PlannerSpec(
+        name="program",
+        about="a question that asks for a computed value goes to a worker that runs programs, any other to one plain "
+        "call; the plain worker also answers if the program fails (max_rounds = 2)",
+        make=lambda setup: Program(setup.worker),
     ),
     PlannerSpec(
         name="best",

@@ -14,10 +14,10 @@ from dirigent.messages import Reply, Request, Result
 from dirigent.workers.reader import Reader, repeated
 
 Same = Callable[[str, str], Awaitable[bool]]
-"""Whether two replies give the same answer; a reply compared with itself tells whether it gives one at all."""
+"""Returns whether two replies give the same answer; a reply equals itself only if it gives an answer."""
 
 UNDECIDED = "The answers differ."
-"""The reply of a counter that wants agreement and finds none."""
+"""The reply of a counter that needs agreement and finds none."""
 
 
 class Counting(Reader):

@@ -1,8 +1,8 @@
 """Voting and escalating: several workers answer side by side, and a local counter decides.
 
 The counter is a worker of the pool (`planners/vote_counter.py`), so a vote is a plan like any other. Escalation is two
-rounds: two cheaper workers first; the planner sees what the counter made of them, accepts where they agree and asks the
-best worker where they do not.
+rounds: two cheaper workers first; the planner sees the counter's result, accepts if they agree and asks the best worker
+if they do not.
 """
 
 from __future__ import annotations
@@ -62,6 +62,6 @@ class Escalate:
 
 
 def ballot(brief: Brief, workers: Sequence[str], *, counter: str) -> Plan:
-    """Everybody answers, the counter reads all."""
+    """All workers answer, and the counter reads all replies."""
     answers = [step(brief, worker) for worker in workers]
     return Plan((*answers, Step(brief.pool.require(counter), COUNT, tuple(range(len(answers))))))

@@ -60,11 +60,11 @@ class Service:
         self.on_finished: dict[str, OnFinished] = {}
         """Called when a background run is over, by the `kind` of its purpose (`runs/takeover.py`)."""
         self.runs: set[Run] = set()
-        """The runs that this process carries out. Anybody may watch them."""
+        """The runs that this process carries out."""
         self.bodies = 0
         """Requests whose body is being read."""
         self.stopping = False
-        """The server was told to stop: `/readyz` fails, and no reply leaves its connection open."""
+        """The server is stopping: `/readyz` fails, and no reply leaves its connection open."""
         self.running: set[asyncio.Task[Any]] = set()
         """Tasks of this server that must have ended before the store is closed."""
 

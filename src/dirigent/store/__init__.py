@@ -1,7 +1,6 @@
-"""The store: where runs are kept and found again.
-
-`Store` is what the rest of Dirigent sees. Behind it: `tables.py` (the schema, and the form of times and masked JSON in
-it), `migrations/` (how a database gets there), `engine.py` (SQLite or PostgreSQL; `postgres_timeouts.py`), `writer.py`
+"""The store of runs and everything about them. Other modules use only `Store`. Behind it: `tables.py` (the schema, and
+the form of times and masked JSON in it), `migrations/` (changes of the schema), `engine.py` (SQLite or PostgreSQL;
+`postgres_timeouts.py`), `writer.py`
 (many writes, one commit; `statement.py`), `traces.py` (runs as rows). Beside it, over the same `read` and `write`:
 `keys.py` (who may call), `ledger.py` (what calls cost; `process_id.py`, `usage.py`), `run_states.py` (runs that go on
 later), `responses.py` (stored responses), `audit.py` (who did what), `idempotency.py` (replies that are sent again),
@@ -66,10 +65,8 @@ class Store:
     @classmethod
     @asynccontextmanager
     async def open(cls, url_or_path: str | Path, *, wait_s: float = 5.0) -> AsyncIterator[Store]:
-        """Open a SQLite file (made private to its owner where there is none) or a `postgresql://` URL.
-
-        `wait_s` is how long a write waits for another program's lock. A write that came while an earlier one
-        was already waiting may wait twice as long.
+        """Opens a SQLite file (created private to its owner if it is missing) or a `postgresql://` URL. A write waits
+        `wait_s` for another program's lock. A write that came while an earlier one was waiting may wait twice as long.
         """
         engine = await asyncio.to_thread(_open, url_or_path, wait_s)
         writer = Writer(engine)
@@ -149,7 +146,7 @@ class Store:
 
     def _read(self, query: Callable[[Connection], T], asked_at: float) -> T:
         if self._writer.silent_s < time.monotonic() - asked_at:  # its thread comes from reads that waited in vain
-            raise StoreError(f"the store {self.where} keeps its readers waiting: see what its server is at")
+            raise StoreError(f"the store {self.where} keeps its readers waiting: check its server")
         try:
             with self._engine.connect() as connection:
                 return query(connection)

@@ -2,8 +2,8 @@
 
 Every row carries the hash of the row before it, so a change, a deletion or a new order breaks the chain at a place
 that `verify` names. The newest row's hash is kept a second time (`audit_head`), so that a missing end shows too.
-Whoever may write the whole database could still forge all of it: note the head that `verify` tells somewhere
-else, and hand it to the next `verify`. The database itself refuses to update or delete rows.
+A person with write access to the whole database could still forge all of it: note the head that `verify` prints in
+another place, and give it to the next `verify`. The database itself refuses to update or delete rows.
 
 Text from outside is written with its control characters escaped, and without secrets.
 """
@@ -33,12 +33,12 @@ NOTHING_BEFORE = "0" * 64
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is to be written down."""
+    """An entry of the log."""
 
     actor: str
     """A key's id, `cli`, or the part of the server that acted by itself."""
     action: str
-    """What was done, as `thing.verb`."""
+    """The action, as `thing.verb`."""
     details: Mapping[str, Any] = {}
 
 
@@ -80,7 +80,7 @@ async def record(store: Store, entry: Entry) -> None:
 
 
 async def verify(store: Store, *, head: Head | None = None) -> Verdict:
-    """Walk the chain from its beginning. `head` is one that an earlier walk told: it must still be there."""
+    """Checks the chain from its beginning. `head` is the result of an earlier check: it must still be there."""
     return await store.read(partial(_verify, noted=head))
 
 
@@ -97,7 +97,7 @@ async def export(store: Store) -> AsyncIterator[AuditRow]:
 
 
 def jsonl_of(row: AuditRow) -> bytes:
-    """One line of ASCII, whatever the row holds; its details as an object where they are one."""
+    """Returns one line of ASCII for any row, with its details as an object if they are one."""
     told = msgspec.structs.asdict(row)
     with contextlib.suppress(ValueError):  # tampered with: told as it is
         told["details"] = json.loads(row.details)
@@ -105,10 +105,12 @@ def jsonl_of(row: AuditRow) -> bytes:
 
 
 def parse_head(text: str) -> Head:
-    """`NUMBER:HASH`, as `verify` tells it."""
+    """Reads `NUMBER:HASH`, as `verify` prints it."""
     number, _, hash = text.partition(":")
     if not number.isdecimal() or len(hash) != 64:
-        raise ConfigError(f"{text!r} is no head of an audit log; it looks like 12:9f86d0…, as `audit verify` tells it")
+        raise ConfigError(
+            f"{text!r} is not a head of an audit log; a head looks like 12:9f86d0…, as `audit verify` prints it"
+        )
     return Head(int(number), hash)
 
 
@@ -148,7 +150,7 @@ def _verify(connection: Connection, *, noted: Head | None) -> Verdict:
 
 
 def _broken(row: AuditRow, last: Head) -> str:
-    """What is wrong with a row that comes after this one; empty where nothing is."""
+    """Returns the fault of a row behind this one; empty if it has none."""
     if row.number != last.number + 1:
         return f"row {last.number + 1} is gone: row {row.number} comes after row {last.number}"
     if row.hash != _hash(row.number, row.at, row.actor, row.action, row.details, row.previous):

@@ -1,8 +1,8 @@
 """The database behind the store: SQLite in a private file by default, PostgreSQL by URL.
 
-Opening settles everything that differs between the two, so that the rest of the store is the same code for
-both: file modes, journal, how a transaction begins, and what a database's complaint means to a person. It
-does not know what the tables hold. With SQLite, what was committed survives the death of the process; the
+This module handles everything that differs between the two, so that the rest of the store is the same code for both:
+file modes, journal, the start of a transaction, and messages for a database's errors. It does not know the tables. With
+SQLite, a commit survives the death of the process; the
 last few commits may be lost when the machine itself loses power (`synchronous=NORMAL`).
 """
 
@@ -30,7 +30,7 @@ ELSEWHERE = "set DIRIGENT_HOME to a folder you can write, or url under [store] i
 
 
 def open_engine(url_or_path: str | Path, *, wait_s: float) -> Engine:
-    """An engine that threads may share; SQLite's file is made where there is none."""
+    """Returns an engine that threads may share; creates SQLite's file if it is missing."""
     url = parse_url(url_or_path)
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url, wait_s=wait_s)
@@ -47,9 +47,8 @@ def writing(engine: Engine) -> Engine:
 
 
 def one_at_a_time(connection: Connection) -> None:
-    """From here to the commit no other process is in such a part: what is read stays true until it is written.
-
-    SQLite's write lock has seen to that already. One lock for everything rather than one for each row: a shared
+    """Excludes other processes from such a part until the commit: rows that it reads do not change before it writes.
+    SQLite's write lock does that already. One lock for everything rather than one for each row: a shared
     commit touches many rows in no order, and two processes would block one another.
     """
     if connection.dialect.name == "postgresql":
@@ -63,7 +62,8 @@ def as_of_now(connection: Connection) -> None:
 
 
 def insert_if_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with its key is there; whether it was. (`rowcount` does not tell on PostgreSQL.)"""
+    """Inserts a row unless one with its key is there; returns whether it did. (`rowcount` does not say so on
+    PostgreSQL.)"""
     statement: sqlite.Insert | postgresql.Insert
     statement = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
     asked = statement.on_conflict_do_nothing().returning(*table.primary_key.columns)
@@ -214,12 +214,12 @@ _SQLITE_FIXES = {
     "SQLITE_READONLY": "the store {file} is read-only; make it and its folder writable, or " + ELSEWHERE,
     "SQLITE_CANTOPEN": "the store {file} cannot be opened; make it and its folder writable, or " + ELSEWHERE,
     "SQLITE_NOTADB": "{file} is not a store; move it away (a new one is made), or " + ELSEWHERE,
-    "SQLITE_CORRUPT": "the store {file} is damaged; save what is readable with `sqlite3 {file} .recover`, "
+    "SQLITE_CORRUPT": "the store {file} is damaged; save its readable rows with `sqlite3 {file} .recover`, "
     "then move it away (a new one is made)",
 }
 
 _POSTGRES_FIXES = {
-    "08006": "see what its server is at",
+    "08006": "check its server",
     "53100": "free disk space on the server",
     "55P03": "another program holds a lock on the store's tables: wait for it, or end it",
     "57P03": "the server is starting or stopping: try again",

@@ -16,9 +16,12 @@ from sqlalchemy import Connection, select
 from dirigent.run.trace import RunStatus, Trace
 from dirigent.store import PAGE, Store
 from dirigent.store.engine import insert_if_new
-from dirigent.store.tables import feedback, now, utc_text
+from dirigent.store.tables import feedback, now, traces, utc_text
 from dirigent.store.traces import keys_of
 from dirigent.workers.secret import redact
+
+LOCAL = "local"
+"""The key of whoever sits at the machine."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -30,13 +33,31 @@ class Verdict(msgspec.Struct, frozen=True):
     """0 to 1."""
     comment: str = ""
     created_at: str = ""
+    label: str | None = None
+    """What was right; None if the caller gave a score alone."""
 
 
 async def add_feedback(store: Store, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
     """Store a verdict. Returns `again` if this key has judged the run already, `unknown` if it has no such run."""
-    comment = redact(verdict.comment).replace("\0", "\ufffd")
-    row = msgspec.structs.replace(verdict, comment=comment, created_at=utc_text(now()))
+    row = _clean(verdict)
     return await store.write(_add, prepare=lambda: row)
+
+
+async def add_for_owner(store: Store, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
+    """Store an operator's verdict in the name of the key that asked for the run; its own `key_id` is not read.
+
+    A run that no key asked for, such as one of `dirigent ask`, is judged in the name of `local`.
+    """
+    row = _clean(verdict)
+    return await store.write(_add_for_owner, prepare=lambda: row)
+
+
+def _clean(verdict: Verdict) -> Verdict:
+    def text(value: str) -> str:
+        return redact(value).replace("\0", "\ufffd")
+
+    label = None if verdict.label is None else text(verdict.label)
+    return msgspec.structs.replace(verdict, comment=text(verdict.comment), label=label, created_at=utc_text(now()))
 
 
 async def feedback_of(store: Store, run_id: str) -> list[Verdict]:
@@ -74,3 +95,11 @@ def _add(connection: Connection, verdict: Verdict) -> Literal["kept", "again", "
     if verdict.key_id not in keys_of(connection, verdict.run_id):
         return "unknown"
     return "kept" if insert_if_new(connection, feedback, msgspec.structs.asdict(verdict)) else "again"
+
+
+def _add_for_owner(connection: Connection, verdict: Verdict) -> Literal["kept", "again", "unknown"]:
+    keys = sorted(keys_of(connection, verdict.run_id))
+    if not keys and connection.execute(select(traces.c.id).where(traces.c.id == verdict.run_id)).first() is None:
+        return "unknown"
+    owner = msgspec.structs.replace(verdict, key_id=keys[0] if keys else LOCAL)
+    return "kept" if insert_if_new(connection, feedback, msgspec.structs.asdict(owner)) else "again"

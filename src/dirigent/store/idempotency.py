@@ -1,14 +1,11 @@
-"""Replies that are given again: what a caller sent as Idempotency-Key, what it was for, and what came of it.
-
-A name belongs to one key: two keys that choose the same name have nothing to do with one another. A row is claimed
-before anything is done for it and finished with the reply, each in one commit, so that of many requests at once
+"""Replies that are sent again: the caller's Idempotency-Key, its request, and the reply. A name belongs to one API key:
+two API keys that choose the same name are independent. A row is claimed
+before any work for it begins and finished with the reply, each in one commit, so that of many requests at once
 exactly one is carried out, whichever process they reach. A claim whose process is dead, or that is older than any
 run can be, may be claimed anew, by one and once: a request that ends its server twice is not tried a third time. Rows
-are kept for a day, and a reply no longer than its run: whoever deletes runs calls `forget_replies` in the same commit.
-
-A run that goes on without its process is another matter: to begin it anew would be to have it twice. Whoever begins
-one calls `note_begun` in the same commit; the next to claim the name is told what it was, as often as it takes.
-Knows nothing of HTTP but that replies have a status.
+live for a day, and a reply no longer than its run: code that deletes runs calls `forget_replies` in the same commit. A
+run that outlives its process must not begin twice. Code that begins one calls `note_begun` in the same commit; every
+later claim of the name then gets that run. This module knows nothing of HTTP except that replies have a status.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from dirigent.store.tables import idempotency, now, run_states, traces, utc_text
 
 KEPT_S = 24 * 3600.0
 TAKEN_OVER = "[]"
-"""Stands in place of the headers of a reply that is not there yet: the claim is the second."""
+"""The headers of a reply that is not there yet, if the claim is the second one."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -51,7 +48,7 @@ class Claimed(msgspec.Struct, frozen=True):
     again: bool = False
     """Another process had begun, and died."""
     begun: str = ""
-    """What goes on without that process, in the words of whoever began it: not to be begun again."""
+    """The work that outlives that process, as noted when it began: it must not begin again."""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -114,7 +111,8 @@ def note_begun(connection: Connection, begun: Begun) -> None:
 
 
 def forget_replies(connection: Connection, run_ids: Collection[str]) -> int:
-    """Delete what was kept of these runs within the caller's transaction, after their traces; how many rows went."""
+    """Deletes the replies of these runs within the caller's transaction, after their traces; returns the number of
+    rows."""
     return connection.execute(delete(idempotency).where(idempotency.c.run_id.in_(run_ids))).rowcount
 
 
@@ -181,8 +179,8 @@ def _finish(connection: Connection, work: tuple[Claimed, Kept]) -> None:
 
 
 def _is_there(connection: Connection, run_id: str) -> bool:
-    """Whether a run has a trace, or a state while it has none yet. On PostgreSQL, whoever deletes it right now is
-    waited for, and whoever comes next to delete it waits, and finds the reply."""
+    """Returns whether a run has a trace, or a state while it has no trace yet. On PostgreSQL this waits for a
+    transaction that deletes the run, and a later one waits for this and finds the reply."""
     trace = select(traces.c.id).where(traces.c.id == run_id).with_for_update(read=True, key_share=True)
     if connection.execute(trace).first() is not None:
         return True
@@ -200,7 +198,7 @@ def _release(connection: Connection, claimed: Claimed) -> None:
 
 
 def _of(claimed: Claimed) -> tuple[Any, ...]:
-    """The row while it is this claim's: one that was taken over is no longer ours to change."""
+    """Returns the row if it is still this claim's; None if another claim took it over."""
     return (
         idempotency.c.key_id == claimed.key_id,
         idempotency.c.name == claimed.name,

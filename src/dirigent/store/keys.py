@@ -50,11 +50,11 @@ REMEMBERED_S = 0.8
 """How long an answer is believed without asking the store: a revocation takes effect within a second."""
 
 SILENT_S = 5.0
-"""How long whoever knocks waits for a store that hangs."""
+"""Seconds that a caller waits for a store that hangs."""
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who asks, and what they may do. Holds no secret."""
+    """A caller and its bounds, without a secret."""
 
     key_id: str = ""
     """Given out when the key is made."""
@@ -133,7 +133,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 async def authenticate(store: Store, text: str) -> Caller | None:
-    """Whose key this is; None where it is nobody's, or no longer."""
+    """Returns the caller of a key; None if the key is unknown, expired or revoked."""
     known = _known(store)
     digest = known.pepper().digest(text)
     row, until = known.rows.get(digest, (None, 0.0))
@@ -192,7 +192,7 @@ async def list_keys(store: Store) -> list[KeyRow]:
 
 
 async def revoke_key(store: Store, id_or_prefix: str, *, actor: str = "cli") -> KeyRow:
-    """Close a key for good, by its id or enough of its beginning. One that is closed already stays as it was."""
+    """Revokes a key for good, by its id or enough of its beginning. A revoked key does not change."""
     revoked = await store.write(_revoke, prepare=lambda: (id_or_prefix, utc_text(now()), actor))
     if isinstance(revoked, str):
         raise StoreError(revoked)
@@ -226,7 +226,7 @@ async def keys_of_another_pepper(store: Store) -> list[KeyRow]:
 
 
 class _Known:
-    """What one open store has answered lately. Only keys that exist are remembered, so guesses fill no memory."""
+    """Recent answers of one open store. Only existing keys are remembered, so guesses fill no memory."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[KeyRow | None, float]] = {}
@@ -263,7 +263,7 @@ class _Known:
     def _answered(self, what: str, asking: asyncio.Task[Any]) -> None:
         del self._asking[what]
         if not asking.cancelled():
-            asking.exception()  # looked at, in case that nobody waits for it any more
+            asking.exception()  # read here, in case no caller waits for it any more
 
     def remember(self, digest: str, row: KeyRow | None, *, until: float) -> None:
         if row is not None:
@@ -290,14 +290,15 @@ def key_row(connection: Connection, key_id: str) -> KeyRow | None:
 
 def _find(connection: Connection, digest: str) -> KeyRow | None:
     found = connection.execute(select(keys).where(keys.c.digest == digest)).one_or_none()
-    # The index has compared already, but only HMACs, which nobody can steer; this one counts, in constant time.
+    # The index has compared already, but only HMACs, which no caller can steer; this comparison decides, in constant
+    # time.
     if found is None or not hmac.compare_digest(found.digest, digest):
         return None
     return _row(found)
 
 
 def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | str:
-    """The key as it is afterwards, or what is wrong: an exception would spoil the commit of others."""
+    """Returns the changed key, or the error: an exception would spoil the commit of others."""
     beginning, at, actor = wanted
     row = _the_one(connection, beginning)
     if isinstance(row, str) or row.revoked_at is not None:
@@ -309,7 +310,7 @@ def _revoke(connection: Connection, wanted: tuple[str, str, str]) -> KeyRow | st
 
 
 def _rotate(connection: Connection, wanted: tuple[str, dict[str, Any], str]) -> KeyRow | str:
-    """As `_revoke`. What is closed stays closed: a new text must not open it again."""
+    """As `_revoke`. A new text must not reopen a revoked key."""
     beginning, fresh, actor = wanted
     row = _the_one(connection, beginning)
     if isinstance(row, str):
@@ -384,7 +385,7 @@ def _check(caller: Caller, expires_at: datetime | None) -> None:
 PEPPER_FILE = "pepper"
 PEPPER_VARIABLE = "DIRIGENT_PEPPER"
 SHORTEST_PEPPER = 32
-"""Characters. Less than this could be guessed by whoever holds the tables."""
+"""Characters. A person with the tables could guess a shorter one."""
 
 
 class Pepper:
@@ -393,7 +394,7 @@ class Pepper:
     def __init__(self, value: str) -> None:
         self._value = value.encode()
         self.id = self.digest("which pepper is this?")[:16]
-        """Tells two peppers apart, and nothing else of them."""
+        """Distinguishes two peppers and reveals nothing else."""
 
     def digest(self, text: str) -> str:
         return hmac.new(self._value, text.encode(errors="replace"), hashlib.sha256).hexdigest()
@@ -423,7 +424,7 @@ def find_pepper(environ: Mapping[str, str] = os.environ) -> Pepper | None:
 
 
 def make_pepper(environ: Mapping[str, str] = os.environ) -> Pepper:
-    """The pepper of this place, made where there is none."""
+    """Returns the pepper of this place; creates one if there is none."""
     found = find_pepper(environ)
     if found is not None:
         return found
@@ -439,7 +440,7 @@ def make_pepper(environ: Mapping[str, str] = os.environ) -> Pepper:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Written elsewhere and then linked: nobody sees half of it, and of two makers at once the first one wins."""
+    """Writes the file elsewhere and links it: no process sees half of it, and of two writers the first one wins."""
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".pepper-")  # 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -2,12 +2,12 @@
 
 A reservation holds the worst case. It is checked against all budgets of the key and entered in one transaction that no
 other process can come between; settling replaces it by what the call used. Reservations of many callers share a commit,
-and a settlement shares that of whatever its run writes next, as a rule the trace. The day on which a call was reserved
+and a settlement shares that of the run's next write, usually the trace. The day on which a call was reserved
 pays for it, however late it ends.
 
 If the store fails for a while, a settlement is written when the store answers again (`mend`), and so is the end of a
-reservation that failed so late that its row may exist. Nobody waits for these writes, and trying them twice does no
-harm. Those that are missing when the process ends are found at the next start (`reconcile`).
+reservation that failed so late that its row may exist. No caller waits for these writes, and a second try does no harm.
+Those that are missing when the process ends are found at the next start (`reconcile`).
 
 A process that dies leaves reservations behind. `reconcile` closes them as *lost*, **at their worst case**: the call may
 have left, and a call without a known end is billed all the same. If its process lives after all, its settlement still
@@ -70,7 +70,7 @@ class Spent(msgspec.Struct, frozen=True):
     """Set aside for calls under way."""
     output_tokens: int
     lost_calls: int
-    """Calls whose end nobody saw, charged at their worst case."""
+    """Calls without a known end, charged at their worst case."""
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -114,8 +114,8 @@ class StoreLedger:
         self._settling: list[asyncio.Future[None]] = []
 
     async def reserve(self, quote: Quote) -> Hold:
-        """Committed when it returns. `CostError` where a budget of the key does not allow the call. What a cancelled
-        caller did not wait for is ended after it."""
+        """Commits before it returns. Raises `CostError` if a budget of the key does not allow the call. If the caller
+        is cancelled, the reservation is ended afterwards."""
         wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()), self._labels)
         try:
             if not self._budgeted:
@@ -160,7 +160,7 @@ class StoreLedger:
         return Hold(number, nusd / NUSD, quote.max_output_tokens)
 
     def _hand_over(self, work: Callable[[Connection, P], None] | Statement, prepared: P) -> None:
-        """Have it written with whatever comes next, and after all that came before."""
+        """Writes it with the next commit, after all earlier writes."""
         settling: asyncio.Future[None] = self._store.write_soon(work, prepare=lambda: prepared)
         mended(settling, self._store, work, prepare=lambda: prepared)
         self._settling.append(settling)
@@ -169,12 +169,14 @@ class StoreLedger:
 async def usage(
     store: Store, key_id: str | None = None, *, since: datetime | None = None, until: datetime | None = None
 ) -> Spent:
-    """What a key (or everybody) spent on calls that were reserved from `since` up to, not including, `until`."""
+    """Returns the cost of a key's calls (or all calls) that were reserved from `since` up to, not including,
+    `until`."""
     return await store.read(lambda connection: _usage(connection, key_id, since, until))
 
 
 async def left(store: Store, caller: Caller, *, at: datetime | None = None) -> Left | None:
-    """What the caller may still spend; None where nothing bounds it. It may be less by the next reservation."""
+    """Returns the money that the caller may still spend; None without a bound. It may shrink before the next
+    reservation."""
     if not caller.budgets_usd:
         return None
     moment = (at or now()).astimezone(UTC)
@@ -184,7 +186,7 @@ async def left(store: Store, caller: Caller, *, at: datetime | None = None) -> L
 
 
 async def reconcile(store: Store, *, at: datetime | None = None) -> int:
-    """Close what dead processes of this place left open, and whatever is a day old; how many there were."""
+    """Closes reservations of dead processes of this place, and those older than a day; returns their number."""
     moment = at or now()
     forgotten = utc_text(moment - timedelta(seconds=FORGOTTEN_AFTER_S))
     return await store.write(_reconcile, prepare=lambda: (utc_text(moment), forgotten))
@@ -204,7 +206,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 class _Book(msgspec.Struct, frozen=True):
-    """What a key has spent and holds: on this day, in its month, ever."""
+    """A key's spent and reserved money: on this day, in its month, in all."""
 
     day: str
     day_nusd: int = 0
@@ -225,7 +227,7 @@ class _Book(msgspec.Struct, frozen=True):
 
 
 def _reserve(connection: Connection, wanted: _Wanted) -> Hold | CostError:
-    """The hold, or why there is none: an exception would spoil the commit that others share."""
+    """Returns the hold, or the reason why there is none: an exception would spoil the commit that others share."""
     quote, caller = wanted.quote, wanted.caller
     one_at_a_time(connection)
     book = _book(connection, caller.key_id, day=wanted.at[:10])
@@ -259,11 +261,11 @@ def _row(wanted: _Wanted, *, day: str, nusd: int) -> dict[str, Any]:
 
 
 def _granted(quote: Quote, caller: Caller, lefts: Sequence[_Cap]) -> tuple[int | None, int]:
-    """Output tokens that every budget allows, and what is left of the tightest."""
+    """Returns the output tokens that every budget allows, and the rest of the tightest budget."""
     if not quote.priced:
         raise CostError(
             f"key {caller.name} has a budget, and no price is known for {quote.worker}; "
-            "set its price in dirigent.toml, { input = 0, output = 0 } where it costs nothing"
+            "set its price in dirigent.toml, { input = 0, output = 0 } if it costs nothing"
         )
     for cap in lefts:
         tokens = affordable_tokens(quote, max_cost_usd=cap.usd, left_usd=cap.left_nusd / NUSD, what=cap.what)
@@ -314,7 +316,7 @@ def _left_nusd(caller: Caller, book: _Book) -> list[tuple[Period, int]]:
 
 
 def _book(connection: Connection, key_id: str, *, day: str) -> _Book:
-    """The key's book on this day; added up from its attempts where none was kept yet."""
+    """Returns the key's book on this day; adds it up from the attempts if there is none yet."""
     found = connection.execute(_FIND_BOOK, {"of_key": key_id}).one_or_none()
     if found is not None:
         return _Book(*found, kept=True).on(day)
@@ -354,7 +356,7 @@ def _settle(connection: Connection, used: dict[str, Any]) -> None:
 
 
 def _withdraw(connection: Connection, wanted: _Wanted) -> None:
-    """End a reservation whose commit nobody heard of: its call was not made, so it cost nothing."""
+    """Ends a reservation whose commit no caller heard of: its call was not made, so it cost nothing."""
     none_to_come(connection)
     this = (
         attempts.c.run_id == wanted.run_id,
@@ -373,7 +375,7 @@ def _reconcile(connection: Connection, when: tuple[str, str]) -> int:
     is_open = attempts.c.state == "open"
     dead = [name for name in connection.scalars(select(attempts.c.owner).where(is_open).distinct()) if is_dead(name)]
     given_up = or_(attempts.c.owner.in_(dead), attempts.c.reserved_at < forgotten)
-    # Their sum is in the key's book already, as a hold: only what they are called changes.
+    # Their sum is in the key's book already, as a hold: only their state changes.
     closing = update(attempts).where(is_open, given_up)
     values = {"state": "lost", "settled_at": at, "cost_nusd": attempts.c.hold_nusd, "output_tokens": 0}
     count = connection.execute(closing.values(values)).rowcount
@@ -472,7 +474,7 @@ def mended(write: asyncio.Future[Any], store: Store, work: Work, *, prepare: Cal
 
 
 def mend(store: Store, work: Work, *, prepare: Callable[[], Any]) -> None:
-    """Hand in a write that nobody waits for, and see that it is kept."""
+    """Hands in a write without a waiting caller, and retries it until it is stored."""
     try:
         mended(store.write_soon(work, prepare=prepare), store, work, prepare=prepare)
     except StoreError:  # closed

@@ -1,13 +1,13 @@
-"""Connections to a PostgreSQL that hangs: each wait has a bound, and a commit that was given up may still come.
+"""Connections to a PostgreSQL that hangs: each wait has a bound, and an abandoned commit may still take effect.
 
 The server's process behind one connection can hang while all others work: stopped, or at a disk that does not answer.
 No timeout of PostgreSQL ends that, and its machine answers TCP's keepalives. So every wait ends on this side: after
 `HANGS_S` without a byte the connection is closed, and the caller gets a `StoreError`.
 
-A transaction that was given up so may come back to life. If it had not been told to commit, it is rolled back then; if
-it had, it is committed, however late. Its rows are locked until then, so a transaction that touches the same rows waits
+An abandoned transaction may resume. If the database had not received its commit, it is rolled back then; otherwise it
+is committed, however late. Its rows are locked until then, so a transaction that touches the same rows waits
 for it. Only code that concludes from a *missing* row must know that no writer can still insert it: `none_to_come`. For
-that, all transactions of one writer share a lock that nobody else knows, and the transaction that asks must hold it
+that, all transactions of one writer share a lock that no other code uses, and the transaction that asks must hold it
 alone.
 """
 
@@ -84,7 +84,7 @@ def none_to_come(connection: Connection) -> None:
     if connection.dialect.name != "postgresql":
         return
     if not connection.scalar(_HAVE_FENCE_ALONE, {"fence": connection.get_execution_options()[FENCE]}):
-        raise StoreError("a commit to the store was given up and may still come: see what its server is at")
+        raise StoreError("a commit to the store was abandoned and may still take effect: check its server")
 
 
 def _ending(gen: PQGen[T], connection: PGconn) -> PQGen[T]:

@@ -1,7 +1,7 @@
-"""The name of a process, by which others can tell later whether it still lives.
+"""The name of a process, by which other processes can check later whether it still lives.
 
-Numbers of processes are used again, so a name holds when the process started; and they mean nothing in another
-container or on another machine, so it holds the place as well. Of a process elsewhere nothing is known.
+Numbers of processes are used again, so a name has the start time of the process; and they mean nothing in another
+container or on another machine, so it has the place as well. Nothing is known about a process elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 from pathlib import Path
 
 NOBODY = ""
-"""The name of no process: of what was handed over, or left."""
+"""The name of no process: the work was handed over or left."""
 
 
 def own_name() -> str:
@@ -22,7 +22,7 @@ def own_name() -> str:
 
 
 def is_dead(name: str) -> bool:
-    """Whether a process of this place is gone. False where it lives, or where that cannot be known from here."""
+    """Returns whether a process of this place is gone. False if it lives or if that cannot be known from here."""
     place, _, rest = name.partition("/")
     pid, _, started = rest.partition("/")
     if place != _place() or not pid.isdecimal():
@@ -48,7 +48,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None where there is none."""
+    """Returns the start of a process in the kernel's ticks; None if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]  # a zombie has ended; field 22 of proc(5), less the first two

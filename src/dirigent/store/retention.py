@@ -1,10 +1,9 @@
-"""Retention: what has been kept long enough is deleted, and that it was is written down.
-
-Runs go with what belongs to them: their trace, the response made of them, feedback, the state of a run that waits,
+"""Retention: old runs are deleted, and the audit log notes it. A run is deleted with everything that belongs to it: its
+trace, the response made of them, feedback, the state of a run that waits,
 replies kept for Idempotency-Keys. A key may have days of its own, more or fewer; a run belongs to the key that asked
-for it (`owners.py`). The ledger and the audit log are never touched: money and deeds stay on record. Kept replies go
-after a day, whatever is set. `prune` works in small commits, so that nobody waits long for the lock, and a trace has
-its kept replies in the same one; `forget` takes one run at once.
+for it (`owners.py`). The ledger and the audit log are never touched. Stored replies are deleted after a day in any
+case. `prune` works in small commits, so that no writer waits long for the lock; a trace and its replies are in the same
+commit. `forget` deletes one run at once.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 async def prune(store: Store, *, days: float | None, at: datetime | None = None, actor: str = "retention") -> Pruned:
-    """Delete what is older than `days` (None: only what keys say of their own), and note it in the audit log."""
+    """Deletes runs older than `days` (None: only by the keys' own days) and notes it in the audit log."""
     if days is not None and not 0 < days <= MAX_RETENTION_DAYS:
         raise ConfigError(f"runs can be kept for more than 0 and up to {MAX_RETENTION_DAYS:,} days, not {days:g}")
     moment = at or now()
@@ -97,7 +96,7 @@ class _Cuts(msgspec.Struct, frozen=True):
     """Rows that were made before these moments go."""
 
     others: str | None
-    """For whatever belongs to no key with days of its own; None: it stays."""
+    """For runs of keys without days of their own; None keeps them."""
     own: Mapping[str, str]
 
     @property
@@ -112,7 +111,7 @@ class _Cuts(msgspec.Struct, frozen=True):
         return or_(*rows) if rows else false()
 
     def of_traces(self) -> ColumnElement[bool]:
-        """A row that names no key is the ledger's to tell: it may be from before they did."""
+        """For a row without a key the ledger decides: older rows did not name their key."""
         unnamed = traces.c.key_id.is_(None)
         rows = []
         for key, cut in self.own.items():
@@ -130,7 +129,7 @@ def _paid_by(keys: Sequence[str]) -> ColumnElement[bool]:
 
 
 async def _delete(store: Store, table: Table, condition: ColumnElement[bool]) -> int:
-    """Batch by batch; how many rows went. What nobody wants deleted costs no lock."""
+    """Deletes batch by batch and returns the number of rows. If nothing is to be deleted, it takes no lock."""
     if isinstance(condition, False_):
         return 0
     statement = _next_of(table, condition)

@@ -29,7 +29,7 @@ from sqlalchemy.sql.dml import UpdateBase
 
 
 class Cursor(Protocol):
-    """What is used of a driver's cursor."""
+    """The used part of a driver's cursor."""
 
     lastrowid: int | None
 
@@ -70,15 +70,15 @@ class Statement:
 PIECES = 256
 """About as many as fill the thousand pages of journal at which SQLite carries it over."""
 SLOW_S = 0.05
-"""Half of what the event loop may be held up for; a commit takes a hundredth of it."""
+"""Half of the time that may block the event loop; a commit takes a hundredth of it."""
 REST_S = 2.0
 
 Piece = tuple[Statement, Callable[[], Any]]
-"""What is carried out, and what gives its values."""
+"""A statement and the function that gives its values."""
 
 
 class AtOnce:
-    """A connection of its own to a SQLite file; made on first use, by whoever calls."""
+    """A connection of its own to a SQLite file, opened on first use in the caller's thread."""
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
@@ -88,14 +88,15 @@ class AtOnce:
         self._rests_until = 0.0
 
     def committed(self, pieces: Sequence[Piece]) -> list[Any] | None:
-        """What the pieces gave, all in one transaction; None where nothing was done and the thread must do it."""
+        """Returns the results of the pieces, all in one transaction; None if nothing was done and the thread must do
+        it."""
         began = self._clock()
         if len(pieces) > self._left or began < self._rests_until:
             self._left = PIECES
             return None
         try:
             return self._carried_out(pieces)
-        except Exception:  # whatever it is, the thread meets it again and tells the callers
+        except Exception:  # the thread meets any error again and reports it to the callers
             self.close()
             return None
         finally:
@@ -104,7 +105,7 @@ class AtOnce:
                 self._rests_until = self._clock() + REST_S
 
     def close(self) -> None:
-        """What was not committed is rolled back."""
+        """Rolls back uncommitted work."""
         opened, self._open = self._open, None
         if opened is not None:
             opened[0].close()
@@ -117,7 +118,7 @@ class AtOnce:
         except sqlite3.OperationalError as error:
             if not error.sqlite_errorname.startswith("SQLITE_BUSY"):
                 raise
-            return None  # somebody else writes
+            return None  # another writer has the lock
         outcomes = [work.run(cursor, values, dialect=self._engine.dialect) for work, values in prepared]
         cursor.execute("COMMIT")
         return outcomes

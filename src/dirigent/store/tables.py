@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -202,6 +202,7 @@ feedback = Table(
     Column("score", Float, nullable=False, comment="0 to 1"),
     Column("comment", Text, nullable=False),
     Column("created_at", String(27), nullable=False),
+    Column("label", Text, comment="what was right; empty: only a score was given"),
     Index(None, "created_at"),
 )
 

@@ -26,7 +26,7 @@ class UsageRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     calls: int
     lost_calls: int
-    """Calls whose end nobody saw, charged at their worst case."""
+    """Calls without a known end, charged at their worst case."""
     output_tokens: int
     cost_nusd: int
     """Billionths of a dollar, of calls that have ended: whole numbers, whose sums are exact."""

@@ -9,8 +9,9 @@ know what is written.
 A piece is a function of a connection, or a `Statement` of the hot path. It runs twice if a neighbour spoils the commit
 that they share, so it must use nothing but its connection. Pieces are carried out in the order in which they came.
 
-A PostgreSQL that hangs without dying keeps the thread until the connection is given up (`postgres_timeouts.py`), and
-nobody else: once a commit has taken `SILENT_S`, every caller that waits gets a `StoreError`, and so does every caller
+A PostgreSQL that hangs without dying blocks only the thread, until the connection is abandoned
+(`postgres_timeouts.py`): once a commit has taken `SILENT_S`, every caller that waits gets a `StoreError`, and so does
+every caller
 that comes until then. A piece that had not begun by then is not carried out later. A piece that had begun may be, as
 when a connection is lost in the middle of a commit.
 """
@@ -37,7 +38,7 @@ MAX_BATCH = 128
 """Most pieces in one commit: bounds how long another process waits for the lock."""
 
 SOON_S = 0.05
-"""How long a piece that nobody waits for yet may wait for company."""
+"""Seconds that a piece without a waiting caller may wait for others."""
 
 SILENT_S = 15.0
 """A PostgreSQL whose commit takes this long hangs: for a lock is waited 5 s, for a connection 10."""
@@ -61,20 +62,20 @@ class _Job:
         self.prepared: Any = None
         self.outcome: Any = None
         self.given_up = False
-        """Its caller was told that the store failed: it is not to be begun any more."""
+        """Its caller got a `StoreError`: it must not begin any more."""
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[Any] = self.loop.create_future()
 
 
 class Writer:
-    """Owns the thread. `close` carries out what was handed in before it."""
+    """Owns the thread. `close` carries out the pieces that were handed in before it."""
 
     def __init__(self, engine: Engine) -> None:
         self.commits = 0
         self._engine = writing(engine)
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._waiting: list[_Job] = []
-        """What was handed in and not passed on to the thread yet, in its order."""
+        """Pieces that were handed in and not passed on to the thread yet, in order."""
         self._passing_on: asyncio.AbstractEventLoop | None = None
         """The loop that will do so when its turn ends."""
         self._soon_on: asyncio.AbstractEventLoop | None = None
@@ -83,7 +84,7 @@ class Writer:
         self._with_thread: set[_Job] = set()
         """Pieces that were passed on to the thread and are not committed yet."""
         self.silent_s = SILENT_S if engine.dialect.name == "postgresql" else math.inf
-        """How long anybody waits for a database that hangs."""
+        """Seconds that a caller waits for a database that hangs."""
         self._began = math.inf
         """When the thread began the commit that it is at (monotonic); never, while it is at none."""
         self._watched_on: asyncio.AbstractEventLoop | None = None
@@ -98,8 +99,8 @@ class Writer:
     async def write(self, work: Work[P, T] | Statement, *, prepare: Callable[[], P]) -> T:
         """Run `work(connection, prepare())` and return its result once it is committed.
 
-        `prepare` runs before the transaction begins, so that no lock is held meanwhile. What was handed in is
-        carried out even if the caller is cancelled: a run that its client gave up is still on the record.
+        `prepare` runs before the transaction begins, so that no lock is held meanwhile. A piece that was handed in is
+        carried out even if the caller is cancelled: a run whose client left is still recorded.
         """
         job = _Job(work, prepare)
         self._hand_in(job)
@@ -162,7 +163,7 @@ class Writer:
         with self._guard:
             if self._watched_on is not loop:
                 return
-            if self._is_silent():  # what nobody waits for any more may be carried out when it answers
+            if self._is_silent():  # pieces without a waiting caller may be carried out when it answers
                 self._give_up([job for job in self._with_thread if not job.done.done()])
             self._watched_on = loop if self._with_thread else None
             if self._watched_on is not None:
@@ -172,7 +173,7 @@ class Writer:
         return time.monotonic() - self._began >= self.silent_s
 
     def _give_up(self, jobs: Sequence[_Job]) -> None:
-        said = f"the store {where(self._engine)} has not answered for {self.silent_s:g} s: see what its server is at"
+        said = f"the store {where(self._engine)} has not answered for {self.silent_s:g} s: check its server"
         for job in jobs:
             job.given_up = True
             job.outcome = _Failed(StoreError(said))
@@ -202,7 +203,7 @@ class Writer:
         while more:
             batch, more = self._next_batch()
             ready = [job for job in batch if _prepared(job)]
-            for first in range(0, len(ready), MAX_BATCH):  # what came in one turn may be more
+            for first in range(0, len(ready), MAX_BATCH):  # one turn may bring more pieces
                 self._commit([job for job in ready[first : first + MAX_BATCH] if not job.given_up])
             with self._guard:
                 self._began = math.inf
@@ -229,7 +230,7 @@ class Writer:
         self._began = time.monotonic()
         try:
             outcomes = self._carried_out(jobs)
-        except Exception as error:  # whatever it is belongs to the callers, and the thread must live on
+        except Exception as error:  # any error belongs to the callers, and the thread must live on
             error = _as_sqlalchemy(error, self._engine)
             if len(jobs) > 1 and not _hits_everyone(error):
                 for job in jobs:
@@ -243,7 +244,7 @@ class Writer:
             job.outcome = outcome
 
     def _carried_out(self, jobs: Sequence[_Job]) -> list[Any]:
-        """What the pieces gave, all in one transaction."""
+        """Returns the results of the pieces, all in one transaction."""
         dialect = self._engine.dialect
         if dialect.name == "sqlite" and all(isinstance(job.work, Statement) for job in jobs):
             return self._without_sqlalchemy(jobs)
@@ -275,7 +276,7 @@ class Writer:
         return self._lent
 
     def _return_lent(self) -> None:
-        """Back to the pool, which rolls back what was not committed."""
+        """Returns the connection to the pool, which rolls back uncommitted work."""
         lent, self._lent = self._lent, None
         if lent is not None:
             lent[0].close()
@@ -324,7 +325,7 @@ def _as_sqlalchemy(error: Exception, engine: Engine) -> Exception:
 
 
 def _hits_everyone(error: Exception) -> bool:
-    """Whether the database itself is at fault (locked, full, gone), so that trying one by one helps nobody.
+    """Returns whether the database itself is at fault (locked, full, gone), so that trying one by one would not help.
 
     PostgreSQL files a deadlock (class 40) under the same exception, and that one is worth trying again.
     """

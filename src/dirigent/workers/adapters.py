@@ -26,7 +26,7 @@ MAX_TOTAL_BYTES = 50_000_000
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader must know of an adapter before trusting it."""
+    """The facts that a reader needs before trusting an adapter."""
 
     role: Role
     base: str
@@ -46,8 +46,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Figures measured after export, by name."""
     licence: str = "Apache-2.0"
     claims: str = ""
-    """A limit on what the figures may claim, worded so that the adapter's name can stand before it. Reports print it
-    under their tables."""
+    """A limit on the claims of the figures, as a predicate behind the adapter's name. Reports print it under their
+    tables."""
 
 
 class Cards(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ from dirigent.workers.worker import WorkerInfo
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 4096
-"""The format requires a limit; this one stands where neither the request nor the worker's card has any."""
+"""The format requires a limit; this one is used if neither the request nor the worker's card has one."""
 
 FINISH: dict[str, Finish] = {
     "end_turn": "stop",
@@ -55,7 +55,7 @@ class AnthropicWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages. `base_url` is the bare host, as Anthropic's own client takes it."""
 
     thinking: Literal["auto", "adaptive", "budget", "always"] = "auto"
-    """How the model is told its effort: a level it adapts to (Claude 4.6 and later), a budget of thinking
+    """How the request states the effort: a level that the model adapts to (Claude 4.6 and later), a budget of thinking
     tokens (earlier ones), or a level only, for models that always think. `auto` goes by the model's name."""
     extra: dict[str, Any] = {}
     """Fields put into every request's body as they are, last, so they win."""
@@ -113,7 +113,7 @@ _MODEL = re.compile(r"claude-(?:opus|sonnet|haiku)-(\d+)(?:[-.](\d{1,2})(?!\d))?
 
 
 def thinking_of(model: str) -> Thinking:
-    """How a model is told its effort, by its name. Unknown names are taken for newer than this file."""
+    """How the request states the effort, by the model's name. Unknown names count as newer than this file."""
     if re.search(r"fable|mythos", model):
         return "always"
     if re.search(r"claude-(?:\d|instant)", model):  # claude-3-7-sonnet and before: the version came first
@@ -231,7 +231,7 @@ def _sampling(request: Request) -> dict[str, Any]:
 
 
 class _Block(msgspec.Struct, omit_defaults=True):
-    """A content block, or in a stream what one grows by."""
+    """A content block, or the next part of one in a stream."""
 
     type: str
     text: str = ""
@@ -317,7 +317,8 @@ def _kept(block: _Block) -> dict[str, str]:
 
 
 def _usage(usage: _Usage) -> Usage:
-    """Anthropic counts what it reads from its cache and writes to it beside `input_tokens`; ours counts all input."""
+    """Anthropic counts tokens that it reads from its cache or writes to it beside `input_tokens`; ours counts all
+    input."""
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Usage(
         input_tokens=(usage.input_tokens or 0) + read + written,

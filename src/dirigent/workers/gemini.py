@@ -72,7 +72,7 @@ class GeminiWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """generateContent. `base_url` is the bare host, as Google's own client takes it."""
 
     thinking: Literal["auto", "level", "budget"] = "auto"
-    """How the model is told its effort: a level (Gemini 3 and later) or a budget. `auto` goes by its name."""
+    """How the request states the effort: a level (Gemini 3 and later) or a budget. `auto` goes by its name."""
     extra: dict[str, Any] = {}
     """Fields put into every request's body as they are, last, so they win."""
 

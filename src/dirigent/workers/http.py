@@ -299,7 +299,7 @@ class _Body:
         return b"".join(chunks)
 
     async def beginning(self, max_bytes: int) -> bytes:
-        """Return what comes of the body of an error, at most this much. Failures while reading it are ignored."""
+        """Returns the beginning of an error's body, at most this long. Failures while reading it are ignored."""
         found = b""
         with contextlib.suppress(WorkerError, TimeoutError):
             async with asyncio.timeout(ERROR_BODY_S):
@@ -363,7 +363,7 @@ _passed: contextvars.ContextVar[int] = contextvars.ContextVar("dirigent_hops", d
 
 
 def hop_headers() -> dict[str, str]:
-    """Return the header that tells the next server the number."""
+    """Returns the header with the number for the next server."""
     return {HOPS_HEADER: str(_passed.get() + 1)}
 
 

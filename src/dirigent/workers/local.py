@@ -8,7 +8,7 @@ template.
 Requests go to the slot that knows most of their prompt (`slots.py`). Those under the same adapter are
 computed together; the server does not mix adapters, so others take turns.
 
-Every reply is streamed, watched or not: the server notices that nobody listens only when it writes
+Every reply is streamed, with or without an observer: the server notices a closed connection only when it writes
 (measured: a cancelled request that is not streamed runs to its end). Retrying and metering belong to
 `wrappers.py`.
 """
@@ -141,8 +141,8 @@ class LocalModel:
     """One GGUF file, its adapters, and the process that serves them. `close()` it, or `async with` it.
 
     `weights` is a path, or a known name that is fetched on the first ask. Adapters are LoRA files in GGUF, by
-    the names that workers ask for them. One more may be `merged` into the weights (`local_merge.py`): every
-    worker of this model has it, and nobody pays for it a token.
+    the names that workers ask for them. One more may be `merged` into the weights (`local_merge.py`): every worker of
+    this model has it, at no cost per token.
     """
 
     def __init__(
@@ -220,10 +220,9 @@ class LocalModel:
         self._loop = None
 
     async def running(self, closings: int | None = None) -> Child:
-        """The child; started if there is none or the last one died. Those who ask at once share one start.
-
-        `closings` is how often the model had been closed when its caller was asked: an ask that waited meanwhile for
-        a slot must not start a child that nobody will close.
+        """Returns the child; starts one if there is none or the last one died. Simultaneous callers share one start.
+        `closings` is how often the model had been closed when the call began: a call that waited for a slot meanwhile
+        must not start a child that no code would close.
         """
         if closings not in (None, self.closings):
             raise WorkerError(CLOSED)
@@ -303,7 +302,7 @@ def _checked_file(path: str | Path, what: str) -> Path:
 
 
 def _check(request: Request) -> None:
-    """Refuse what a small text model cannot honour, rather than ignore it."""
+    """Refuses fields that a small text model cannot honour, rather than ignore them."""
     if request.tools:
         raise uncarried("tools", "a local model calls none; give the step to another worker")
     if any(message.images for message in request.messages):
@@ -327,7 +326,7 @@ async def _until(deadline: float | None) -> AsyncIterator[None]:
 
 
 def _look_away(event: Event) -> None:
-    """Not `ignore`, so that the reply is streamed although nobody watches."""
+    """Not `ignore`, so that the reply is streamed even without an observer."""
 
 
 def _named(error: WorkerError, name: str) -> WorkerError:

@@ -1,8 +1,8 @@
 """Child: the process that serves a local model, from its start to its end, and the places in it.
 
 `spawn` hands over the settings on stdin (the key among them), waits for the line that says where the server
-listens, and gives the child an owner. Whatever goes wrong on the way leaves no process behind. Its last
-words on stderr are kept, since they are all that is known of a crash.
+listens, and gives the child an owner. A failed start leaves no process behind. The last lines of its stderr are kept,
+because they alone explain a crash.
 
 `Slots` are the places of the server; requests wait here for one. A slot remembers the last prompt it read: a prompt
 with the same beginning costs only its end. The server itself would give a request to any slot that has a tenth of its
@@ -36,7 +36,7 @@ async def spawn(settings: ServerSettings) -> Child:
     """Start a server process and wait until it can be called."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-P",  # do not import from whatever folder the user is in
+        "-P",  # do not import from the user's current folder
         "-m",
         "dirigent.workers.local_server",
         stdin=asyncio.subprocess.PIPE,
@@ -80,7 +80,7 @@ def _child_environment() -> dict[str, str]:
 
 
 class Child:
-    """A running server: where it listens, its key, and how to end it."""
+    """A running server: its address, its key, and its end."""
 
     def __init__(self, process: asyncio.subprocess.Process, *, port: int, key: Secret, said: _Tail) -> None:
         self.port = port
@@ -126,7 +126,7 @@ class _Tail:
             self._kept = (self._kept + chunk)[-STDERR_BYTES:]
 
     async def ended(self) -> str:
-        """What was kept, once the process has closed its end."""
+        """Returns the kept lines, once the process has closed its end."""
         await asyncio.wait({self._task})  # where its loop ends, it was cancelled
         return self._kept.decode(errors="replace").strip()
 

@@ -5,11 +5,10 @@ prints one JSON line with that port, and ends when stdin does. A process of its 
 process can neither cancel a generation nor survive a program that exits during one, and a crash here costs
 one ask, not the program.
 
-The key comes with the settings: neither the command line nor the environment shows it. Nobody outlives the
-parent: stdin ends when the parent does, however it does, and on Linux the kernel sends SIGKILL on top, for
-the second in which loading the model keeps the thread that watches stdin from running.
-
-Before it serves, the child adds an adapter into the weights where the settings name one (`merged_file`).
+The key comes with the settings: neither the command line nor the environment shows it. The child never outlives its
+parent: stdin ends when the parent does, in any way, and on Linux the kernel sends SIGKILL too, for the second in which
+loading the model keeps the thread that watches stdin from running. Before it serves, the child merges an adapter into
+the weights if the settings name one (`merged_file`).
 
 Knows nothing of workers or requests; `local.py` speaks to it over HTTP.
 """
@@ -43,18 +42,18 @@ COPY_AFTER_TOKENS = 3
 """The last tokens written that must stand somewhere before for those which followed them there to be guessed."""
 COPY_TOKENS = 5
 """Tokens guessed at once. A subtask is largely copied from its question: a plan took 0.86 s in place of 1.17 (mean of
-nine). What the model would not have written is dropped; only rounding can differ, in near ties."""
+nine). Guesses that the model would not have written are dropped; only rounding can differ, in near ties."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """What the parent says on stdin."""
+    """The parent's settings, read from stdin."""
 
     weights: str
     key: str
     alias: str
-    """What replies call the model: the path of the file is nobody's business."""
+    """The model's name in replies, so that they do not reveal the file's path."""
     adapters: tuple[str, ...] = ()
     slots: int = 1
     slot_context_tokens: int = 4096
@@ -67,7 +66,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What the child says on stdout, once it can be called."""
+    """The child's line on stdout, once it serves."""
 
     port: int
 
@@ -97,12 +96,12 @@ def _die_with(parent: int) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was told
+    if os.getppid() != parent:  # it died before the kernel knew of it
         os._exit(1)
 
 
 def _take_stdout() -> int:
-    """Keep stdout for the one line that is promised; whatever llama.cpp prints goes to stderr."""
+    """Reserves stdout for the one promised line; llama.cpp's own output goes to stderr."""
     ours = os.dup(1)
     os.dup2(2, 1)
     return ours
@@ -153,7 +152,7 @@ def _serve(settings: ServerSettings) -> Any:
 def _files(settings: ServerSettings) -> tuple[str, dict[str, float]]:
     """The weights, and the adapters with their scales: off, until a request switches one on.
 
-    Where one cannot be merged (no package `gguf`, no room on the disk), it is always on instead: the same, but slower.
+    If one cannot be merged (no package `gguf`, no room on the disk), it is always on instead: the same, but slower.
     """
     scales = dict.fromkeys(settings.adapters, 0.0)
     if not settings.merged:
@@ -204,9 +203,9 @@ def _quota_cores() -> int:
 
 
 FORM = "q8-1"
-"""Part of every file's name: one that was made another way is another file."""
+"""Part of every file's name: a file that was made in another way has another name."""
 UNUSED_S = 7 * 24 * 3600.0
-"""A file that nobody started on for so long makes room when the next is made. Its time says when it was used."""
+"""A file that was not used for so long is deleted when the next one is made. Its time is that of its last use."""
 
 
 def merged_file(weights: Path, adapter: Path, *, folder: Path) -> Path:
@@ -219,12 +218,12 @@ def merged_file(weights: Path, adapter: Path, *, folder: Path) -> Path:
     process and a file of its own (145 MB for the default base), so it is for one adapter that writes much.
     """
     name = f"{weights.stem}+{adapter.stem}"
-    # Named after what it was made from, so it is never out of date.
+    # Named after its sources, so it is never out of date.
     merged = folder / f"{name}.{_digest(weights, adapter)[:16]}.{FORM}.gguf"
     if not merged.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / f"{name}.lock"):
-            if not merged.exists():  # somebody else made it while we waited
+            if not merged.exists():  # another process made it while we waited
                 _remove_unused(folder, name)
                 _make(weights, adapter, merged)
     with contextlib.suppress(OSError):  # a folder that may only be read is no fault
@@ -242,14 +241,14 @@ def _digest(*files: Path) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time. The lock dies with its holder, so that a killed one blocks nobody."""
+    """One process at a time. The lock dies with its holder, so that a killed process blocks no other."""
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _remove_unused(folder: Path, name: str) -> None:
-    """Those of adapters of this name that were replaced. Not at once: somebody may be about to open one."""
+    """Deletes files of replaced adapters of this name. Not at once: a process may be about to open one."""
     for old in folder.glob(f"{glob.escape(name)}.*.gguf"):
         if time.time() - old.stat().st_mtime > UNUSED_S:
             old.unlink()
@@ -298,7 +297,7 @@ Change = tuple[Any, Any, float]
 
 
 def _changes(adapter: Path) -> dict[str, Change]:
-    """What an adapter adds to its base, by the matrix's name."""
+    """The matrices that an adapter adds to its base, by name."""
     from gguf import GGUFReader, quants
 
     reader = GGUFReader(adapter)
@@ -313,7 +312,7 @@ def _change(name: str, halves: Mapping[str, Any], alpha: float) -> Change:
         a, b = halves[f"{name}.lora_a"], halves[f"{name}.lora_b"]
     except KeyError as error:
         raise ConfigError(f"the adapter has something for {name}, but no {error}") from None
-    # As llama.cpp scales: by alpha over the rank, or not at all where there is no alpha.
+    # As llama.cpp scales: by alpha over the rank, or not at all without an alpha.
     return a, b, alpha / a.shape[0] if alpha else 1.0
 
 

@@ -1,8 +1,6 @@
-"""The chat completions format of OpenAI, and of everybody who speaks it: vLLM, llama.cpp, Ollama, OpenRouter,
-DeepSeek and other gateways.
-
-Pure: requests to bytes, bytes to replies. What differs between the servers is a setting of `OpenAIWire`, and
-whatever else a server understands goes through its `extra`.
+"""The chat completions format of OpenAI and of servers that speak it: vLLM, llama.cpp, Ollama, OpenRouter, DeepSeek and
+other gateways. Pure: requests to bytes, bytes to replies. Differences between the servers are settings of `OpenAIWire`;
+other fields that a server understands go through its `extra`.
 """
 
 from __future__ import annotations
@@ -218,7 +216,7 @@ class _Piece(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """A message, or in a stream what it grows by."""
+    """A message, or the next part of one in a stream."""
 
     content: str | list[_Piece] | None = None
     refusal: str | None = None

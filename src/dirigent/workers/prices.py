@@ -26,7 +26,7 @@ def price_of(model: str, *, provider: str = "") -> Price | None:
     """Return the price in USD per million tokens; None if it is unknown.
 
     `provider` is a name such as "openai", or the address of its API. If the address belongs to no known provider (such
-    as your own server), the price is unknown, whatever the model's name. Without a provider, the model's maker counts.
+    as your own server), the price is unknown under any model's name. Without a provider, the model's maker counts.
     """
     if not model:
         return None

@@ -1,12 +1,12 @@
-"""Role: a model with an instruction, sampling settings of its own and, where it writes programs, a sandbox for them.
+"""Role: a model with an instruction, sampling settings of its own and, if it writes programs, a sandbox for them.
 
 One model in four roles is a pool of four. The instruction comes after the question, or after the subtask: a small
 model follows the last words best, all roles of a model share the beginning of their prompts, and a grammar leaves the
-place alone. A role's sampling belongs to what was measured of it, so it wins over the caller's.
+place alone. A role was measured with its sampling, so that wins over the caller's.
 
 A role that runs programs takes the last code block of the model's reply and runs it; its own reply is the last line
-that the program printed, or what went wrong. A reply without a code block is the answer as it stands. `Reply.ran` says
-what happened.
+that the program printed, or the error. A reply without a code block is the answer unchanged. `Reply.ran` says what
+happened.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dirigent.workers.wire import uncarried
 from dirigent.workers.worker import Ability, Worker, WorkerInfo, Wrapper
 
 CODE_BLOCK = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
-"""A block whose end was cut off counts too: the sandbox will say what is wrong with it."""
+"""A block whose end was cut off counts too: the sandbox reports its error."""
 PYTHON = ("python", "py", "python3")
 LOST: frozenset[Ability] = frozenset(("schema", "json_mode", "grammar", "tools", "stop"))
 """Abilities that a role loses if its reply is what a program printed."""
@@ -54,7 +54,7 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RunsPrograms(Protocol):
-    """What a role needs of the sandbox (`dirigent.sandbox.programs`)."""
+    """The part of the sandbox that a role needs (`dirigent.sandbox.programs`)."""
 
     def start(self) -> None:
         """Starts to open the sandbox, without waiting for it."""
@@ -128,7 +128,7 @@ class Role(Wrapper):
         return msgspec.structs.replace(reply, attempts=self._own(reply.attempts))
 
     def _own(self, attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:
-        """Enters the calls under the role's name: the trace and the bill tell roles of one model apart."""
+        """Enters the calls under the role's name: the trace and the bill distinguish roles of one model."""
         return tuple(msgspec.structs.replace(attempt, worker=self.info.name) for attempt in attempts)
 
 

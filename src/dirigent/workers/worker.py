@@ -62,7 +62,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
     name: str
     about: str = ""
-    """One line that says what the worker is good at. Planners read it."""
+    """One line on the worker's strengths. Planners read it."""
     kind: str = ""
     model: str = ""
     price: Price | None = None
@@ -80,6 +80,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Changes with the model and the settings that shape its answers: what was measured before says nothing of it."""
     second_step: SecondStep = ""
     """It answers after it has read another worker's answer; calibration asks it so."""
+    runs_programs: bool = False
+    """The worker runs the program that it writes, and replies with what the program prints."""
     reads_results: bool = False
     """The worker is a program that reads the results of earlier steps, so it cannot be asked a question alone."""
     selects: bool = False
@@ -120,7 +122,7 @@ def layers(worker: Worker) -> Iterator[Worker]:
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the `[[worker]]` says beside its card."""
+    """The settings of the `[[worker]]` beside its card."""
 
     model: str = ""
     base_url: str = ""
@@ -131,7 +133,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind: what it is, what its `[[worker]]` must say, and how a worker is made."""
+    """One kind: its description, the settings that its `[[worker]]` needs, and the function that makes a worker."""
 
     about: str
     """One sentence without a full stop, for help and documentation."""
@@ -140,4 +142,4 @@ class WorkerKind(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ("model",)
     """Keys that its `[[worker]]` must set."""
     abilities: frozenset[Ability] = frozenset()
-    """What it honours unless `abilities = {…}` says otherwise."""
+    """The abilities of the kind; `abilities = {…}` overrides them."""

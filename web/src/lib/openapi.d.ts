@@ -1967,6 +1967,8 @@ export interface components {
             baseline: string;
             /** @default [] */
             left_out: string[];
+            /** @default null */
+            propensity: number | null;
         };
         /** Plan */
         Plan: {

@@ -9,6 +9,10 @@ class Theme {
     if (kept === 'light' || kept === 'dark') this.set(kept);
   }
 
+  get said() {
+    return this.choice === 'auto' ? 'as the system' : this.choice;
+  }
+
   next() {
     this.set(this.choice === 'auto' ? 'light' : this.choice === 'light' ? 'dark' : 'auto');
   }

@@ -1,8 +1,8 @@
 """The demo's course: weights, pool, a few built-in questions, then the user's own.
 
-The trained conductor plans over its specialists, each of whom is then asked the same question alone, to show what the
-plan was for; one question is of a kind that the conductor often gets wrong. Where no conductor ships, three other ways
-to a plan are shown, and said to be what they are: a fixed one, one written by hand, one by an untrained planner.
+The trained conductor plans over its specialists; then each of them is asked the same question alone, to show what the
+plan adds. One question is of a kind that the conductor often gets wrong. If no conductor ships, the demo shows three
+other plans and names them: a fixed one, one written by hand, one by an untrained planner.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import time
 
 import msgspec
 
-from dirigent.cli.output import FAILED, print_text
-from dirigent.cli.running import check_workers, fetch_weights, say_advice, watched_run
+from dirigent.cli.output import FAILED, print_text, say
+from dirigent.cli.running import check_workers, fetch_weights, watched_run
 from dirigent.conduct import Conductor
-from dirigent.config.discovery import Machine, toml_of
+from dirigent.config.discovery import LOCAL_POOL, LOCAL_PROFILES
 from dirigent.config.file import Config, Loaded, parse_config
 from dirigent.config.runtime import Runtime, open_runtime
 from dirigent.errors import WorkerError
@@ -26,7 +26,7 @@ from dirigent.run.trace import Trace
 from dirigent.show import draw_summary, print_drawing, seconds_text
 from dirigent.workers.adapters import read_cards
 from dirigent.workers.weights import KNOWN, cached
-from dirigent_gym.pool import CONDUCTOR
+from dirigent_gym.pool import CONDUCTOR, advice, toml_text
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -58,12 +58,12 @@ COURSE = (
     ),
     Shown(
         "Name three animals that live in the sea.",
-        "an UNTRAINED planner: the same small model writes the plan, held to a grammar; where it gets nowhere, "
+        "an UNTRAINED planner: the same small model writes the plan, held to a grammar; if it fails, "
         "the fixed plan is run",
         profile="untrained",
     ),
 )
-"""Where no conductor ships."""
+"""If no conductor ships."""
 
 PLANNED = "the trained conductor writes the plan; each step goes to a specialist that sees nothing else"
 
@@ -79,12 +79,12 @@ TRAINED_COURSE = (
         "it is a Tuesday: asked in words that training never had, the conductor often misses a step",
     ),
 )
-"""Where the trained conductor ships: what none of its workers can answer alone."""
+"""If the trained conductor ships: questions that none of its workers can answer alone."""
 
 
 async def demonstrate(*, interactive: bool) -> int:
     """Show the embedded default at work; 1 where a built-in question was not answered."""
-    loaded = parse_config(toml_of(Machine()))
+    loaded = parse_config(toml_text() or f"{LOCAL_POOL}\n{LOCAL_PROFILES}")
     await check_workers(loaded)
     await fetch_weights(loaded)
     _say_weights()
@@ -106,7 +106,7 @@ def _course(runtime: Runtime) -> tuple[Shown, ...]:
 
 
 def _say_how_good() -> None:
-    """What the conductor's card says, so that nobody takes three questions for a measurement."""
+    """Returns the figures of the conductor's card, so that no user takes three questions for a measurement."""
     card = read_cards().get(CONDUCTOR)
     if card is not None and (right := card.figures.get("test_accuracy")) is not None:
         print_text(f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md")
@@ -139,7 +139,7 @@ async def _show(runtime: Runtime, shown: Shown) -> Trace:
 
 
 async def _ask_each_alone(conductor: Conductor, shown: Shown) -> None:
-    """The whole question to every worker, as its subtask: what the pool can do without a plan."""
+    """Asks every worker the whole question, as its subtask, to show the pool without a plan."""
     right = 0
     for worker in conductor.pool.values():
         reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
@@ -161,7 +161,9 @@ async def _converse(conductor: Conductor, loaded: Loaded) -> None:
         question = (await _typed_line("> ")).strip()
         if not question:
             return
-        say_advice(await _answer(conductor, question, loaded.config), loaded)
+        trace = await _answer(conductor, question, loaded.config)
+        if text := advice(trace.answer, loaded):
+            say(text)
 
 
 async def _typed_line(prompt: str) -> str:

@@ -30,7 +30,7 @@ def train(
         typer.Option(help="The run's folder. Default: runs/NAME of the recipe, with --seed runs/NAME-seed-N."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Another seed than the recipe's: of what is drawn, shuffled and sampled.")
+        int | None, typer.Option(min=0, help="A seed in place of the recipe's, for drawing, shuffling and sampling.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
     draw_lessons: Annotated[
@@ -43,7 +43,7 @@ def train(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train what a recipe describes: a conductor, the gym's specialists, or a control. Needs the extra `train`.
+    """Trains a recipe's model: a conductor, the gym's specialists, or a control. Needs the extra `train`.
 
     Example:  dirigent train gym/recipes/tiny-cpu.toml
     """

@@ -1,9 +1,7 @@
-"""Beside: a planner's row out of an earlier report stands in a new one, under a name of its own.
-
-For weights that no longer ship, and for what is slow to ask and has not changed: what was measured of them stays in the
-table. The row is taken only where both reports asked the very same questions of the same workers; otherwise `unlike`
-says why not. It is a copy, not a measurement, so it has no paired difference to rows it was never paired with, and has
-no part in the verdict.
+"""Carried rows: a planner's row of an earlier report, copied into a new one under a name of its own. This keeps the
+figures of weights that no longer ship, and of planners that are slow and have not changed. A row is copied only if both
+reports asked the very same questions of the same workers; otherwise `unlike` returns the reason. A copied row is no
+measurement, so it has no paired difference and no part in the verdict.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def beside(report: Report, earlier: Report, *, planner: str, name: str, behind: 
 
 
 def unlike(report: Report, earlier: Report, *, planner: str) -> str:
-    """Why the earlier report's planner cannot stand in this one; nothing where it can."""
+    """Returns why the earlier report's row cannot be copied into this one; empty if it can."""
     if planner not in earlier.planners:
         return f"it has no row {planner!r}, only {', '.join(earlier.planners) or 'none'}"
     if report.by_task or earlier.by_task:
@@ -48,7 +46,7 @@ def unlike(report: Report, earlier: Report, *, planner: str) -> str:
         if then != now:
             return f"its {setting} is {then!r}, here it is {now!r}"
     if _is_same_planner(report, earlier, planner):
-        return f"its {planner} is the one that is in the table already"
+        return f"its {planner} is in the table already"
     then, now = (found.tasks.get("questions") for found in (earlier, report))
     if then is None or then != now:
         return f"its questions are {then or 'not named'}, here they are {now or 'not named'}"
@@ -56,7 +54,7 @@ def unlike(report: Report, earlier: Report, *, planner: str) -> str:
 
 
 def read_report(path: Path) -> Report:
-    """A report as JSON; what is none is an error that names the file."""
+    """Reads a report from JSON. A file without a report is an error that names the file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
     except OSError as error:
@@ -79,7 +77,8 @@ def _is_same_planner(report: Report, earlier: Report, planner: str) -> bool:
 
 
 def _inserted(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
-    """Behind the last of `behind`, `behind:2`, ...; first where there is none. A row of that name is replaced."""
+    """Inserts the row behind the last of `behind`, `behind:2`, ...; first if there is none. A row of that name is
+    replaced."""
     others = [other for other in rows if other != name]
     place = 1 + max((i for i, other in enumerate(others) if parse_name(other).kind == behind), default=-1)
     order = [*others[:place], name, *others[place:]]

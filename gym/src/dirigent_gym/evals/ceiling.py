@@ -1,9 +1,7 @@
-"""The ceiling of the gym: what the best plans we can think of earn, over the workers as they are.
-
-Not what a plan *should* earn: workers err, so the best plan of a kind is found by trying all ways of doing it on the
-development split and keeping the one that was right most often (the cheaper where two tie). The test then only uses
-what was chosen. A way is how often to guess, whether to check, and whether to trust the dear arithmetician or the cheap
-one; everything else about a gym plan follows from the question.
+"""The ceiling of the gym: the accuracy of the best known plans over the real workers. Workers err, so the best plan of
+a kind is found by trial: all ways of doing it answer the development split, and the way that was right most often is
+kept (the cheaper of two equals). The test only uses that choice. A way is the number of guesses, whether to check, and
+the choice between the dear arithmetician and the cheap one; everything else about a gym plan follows from the question.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class Way(msgspec.Struct, frozen=True):
 WAYS: tuple[Way, ...] = tuple(Way(guesses, dear) for guesses in (1, 2, 3, 4) for dear in (False, True))
 
 Kind = tuple[str, int]
-"""Shape and depth: what the choice of a way may depend on. Finer kinds would have too few questions to choose by."""
+"""Shape and depth: the choice of a way depends on them. Finer kinds would have too few questions to choose by."""
 
 
 def plan_by(way: Way, task: Task, pool: Sequence[Specialist], *, max_steps: int = 5) -> Plan | None:
@@ -46,7 +44,7 @@ def plan_by(way: Way, task: Task, pool: Sequence[Specialist], *, max_steps: int 
     guesses = way.guesses if any(CHECK_SKILL in s.skills for s in pool) else 1
     steps: list[Step] = []
     places: list[tuple[int, ...]] = []
-    """For each step of the sketch, the steps that stand for it here."""
+    """For each step of the sketch, its steps in this plan."""
     guessed: tuple[int, ...] = ()
     for want in wanted:
         if (want.skill == PUZZLE_SKILL and guessed) or (want.skill == CHECK_SKILL and guesses == 1):
@@ -82,7 +80,7 @@ def kind_of(task: Task) -> Kind:
 def choose_ways(tried: Iterable[tuple[Task, Mapping[Way, Sequence[Outcome]]]]) -> dict[Kind, Way]:
     """For each kind the way that was right most often, then the cheaper one.
 
-    Each way is judged on all questions of the kind: where it cannot be gone, by limit or pool, it is wrong.
+    Each way is judged on all questions of the kind: if limit or pool forbids it, it is wrong.
     """
     ranks: dict[Kind, dict[Way, list[_Score]]] = defaultdict(lambda: defaultdict(list))
     for task, outcomes_by_way in tried:
@@ -92,7 +90,7 @@ def choose_ways(tried: Iterable[tuple[Task, Mapping[Way, Sequence[Outcome]]]]) -
 
 
 def way_for(task: Task, chosen: Mapping[Kind, Way]) -> Way:
-    """The way of the task's kind; of the nearest one where development had none of it, as at depth 4."""
+    """Returns the way of the task's kind, or of the nearest kind if development has none of it, as at depth 4."""
     shape, depth = kind_of(task)
     near = sorted(chosen, key=lambda kind: (kind[0] != shape, abs(kind[1] - depth)))
     return chosen[near[0]] if near else Way(3, dear=False)
@@ -107,7 +105,7 @@ def _worker(want: SketchStep, pool: Sequence[Specialist], *, dear: bool) -> str 
 
 
 _Score = tuple[float, float]
-"""How right a way was on a question, and what it cost."""
+"""The score of a way on a question, and its cost."""
 
 
 def _score(outcomes: Sequence[Outcome]) -> _Score:

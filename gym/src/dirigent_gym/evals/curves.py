@@ -1,7 +1,6 @@
-"""Curves over the steps of a training run, as SVG files that stand alone: what the page on learning shows.
-
-Several runs of the same figure share a colour, one line each. Every file has a title and says its last figures in
-words; light and dark are its own business, since an image does not see the style of the page around it.
+"""Curves over the steps of a training run, as SVG files for the page on learning. Several runs of the same figure share
+a colour, one line each. Every file has a title and its last figures in words; it brings its own light and dark colours,
+because an image does not see the style of the page around it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STYLE = (
 
 
 def curves(figures: Mapping[str, Sequence[Line]], *, title: str) -> str:
-    """One SVG file: a colour a figure, a line a run. Empty where nothing was measured."""
+    """Returns one SVG file: a colour for each figure, a line for each run. Empty without figures."""
     known = {name: [line for line in lines if line] for name, lines in figures.items()}
     known = {name: lines for name, lines in known.items() if lines}
     points = [point for lines in known.values() for line in lines for point in line]

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 RIGHT = "right"
 
 COLUMNS = tuple(PER_CALL if column == "vs equal cost" else column for column in HEADER)
-"""Nothing is compared at equal cost: five samples of a specialist are one answer. What a call buys is shown instead."""
+"""No comparison at equal cost: five samples of a specialist are one answer. The table shows right answers per call
+instead."""
 
 LEFT_OUT: Mapping[str, str] = {
     "vote": "samples of a specialist are one answer",
@@ -62,7 +63,7 @@ LEFT_OUT: Mapping[str, str] = {
 
 
 class GymField(Field):
-    """The gym under evaluation; `workers` says what its specialists are: `exact`, `local`."""
+    """The gym under evaluation; `workers` is the kind of its specialists: `exact` or `local`."""
 
     kind = "gym"
     each_has_rows = False
@@ -210,7 +211,7 @@ class GymField(Field):
         return lambda asked: set_name(self.gym.set_of(asked.id if isinstance(asked, Task) else asked.task))
 
     def chosen(self, answers: Answers) -> dict[str, Any]:
-        """What was settled on the other splits before the test began."""
+        """The choices on the other splits, before the test began."""
         found: dict[str, Any] = {}
         if self._ways:
             found[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(self._ways.items())}

@@ -24,7 +24,7 @@ from dirigent_gym.evals.workers import adapters_digest, gym_workers
 from dirigent_gym.weights import FOLDER
 
 MANY = 5_000
-"""From this many questions on, the user is told that drawing them takes a while."""
+"""From this many questions on, the command says that drawing them takes a while."""
 
 
 def check(recipe: EvalRecipe) -> None:

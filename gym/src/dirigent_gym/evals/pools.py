@@ -30,7 +30,7 @@ SPLIT_SET = "gym"
 """The questions of the split, among the sets."""
 
 CALIBRATION_SEED = 10_000
-"""Added to the seed, so that what is chosen on a split was never chosen on the questions evaluated."""
+"""Added to the seed, so that no choice on a split is made on the evaluated questions."""
 
 MARKS = ("decomposition", "routing", "access", "minimal", "parallel")
 
@@ -40,7 +40,7 @@ WorkerFor = Callable[[Specialist, int], Worker]
 
 class GymSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sets: tuple[str, ...] = (SPLIT_SET,)
-    """What is asked: `gym` for the split, and names of `probes.PROBES`."""
+    """The sets to ask: `gym` for the split, and names of `test_sets.PROBES`."""
     split: Split = "test"
     limit: int = 1000
     """Questions of each set."""
@@ -63,7 +63,7 @@ class GymSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_sets(sets: tuple[str, ...]) -> None:
-    """Refuse a set that is none, or named twice."""
+    """Refuses an unknown set, or one that is named twice."""
     if not sets:
         raise ConfigError(f"no set of questions is named; there are: {', '.join((SPLIT_SET, *PROBES))}")
     for i, name in enumerate(sets):
@@ -91,7 +91,7 @@ class Gym:
 
     @property
     def everybody(self) -> Pool:
-        """Every worker that may be offered, as it stands on its card."""
+        """Every worker that may be offered, with its card."""
         cards = cards_for(self.roster, random.Random("everybody"))
         workers = (self._worker_for(specialist, 0) for specialist in self.roster)
         return Pool(Carded(worker, card) for worker, card in zip(workers, cards, strict=True))
@@ -128,8 +128,8 @@ class Gym:
         return pool_for
 
     def marks(self, task: Task, plan: Plan) -> dict[str, bool]:
-        """What is right about a plan. Beside a set in other words, every plan is also judged with its words left aside,
-        so that the sets can be compared."""
+        """Returns the marks of a plan. If a set in other words is asked too, every plan is also judged without its
+        words, so that the sets can be compared."""
         if self._set_by_task.get(task.id) in IN_OTHER_WORDS:
             return marks_in_other_words(task, plan)
         return marks(task, plan) | ({} if self.judged_by_words else marks_in_other_words(task, plan))
@@ -142,7 +142,7 @@ class Gym:
 
 
 def roster_of(settings: GymSettings) -> tuple[Specialist, ...]:
-    """Who may be offered for any of the questions."""
+    """The specialists that may be offered for any of the questions."""
     return ROSTER if any(_roster(name, settings) == ROSTER for name in settings.sets) else RL_ROSTER
 
 
@@ -160,7 +160,7 @@ class Carded:
 
 
 def marks(task: Task, plan: Plan) -> dict[str, bool]:
-    """What is right about a plan for a question in the generator's words."""
+    """Returns the marks of a plan for a question in the generator's words."""
     found = compare(task, plan)
     return {name: getattr(found, name) for name in MARKS}
 

@@ -3,11 +3,11 @@
 `ask-all` asks every worker the question once, drops `unknown`, and takes the commonest other answer.
 
 `spans` searches. It goes through the question sentence by sentence and asks every worker runs of its words, the longest
-first. An answer takes the place of its words, and the search goes on until an answer covers the sentence or no worker
-answers any run. So it finds the clauses that the workers know by trying. What it assumes of English: a clause begins
+first. An answer takes the place of its words, and the search continues until an answer covers the sentence or no worker
+answers any run. So it finds the clauses that the workers know by trial. It assumes of English that a clause begins
 after punctuation, at a number, an article, a question word, a verb at the head of a sentence or behind a function word;
-and `that`, `it`, `both` may stand for earlier answers, which are then shown. It shows what a question gives away to
-enough calls; how much a planner saves is the column of right answers per call.
+and that `that`, `it`, `both` may refer to earlier answers, which are then shown. It shows how much of a question enough
+calls can find out; the column of right answers per call shows how much a planner saves.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Search:
         self._barren: set[tuple[str, int]] = set()
         """Runs of words that no worker answered, with the number of answers that could be shown."""
         self.answers: list[tuple[str, str]] = []
-        """Words and what they came to."""
+        """Words and their answers."""
         self.attempts: list[Attempt] = []
 
     async def replaced(self, sentence: str) -> str:
@@ -132,7 +132,7 @@ class _Search:
         return ""
 
     async def _answer(self, words: str, *, shown: bool) -> str:
-        """What the workers make of these words; empty if none knows."""
+        """Returns the workers' answer to these words; empty if no worker knows one."""
         earlier = self.answers if shown else []
         replies = [await self._ask(worker, words, earlier) for worker in self._workers]
         answering = [i for i, reply in enumerate(replies) if reply]

@@ -7,9 +7,9 @@
     reasoning     the public library reasoning-gym's, as recorded in the package
     reasoning-new the same families, drawn anew from the library (extra `reasoning`)
 
-None is trained on, and nothing is chosen by any but `plain`. `placed` judges plans for questions in words not the
-generator's: a subtask that copies a person's words cannot be recognised, but who was asked, in what order and reading
-what, can.
+No model is trained on them, and only `plain` may be used to choose one. `placed` judges plans for questions in other
+words than the generator's: it cannot recognise a subtask that copies a person's words, but it can recognise the
+workers, their order and their access.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist, ab
 from dirigent_gym.questions.split import generate
 
 SECOND_SEED = 20_000
-"""Added to the seed of the test. Calibration adds 10,000, so none of the three draws is another's."""
+"""Added to the seed of the test. Calibration adds 10,000, so the three draws differ."""
 
 
 def probe_tasks(name: str, *, limit: int, seed: int) -> list[Task]:
@@ -45,7 +45,8 @@ def probe_tasks(name: str, *, limit: int, seed: int) -> list[Task]:
 
 
 def probe_roster(name: str) -> tuple[Specialist, ...]:
-    """Who may be offered for a set: the worker of the held-out skill only where its questions are asked."""
+    """Returns the specialists that may be offered for a set: the worker of the held-out skill only if its questions are
+    asked."""
     return ROSTER if name == "novel" else RL_ROSTER
 
 
@@ -88,7 +89,7 @@ IN_OTHER_WORDS = frozenset({"handwritten", "plain", "reasoning", "reasoning-new"
 
 
 def _some(tasks: Sequence[Task], limit: int, seed: int) -> list[Task]:
-    """All of them where they are few enough, else a random part in the same order."""
+    """Returns all of them if they are few enough, else a random part in the same order."""
     if limit >= len(tasks):
         return list(tasks)
     kept = set(random.Random(f"probe {seed}").sample(range(len(tasks)), limit))
@@ -101,11 +102,11 @@ class Placed(msgspec.Struct, frozen=True):
     routing: bool
     """As many steps, and each by a worker that can do one of the steps needed."""
     access: bool
-    """And, done by those, each reads exactly what it needs."""
+    """And each of those steps reads exactly the results it needs."""
 
 
 def placed(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> Placed:
-    """Where a plan is right in who is asked and who reads what. Independent steps may stand in any order."""
+    """Compares a plan's workers and access with the right plan's. Independent steps may have any order."""
     workers = {specialist.name: specialist for specialist in roster}
     chosen = [workers.get(step.worker) for step in plan.steps]
     routing = False
@@ -124,7 +125,7 @@ def placed(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> 
 
 
 def marks_in_other_words(task: Task, plan: Plan) -> dict[str, bool]:
-    """What is right about a plan, its words aside: for reports on questions that are not the generator's."""
+    """Returns the marks of a plan without its words, for questions that are not the generator's."""
     found = placed(task, plan)
     waits = task.sketch is not None and critical_path(plan) <= task.sketch.depth
     return {"placed": found.routing, "wired": found.access, "parallel": waits}
@@ -146,5 +147,5 @@ def _variants(sketch: Sketch) -> list[tuple[SketchStep, ...]]:
 
 
 def _without_first(steps: Sequence[SketchStep]) -> tuple[SketchStep, ...]:
-    """The first guess left out; whatever read it reads the others."""
+    """Drops the first guess; steps that read it read the others."""
     return tuple(msgspec.structs.replace(step, access=tuple(j - 1 for j in step.access if j > 0)) for step in steps[1:])

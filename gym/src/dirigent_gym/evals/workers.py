@@ -1,8 +1,8 @@
 """The gym's specialists as workers, and its trained planners: exact ones from the tables, or LoRA adapters on this CPU.
 
 Adapters are GGUF files called after their specialist, in a folder; those that ship are in the package. The planners
-`conductor` and `warm-start` are adapters too, and `language` is the base without one, prompted. What is missing is
-named before anything runs. What models write greedily may be shared between planners (`drafts.py`).
+`conductor` and `warm-start` are adapters too, and `language` is the base without one, prompted. A missing adapter is
+named before anything runs. Greedy replies of models may be shared between planners (`dirigent.evals.reply_cache`).
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ async def gym_workers(
     weights: str | Path = BASE_WEIGHTS,
     replies: Replies | None = None,
 ) -> AsyncIterator[tuple[WorkerFor, Mapping[str, PlannerFor]]]:
-    """Whoever answers, and the planners among `planners` that are models.
-
-    As users run them: one process serves all specialists, and each trained planner is merged into a base of its own.
-    `adapters` is a folder of them, the package's by default; `weights` is the base they were made for. With `replies`,
-    planners that ask the same share what is written; `language`, which marks its prompts anew each time, has no part.
+    """Opens the workers, and the planners among `planners` that are models. As for users, one process serves all
+    specialists, and each trained planner is merged into a base of its own. `adapters` is a folder of them, the
+    package's by default; `weights` is their base. With `replies`, planners share the replies to equal requests;
+    `language`, whose prompts have new marks each time, shares none.
     """
     if workers not in WORKERS:
         raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
@@ -106,8 +105,8 @@ def adapters_digest(folder: Path) -> str:
 
 
 def specialist_worker(model: LocalModel, specialist: Specialist, *, share: Share | None = None) -> Worker:
-    """As users' pools have it, from the same text by the same code, so that what is measured is what they run. Only the
-    wrappers are left out, so nothing is retried; sharing stands where they would."""
+    """Makes the worker of users' pools, from the same text by the same code, so that the measurement is of what they
+    run. Only the wrappers are left out, so nothing is retried; sharing takes their place."""
     config = specialist_config(specialist)
     bare = local_worker(config, model)
     return with_defaults(share(bare, specialist.name, config.extra) if share else bare, config)

@@ -1,7 +1,7 @@
 """The gym: questions that take several skills, specialists that have one each, and exact answers to everything.
 
-Read in this order: `operation` and `skills` (what can be asked), `phrasing` (how it is said and recognised),
-`compose` and `frames` (how operations become a question), `split` (what is trained on and what is tested),
+Read in this order: `operation` and `skills` (the operations), `phrasing` (their wordings, and recognition), `compose`
+and `frames` (how operations become a question), `split` (questions for training and for the test),
 `specialists`, `examples` and `oracle` (the workers), `pools` (the workers offered), `warmstart`, `compare`, `probe`.
 """
 

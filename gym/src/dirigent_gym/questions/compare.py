@@ -1,8 +1,8 @@
-"""A plan held against a task's cheapest right one: decomposition, routing, access, length, parallelism.
+"""Compare a plan with a task's cheapest right one: decomposition, routing, access, length, parallelism.
 
 Reads subtasks with `phrasing.recognise`, so a plan in other words than the sketch is still right if it asks for the
-same operations on the same things. Steps that do not depend on one another may have any order. What a plan
-*earned* is the grader's business; this only says where a wrong one went wrong.
+same operations on the same things. Steps that do not depend on one another may have any order. The grader scores the
+answer; this module only locates the fault of a wrong plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Comparison(msgspec.Struct, frozen=True):
     routing: bool
     """And each given to a worker that can do it."""
     access: bool
-    """And each reading exactly what it needs."""
+    """And each reads exactly the results it needs."""
     routed_share: float
     """Share of the recognised steps given to a worker that can do them; 0 if none was recognised."""
     steps: int
@@ -39,7 +39,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> Comparison:
-    """Where a plan is right. The roster says what each worker, by name, can do."""
+    """Returns the parts of a plan that are right. The roster has the skill of each worker, by name."""
     workers = {specialist.name: specialist for specialist in roster}
     sketch = task.sketch or Sketch(())
     match = _match(plan.steps, sketch.steps)
@@ -86,7 +86,7 @@ def _asks_for(step: Step, want: SketchStep) -> bool:
 
 
 def _ready(want: SketchStep, found: Mapping[int, int]) -> bool:
-    """Whether what the sketch step needs has been matched before; of several guesses two will do."""
+    """Returns whether the steps that the sketch step needs were matched before; of several guesses two are enough."""
     matched = sum(j in found.values() for j in want.access)
     return matched >= (LEAST_GUESSES if want.skill == CHECK_SKILL else len(want.access))
 

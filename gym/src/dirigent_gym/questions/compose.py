@@ -1,8 +1,8 @@
-"""Draw what a question asks, before any words: operations whose results stay inside one another's tables.
+"""Draw the operations of a question, before any words: each result is in the next operation's table.
 
 A blueprint is a chain, a fan (two chains and the operation that joins them, then perhaps more) or a check (a puzzle
 that is guessed several times and then checked). Drawing walks forward over real values, so an intermediate result is
-always something the next operation knows. Who may be drawn is the split's business: it comes in as `Rules`.
+always something the next operation knows. The split decides which operations may be drawn, through `Rules`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Blueprint(msgspec.Struct, frozen=True):
 
 
 class Rules(Protocol):
-    """What a split allows."""
+    """The draws that a split allows."""
 
     def start(self, operation: Operation, key: Key) -> bool:
         """Whether a question may name this key."""
@@ -151,7 +151,7 @@ def _lead(rng: random.Random, shape: Shape, depth: int, operations: Sequence[Ope
 
 
 def _joins_its_own(join: Operation) -> bool:
-    """Months, Roman numerals and whatever is warm-only come from the skill that also joins them."""
+    """Months, Roman numerals and warm-only values come from the skill that also joins them."""
     return join.gives in ("month", "roman") or join.skill in WARM_SKILLS
 
 

@@ -1,4 +1,4 @@
-"""Questions as people put them to an assistant: orders in a row, and what is asked shortened to a word or two.
+"""Questions as people put them to an assistant: orders in a row, shortened to a word or two.
 
     Count the letters in the capital of Norway, multiply by 7 and write it in Roman numerals.
     What's the atomic number of oxygen times 4, minus 13?
@@ -6,8 +6,8 @@
 
 The other tellings (`frames.py`) give every step a clause of its own, and a conductor that knew only those left "and
 multiply by 7" in the step before. For training alone, and only if a recipe asks for it: no test question is worded
-like this. Subtasks are in the plain words of the skills, with their references, since those are what workers know: here
-a conductor has to put into a worker's words what a person left out.
+like this. Subtasks are in the plain words of the skills, with their references, because workers know only those: here a
+conductor has to write in a worker's words what a person left out.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def everyday_or_not(blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple
 
 @cache
 def _plain_by_hand() -> tuple[str, ...]:
-    from dirigent_gym.questions.handwritten import handwritten_plain  # which marks what the split holds out
+    from dirigent_gym.questions.handwritten import handwritten_plain  # which marks the held-out parts of the split
 
     return tuple(task.question.casefold().rstrip(".?") for task in handwritten_plain())
 
 
 def tell_everyday(blueprint: Blueprint, rng: random.Random) -> Told | None:
-    """A blueprint in such words; None if it has none."""
+    """Words a blueprint in this way; None if that is impossible."""
     writer = Writer(rng, PLAIN_WORDINGS)
     telling = _chain(blueprint, writer) if blueprint.join is None else _twins(blueprint, blueprint.join, writer)
     if telling is None:
@@ -125,7 +125,7 @@ def tell_everyday(blueprint: Blueprint, rng: random.Random) -> Told | None:
 
 
 def twinned(blueprint: Blueprint, rng: random.Random, rules: Rules) -> Blueprint | None:
-    """The same fan with two parts of one kind: what its first part asks, of another value as well."""
+    """The same fan with two parts of one kind: its first part, for another value as well."""
     first, join = blueprint.branches[0], blueprint.join
     if join is None:
         return None
@@ -194,7 +194,7 @@ def _led(phrase: str, writer: Writer) -> str:
 
 
 def _continued(clause: str, links: Sequence[Link], writer: Writer, *, suffixes: int) -> str:
-    """The clause, what is put behind it, and the orders that go on from there."""
+    """The clause, the words behind it, and the orders that follow."""
     rng = writer.rng
     text, mark = clause.rstrip(".?"), clause[-1]
     for i, link in enumerate(links[:suffixes]):
@@ -243,7 +243,8 @@ def _twins(blueprint: Blueprint, join: Link, writer: Writer) -> Telling | None:
 
 
 def _subtask(link: Link, writer: Writer, *, begins: bool = False, mood: Mood = "order") -> str:
-    """One step in the plain words of its skill: with its values where it begins, else referring to results."""
+    """One step in the plain words of its skill: with its values at the beginning of a chain, else referring to
+    results."""
     template = writer.template(link, mood=mood)
     return direct(template, link.key) if begins else refer(template, link, writer)
 

@@ -1,9 +1,9 @@
-"""What a specialist is trained on: subtasks, the results it may read, and the bare answer.
+"""Training examples of a specialist: subtasks, the results it may read, and the bare answer.
 
 All of its tables, in every mood, with every wording that the test may ask, held-out ones included: the split is the
 conductor's, not the specialists'. One in ten is another's work and is answered "unknown". Extra results that do not fit
 are mixed in, since a plan may let a step read more than it needs. A specialist of small numbers meets mostly small
-ones: what it is to master gets the practice, and enough large ones are left to learn that it fails there.
+ones, because it must master them, and enough large ones to learn that it fails there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Example(msgspec.Struct, frozen=True):
     operation: str
     """Empty where the subtask is another's."""
     key: Key = ()
-    """What the operation is asked of."""
+    """The operation's input."""
 
 
 def examples(specialist: Specialist, n: int, *, seed: int) -> list[Example]:
@@ -113,7 +113,7 @@ def ask(rng: random.Random, op: Operation, key: Key) -> tuple[str, tuple[Result,
 
 
 def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False) -> str:
-    """Any wording of the operation, with what a clause may bring along from its sentence."""
+    """Returns a wording of the operation, with words that a clause may carry over from its sentence."""
     template = rng.choice(asked_templates(op.full_name))
     text = referring(template, key, _reference(rng, template)) if refers else direct(template, key)
     bare_noun = template.mood == "noun" and rng.random() < 0.5

@@ -2,8 +2,8 @@
 
 Sequential: one clause a sentence, each referring to the one before. Nested: one noun phrase inside another.
 Mixed: a nested opening, then sentences. Subtasks are the question's own clauses, direct or referring, so that a
-conductor can find its words in the question. `Writer` holds the randomness and remembers whether any wording was
-new to who has only met training.
+conductor can find its words in the question. `Writer` holds the randomness and remembers whether any wording is new to
+a model that has met only training.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T", bound=_HasHome)
 
 
 class Telling(ClauseFrame, frozen=True):
-    """A frame for clauses one after another, and where it is met."""
+    """A frame for clauses one after another, and the splits that use it."""
 
     home: Home = "everywhere"
 
@@ -126,7 +126,7 @@ class Wordings(msgspec.Struct, frozen=True):
     new_share: float = 0.0
     """How often one of these is reached for."""
     plain_share: float | None = None
-    """Of the known ones, how often one that is at home everywhere; None: each as often as any other."""
+    """The share of frames of every split among the known ones; None draws all alike."""
 
 
 PLAIN_WORDINGS = Wordings(frozenset({"everywhere"}))
@@ -164,7 +164,7 @@ class Writer:
         return self.pick(options)
 
     def reference(self, template: Template, *, moved: bool = True) -> str:
-        """What stands for an earlier result; the plain ones where a subtask is only lifted out of a nest."""
+        """Words for an earlier result; only the plain ones if a subtask is lifted out of a nest."""
         options = references(template)
         wanted = moved and self.rng.random() < self.wordings.new_share and self.wordings.new == "test"
         matching = [(text, held) for text, held in options if held == wanted] or list(options)

@@ -1,19 +1,19 @@
 """Questions written by hand, in other words than the generator's: does a conductor read, or does it match templates?
 
 `handwritten.jsonl` has one a line: the question, the operations that answer it, the answer. Small stories,
-the last step named first, things said indirectly, sentences that should change nothing. The words are a person's; what
-they ask for is still the gym's, so every answer is looked up in the tables and every question has its cheapest plan.
-The plan's subtasks are in the generator's words, since specialists know those: a conductor that copies the person's
-words is understood only as far as its workers understand them, and that is part of what is measured.
+the last step named first, things said indirectly, sentences that should change nothing. The words are a person's; the
+operations are the gym's, so every answer is looked up in the tables and every question has its cheapest plan.
+The plan's subtasks are in the generator's words, since specialists know those: if a conductor copies the person's
+words, its workers may not understand them, and that is part of the measurement.
 
     "starts": [["facts.capital Kenya", "letters.length"]], "then": ["numbers.times 5"]
 
-One start is a chain, two are a fan that the first of `then` joins; a start that is a puzzle is guessed and checked. An
-operation is followed by its key where it begins, and by its parameter where it takes up a result, parts divided by `;`.
-
-Never trained on, never chosen by: only reported. `handwritten_plain.jsonl` has others, as people type them to an
-assistant. They are no proof of anything: plain words are near to the generator's own, and these may be looked at and
-chosen by while a conductor is worked on.
+One start is a chain, two are a fan that the first of `then` joins; a start that is a puzzle is guessed and checked. The
+first operation of a chain is followed by its key, a later one by its parameter, parts divided by `;`. These questions
+are only reported: no model is trained on them or chosen by them. `handwritten_plain.jsonl` has others, as people type
+them to an
+assistant. They prove nothing, because plain words are near to the generator's own; they serve the development of a
+conductor.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def handwritten_plain() -> tuple[Task, ...]:
 
 
 def read_questions(text: str, *, split: str = "handwritten") -> tuple[Task, ...]:
-    """Questions from the text of such a file; what it says must be what the tables say."""
+    """Reads questions from the text of such a file; its answers must agree with the tables."""
     tasks: list[Task] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -85,8 +85,8 @@ def assert_own_words(questions: Iterable[str], training_texts: Iterable[str], *,
 
 
 def word_runs(text: str, *, run: int = RUN) -> set[tuple[str, ...]]:
-    """Every so many words in a row, case and commas aside. A slot of a template parts what is around it, and so does
-    the end of a sentence."""
+    """Returns every run of so many words, without case and commas. A slot of a template, or the end of a sentence, ends
+    a run."""
     found: set[tuple[str, ...]] = set()
     for piece in re.split(r"\{[^}]*\}|[.?!](?=\s|$)", text):
         words = re.findall(r"\w+", piece.casefold())
@@ -158,7 +158,8 @@ def _link(step: str, results: Key) -> Link:
 
 
 def _subtasks(blueprint: Blueprint) -> list[str]:
-    """One per link, in words that specialists know: with its values where it begins, else referring to results."""
+    """One subtask for each link, in words that specialists know: the first with its values, the others referring to
+    results."""
     begins = {0, len(blueprint.branches[0])} if blueprint.join else {0}
     found = []
     for i, link in enumerate(blueprint.links):

@@ -1,8 +1,8 @@
-"""Who can do what: the questions that every specialist is put, how replies are marked, the table that comes of it.
+"""The matrix of specialists: the questions for every specialist, the marks of its replies, and the resulting table.
 
 `dirigent_gym/train/specialists.py` asks adapters in torch, and `gym/benchmarks/specialists.py` asks the shipped files
-as users run them; both use these functions, which ask no worker. A worker sees exactly what `execute` would show it,
-and a reply is forgiven nothing but its letter case.
+as users run them; both use these functions, which ask no worker. A worker sees exactly the prompt that `execute` would
+show it; in a reply only the letter case does not matter.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 class Matrix(msgspec.Struct, frozen=True):
-    """Who can do what."""
+    """Accuracy by worker and skill."""
 
     skills: dict[str, dict[str, float]]
     """Worker -> column -> share right of that skill's questions, asked directly or with results to read."""
@@ -92,7 +92,7 @@ def asked_of(exam: Exam, name: str) -> dict[str, list[Question]]:
 
 
 def conversations_for(exam: Exam, name: str) -> list[tuple[Message, ...]]:
-    """Everything a worker is put, in the order in which `marked` wants its replies."""
+    """All questions for a worker, in the order in which `marked` expects its replies."""
     skills = [question.messages for questions in asked_of(exam, name).values() for question in questions]
     return [*skills, *(ask_messages(task.question, (), "s") for task in exam.tasks)]
 
@@ -143,7 +143,7 @@ def markdown(matrix: Matrix) -> str:
 
 
 def is_own(name: str, column: str) -> bool:
-    """Whether a column is what the worker is for."""
+    """Returns whether a column is the worker's own skill."""
     specialist = find_specialist(name)
     limit = specialist.small_only
     return column.split(" ")[0] in specialist.skills and (limit is None or column.endswith(f"to {limit}"))

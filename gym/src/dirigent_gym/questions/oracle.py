@@ -1,8 +1,8 @@
 """Specialists that answer exactly, by the tables, as perfectly trained workers would.
 
-They read a subtask with `phrasing.recognise` and nothing else, so they show what a plan is worth apart from how well
-any model was trained. The guesser is wrong as often as its card says, the cheap adder where its card says, the checker
-never solves. `answer` is pure; `ExactSpecialist` puts it behind the Worker contract for tests and examples.
+They read a subtask with `phrasing.recognise` and nothing else, so they show the worth of a plan independently of any
+model's training. The guesser is wrong as often as its card says, the cheap adder on the numbers of its card, and the
+checker never solves. `answer` is pure; `ExactSpecialist` puts it behind the Worker contract for tests and examples.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Result = tuple[str, str]
 def answer(
     specialist: Specialist, subtask: str, results: Sequence[Result] = (), *, seed: str = "", misled: float = 0.0
 ) -> str:
-    """What the specialist replies. `seed` names the question and the attempt; it matters to the guesser alone.
+    """Returns the specialist's reply. `seed` names the question and the attempt; only the guesser uses it.
 
     `misled` is the share of subtasks on which it goes wrong if it is shown results that it does not need. Always the
-    same subtasks with the same results: one attempt each tells apart two plans that differ in what a step reads.
+    same subtasks with the same results: one attempt each distinguishes two plans that differ in access.
     """
     for reading in recognise(subtask):
         if specialist.role == "checker":
@@ -122,7 +122,7 @@ _RESULT = re.compile(r"<(\w+) step \d+>\nSubtask: (.*?)\nResult: (.*?)\n</\1>\n"
 
 
 def read_view(message: Message) -> tuple[str, list[Result]]:
-    """The subtask and the results in what `prompt.step_messages` shows a worker that wants only its subtask."""
+    """Reads the subtask and the results from the prompt of a worker that wants only its subtask (`step_messages`)."""
     results = [(match[2], match[3]) for match in _RESULT.finditer(message.text)]
     end = max((match.end() for match in _RESULT.finditer(message.text)), default=0)
     return message.text[end:].strip(), results

@@ -21,10 +21,9 @@ from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.training_frames import Mood, training_frames
 
 Home = Literal["everywhere", "train", "dev", "test"]
-"""Where a wording is met: in every split, in training and development, in development alone, or in the test alone.
-
-The test's are what it holds out. Training's are variety that leaves the test as it is; development's are the same kind
-of words kept back from training, so that how a policy takes new wordings is seen without a look at the test.
+"""The splits that use a wording: every split, training and development, development alone, or the test alone. The
+test's wordings are held out. Training's add variety without a change of the test; development's are words of the same
+kind, kept back from training, so that development shows a policy's answers to new wordings without a look at the test.
 """
 
 
@@ -79,7 +78,7 @@ LEADS = (
     *(Lead(text, "ask", home) for home, found in training_frames().items() for text in found.leads.asks),
 )
 TEST_LEADS = tuple(lead for lead in LEADS if lead.home in ASKED)
-"""What a question of the test may begin with. Specialists learn these: more variety is for conductors."""
+"""Beginnings of a test question. Specialists learn these; more variety is for conductors."""
 
 TYPE_NAMES = {
     "capital": "city",
@@ -98,7 +97,7 @@ _COUNTED = re.compile(rf"\{{x\}} ({_UNITS})\b")
 _PLACES = "alphabet position|position|place|index|rank|month number|orbit number|number"
 _KINDS = f"binary number|Roman numeral|letter|element|list|month|planet|jumble|{_PLACES}"
 _SINGLE = re.compile(rf"(?:(?:the |a )?\b(?P<kind>{_KINDS}) |\b(?:a|the) )?\{{x\}}")
-"""The value with the word for what it is, which a reference replaces as a whole: "the Roman numeral XIV", "it"."""
+"""The value with its kind, which a reference replaces as a whole: "the Roman numeral XIV", "it"."""
 _PLACED = re.compile(rf"(?:the )?\b({_PLACES}) \{{x\}}")
 _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and \{y\}")
 
@@ -107,7 +106,8 @@ _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and
 def templates(operation: str) -> tuple[Template, ...]:
     """Every way to say an operation: those of its skill, then those that no test uses.
 
-    The last of its skill's in each mood is held out for the test, but for warm-only ones: no test asks them. The last
+    The last of its skill's in each mood is held out for the test, except for warm-only ones, which no test asks. The
+    last
     of the others in each mood is kept back for development.
     """
     keeps_one = OPERATIONS[operation].skill not in WARM_SKILLS
@@ -135,7 +135,7 @@ def _by_mood(phrases: Phrases) -> tuple[tuple[Mood, tuple[str, ...]], ...]:
 
 
 def is_counted(template: Template) -> bool:
-    """Whether the value counts a unit, so that "that many" stands for it."""
+    """Returns whether the value counts a unit, so that "that many" can replace it."""
     return _COUNTED.search(template.text) is not None
 
 
@@ -171,7 +171,7 @@ def referring(template: Template, key: Key, reference: str) -> str:
 
 @cache
 def references(template: Template) -> tuple[tuple[str, bool], ...]:
-    """What may stand for the value, each with whether it is held out."""
+    """Words that may replace the value, each with whether it is held out."""
     operation = OPERATIONS[template.operation]
     name = TYPE_NAMES.get(operation.takes[0], operation.takes[0])
     if operation.arity == 2:

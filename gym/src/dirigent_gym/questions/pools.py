@@ -27,7 +27,7 @@ ALIASES = (
     *("romeo", "sierra", "tango", "victor", "yankee", "zulu", "oak", "pine", "elm", "birch", "cedar", "maple"),
     *("gpt", "claude", "gemini", "qwen", "llama", "mistral", "phi", "gemma"),
 )
-"""Names that say nothing of what a worker can do."""
+"""Names without a hint at a worker's skill."""
 
 
 def draw_pool(
@@ -52,7 +52,7 @@ def plan_for(task: Task, pool: Sequence[Specialist]) -> Plan:
     for step in _sketch(task).steps:
         fit = [s for s in pool if able(s, step)]
         if not fit:
-            raise ConfigError(f"nobody in the pool ({', '.join(s.name for s in pool)}) can do {step.subtask!r}")
+            raise ConfigError(f"no worker of the pool ({', '.join(s.name for s in pool)}) can do {step.subtask!r}")
         cheapest = min(fit, key=lambda s: s.price.input + s.price.output)
         steps.append(Step(cheapest.name, step.subtask, step.access))
     return Plan(tuple(steps))
@@ -74,7 +74,7 @@ def cards_for(pool: Sequence[Specialist], rng: random.Random, *, wording: Cards 
 
 
 def renamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo, ...]:
-    """The same cards under names that say nothing, so that only what they say tells the workers apart."""
+    """The same cards under names without meaning, so that only their texts distinguish the workers."""
     names = rng.sample(ALIASES, len(cards))
     return tuple(msgspec.structs.replace(card, name=name) for card, name in zip(cards, names, strict=True))
 
@@ -89,7 +89,7 @@ def misnamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInf
 
 def _sketch(task: Task) -> Sketch:
     if task.sketch is None:
-        raise ConfigError(f"task {task.id!r} does not say what it needs; only gym tasks have a sketch")
+        raise ConfigError(f"task {task.id!r} has no sketch; only gym tasks have one")
     return task.sketch
 
 
@@ -99,7 +99,7 @@ def _needed(sketch: Sketch, rng: random.Random, roster: Sequence[Specialist]) ->
     for step in sketch.steps:
         fit = [s for s in roster if able(s, step)]
         if not fit:
-            raise ConfigError(f"the roster has nobody for {step.operation!r}; it has: {[s.name for s in roster]}")
+            raise ConfigError(f"the roster has no worker for {step.operation!r}; it has: {[s.name for s in roster]}")
         if not any(s in needed for s in fit):
             needed.append(rng.choice(fit))
     return needed

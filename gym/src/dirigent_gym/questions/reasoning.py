@@ -1,7 +1,7 @@
-"""Questions nobody here wrote: families of the public library `reasoning-gym` that the gym's specialists can answer.
-
-Its words, its answers, its scorer; ours is only the translation into steps, which says what the cheapest right plan is
-and leaves out what no specialist knows (numbers beyond its tables, days counted backwards, base 7). Alone, or with one
+"""Questions of the public library `reasoning-gym`: those of its families that the gym's specialists can answer. Words,
+answers and scorer are the library's; ours is only the translation into steps, which gives the cheapest right plan and
+leaves out questions that no specialist can answer (numbers beyond its tables, days counted backwards, base 7). Alone,
+or with one
 more step of the gym after it. Reported beside the gym, never trained on.
 
     chain_sum            57 + 12 - 9             numbers, one step an operator
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The first line of a recorded sample: where it comes from."""
+    """The first line of a recorded sample: its source."""
 
     source: str
     version: str
@@ -103,14 +103,14 @@ def draw_entries(n: int, *, seed: int) -> list[Entry]:
 
 
 def library_score(entry: Entry, reply: str) -> float:
-    """What the library's own scorer gives a reply, between 0 and 1."""
+    """Returns the library's own score of a reply, between 0 and 1."""
     scorer = _library().get_score_answer_fn(entry.family)
     raw = {"question": entry.question, "answer": entry.answer, "metadata": entry.metadata}
     return float(scorer(answer=reply, entry=raw))
 
 
 def read_sample() -> tuple[Sample, list[Entry]]:
-    """The recorded sample and where it comes from."""
+    """The recorded sample and its source."""
     text = resources.files("dirigent_gym.questions").joinpath("reasoning_sample.jsonl").read_text()
     head, *lines = text.splitlines()
     return msgspec.json.decode(head, type=Sample), [msgspec.json.decode(line, type=Entry) for line in lines]
@@ -171,7 +171,7 @@ _KEPT = {
     "base_conversion": {"source_base", "target_base", "source_repr", "target_repr", "decimal_value"},
     "calendar_arithmetic": {"task", "start_date", "offset_days", "target_date"},
 }
-"""What is kept of the library's notes: enough to translate and to score."""
+"""The kept part of the library's notes: enough to translate and to score."""
 
 
 def _task(task_id: str, entry: Entry, rng: random.Random) -> Task:

@@ -1,6 +1,5 @@
-"""Which operation a subtask asks for: the inverse of `phrasing.py`, by the same templates.
-
-Exact, so that what a policy wrote can be scored and test workers can answer without a model. Words that a clause has
+"""Recognise the operation of a subtask: the inverse of `phrasing.py`, by the same templates. Exact, so that a policy's
+plans can be scored and test workers can answer without a model. Words that a clause has
 carried over from the sentence it was taken out of do no harm. Knows nothing of questions made of several clauses, nor
 of warm-only skills.
 """
@@ -26,7 +25,7 @@ CONNECTIVES = (
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a subtask asks: an operation, on written values or on earlier results."""
+    """The meaning of a subtask: an operation, on written values or on earlier results."""
 
     operation: str
     key: Key = ()
@@ -37,9 +36,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=100_000)
 def recognise(text: str) -> tuple[Reading, ...]:
-    """Every operation a subtask can be read as; more than one only where their answers agree.
-
-    Where no template's own words fit, others that point at an earlier result do as well: "Shift the result by 4
+    """Returns every operation that a subtask can mean; more than one only if their answers agree. If no template's own
+    words fit, others that point at an earlier result do as well: "Shift the result by 4
     places." for "Shift that letter by 4 places." The trained specialists understand them, so exact ones must.
     """
     for patterns in (_patterns, _loose_patterns):
@@ -66,7 +64,7 @@ def _cores(text: str) -> Iterable[str]:
 
 
 def _opening_words() -> Iterable[str]:
-    """What stands before a clause in the frames that training and development ask in: "Look up", "Having that,"."""
+    """Words before a clause in the frames of training and development: "Look up", "Having that,"."""
     texts = [text for frame in SEQUENCES if frame.home != "test" for text in (frame.opening, *frame.later)]
     texts += [frame.text for frame in FANS if frame.home != "test"]
     return filter(None, (re.split(r"\{.\}", text, maxsplit=1)[0].rstrip() for text in texts))

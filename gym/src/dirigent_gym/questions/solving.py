@@ -82,7 +82,7 @@ WORDS: dict[str, Domain] = {
 # ---- numbers: arithmetic, lists, notation, tiny programs
 
 PAIRS: list[Key] = list(permutations(numbers(0, 40), 2))
-"""What two results may be when they are joined: different numbers, so that there is a larger one."""
+"""Pairs of results that may be joined: different numbers, so that one is larger."""
 
 
 def items(text: str) -> list[int]:

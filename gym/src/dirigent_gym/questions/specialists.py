@@ -1,9 +1,9 @@
 """The roster: the specialists with their skills, cards and prices.
 
 Plain data. A specialist becomes a worker once an adapter is trained on its `examples`, or in tests as
-`oracle.ExactSpecialist`. Each is good at one skill and is taught to say "unknown" about the rest, so that no single
-worker can replace a plan. Three are special: the guesser is unreliable and says so, the checker only selects
-among what it reads, and the cheap adder is right on small numbers only, at a tenth of the price of its dear twin.
+`oracle.ExactSpecialist`. Each is good at one skill and learns to say "unknown" about the rest, so that no single worker
+can replace a plan. Three are special: the guesser is unreliable and says so, the checker only selects among the results
+it reads, and the cheap adder is right on small numbers only, at a tenth of the price of its dear twin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dirigent.workers.worker import Price
 from dirigent_gym.questions.skills import CHECK_SKILL, HELD_OUT_SKILL, OPERATIONS, PUZZLE_SKILL
 
 UNKNOWN = "unknown"
-"""What a specialist says about anything that is not its own."""
+"""A specialist's reply to any other skill's subtask."""
 
 Role = Literal["solver", "checker"]
 
@@ -27,12 +27,12 @@ class Specialist(msgspec.Struct, frozen=True):
     name: str
     skills: tuple[str, ...]
     fields: tuple[str, ...]
-    """What it is good at, in several ways; the last is held out from training."""
+    """Its strength, in several wordings; the last is held out from training."""
     price: Price = Price(input=0.1, output=0.4)
     noise: float = 0.0
     """Share of wrong answers, independent from one attempt to the next."""
     small_only: int | None = None
-    """Right only where no number is above this."""
+    """Right only if no number is above this."""
     role: Role = "solver"
     caveats: tuple[str, ...] = ("",)
     """Said on the card after its field."""
@@ -90,7 +90,7 @@ def beyond(specialist: Specialist, key: tuple[str, ...]) -> bool:
 
 
 def operations_of(specialist: Specialist) -> tuple[str, ...]:
-    """What it is trained on; the checker's are the puzzles it checks."""
+    """The operations of its training; the checker's are the puzzles it checks."""
     skills = (PUZZLE_SKILL,) if specialist.role == "checker" else specialist.skills
     return tuple(name for name, op in OPERATIONS.items() if op.skill in skills)
 

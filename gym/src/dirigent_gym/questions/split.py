@@ -94,8 +94,8 @@ def generate(
 ) -> list[Task]:
     """`n` tasks with different questions, the same for the same seed; of some depths or shapes only, if any are named.
 
-    Depth 4 is left out of `train` and `dev`. `everyday` is the share that is told as in `everyday.py`, where it can be:
-    of training alone.
+    Depth 4 is left out of `train` and `dev`. `everyday` is the share worded as in `everyday.py`, if possible: in
+    training alone.
     """
     if split not in get_args(Split):
         raise ConfigError(f"no split is called {split!r}; there are: {', '.join(get_args(Split))}")
@@ -226,7 +226,8 @@ def _home(operation: Operation, value: str) -> Split:
 
 
 def _group(operation: Operation, value: str) -> str:
-    """What a value is counted among: entities by type, so that they are held out everywhere; numbers by operation."""
+    """The group that a value is held out with: entities by type, so that they are held out everywhere; numbers by
+    operation."""
     takes = operation.takes[0]
     if takes == "number":
         return operation.full_name

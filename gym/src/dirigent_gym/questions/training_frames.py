@@ -1,9 +1,9 @@
 """Frames that only training and development use: `training_frames.toml`, read into leads, sequences, fans and decoys.
 
 With a few frames a conductor takes any words it never met for a step of their own ("Then stop."); with many it looks
-for what is asked. They are apart from the frames that the test shares because more of them must not change the
-test, and each is at home in one table of the file, so that what development keeps to itself is said and not derived.
-What a frame is filled with belongs to frames.py and phrasing.py.
+for the request. They are apart from the frames that the test shares, because more of them must not change the test.
+Each is in one table of the file, so that the file states which frames only development uses. frames.py and phrasing.py
+fill the frames.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Frames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fans: tuple[str, ...]
     """With `{a}` and `{b}`, the two independent parts."""
     decoys: tuple[str, ...]
-    """With `{w}`, what a question does not need, or `{W}`, the same with a capital."""
+    """With `{w}`, a skill that the question does not need, or `{W}`, the same with a capital."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def training_frames() -> Mapping[Literal["train", "dev"], Frames]:
-    """The frames that ship, by where they are at home."""
+    """The shipped frames, by the splits that use them."""
     return read_frames(FILE)
 
 
@@ -99,7 +99,7 @@ def _wanted_slots(frames: Frames) -> Iterator[tuple[str, str]]:
 
 
 def _fault(text: str, wanted: str) -> str:
-    """What is wrong with a text, and how it is put right; empty where nothing is."""
+    """Returns the fault of a text and its fix; empty if it has none."""
     slot = r"\{.*?\}"
     if not re.fullmatch(wanted, slots := "".join(re.findall(slot, text))):
         return f"has the slots {slots!r} where {_TOLD[wanted]} should be"

@@ -1,12 +1,11 @@
-"""What a conductor is shown before RL: the language of plans, and on purpose not how to coordinate.
+"""Lessons of a conductor before RL: the language of plans, and on purpose not how to coordinate.
 
 `warm_start`: right decompositions, but only of questions over warm-only skills, which no worker has. Workers
 are uniform over the pool shown and access is random, so nothing about routing, access or the decomposition of a gym
-question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught
-a policy to tell gym questions apart and to cut just those at random; RL then had hardly a right decomposition to
-reward, and collapsed to one step.)
-Some lessons ask a riddle, or their first step, several times over, how often is drawn at random: that a plan may ask
-the same thing again is part of the language, whether it pays is not.
+question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught a
+policy to recognise gym questions and to cut only those at random; RL then had hardly a right decomposition to reward,
+and collapsed to one step.) Some lessons ask a riddle, or their first step, several times, a random number: that a plan
+may ask again is part of the language; whether that pays is not.
 `gym_decompositions` gives that away for a separate, differently labelled run; `right_plans` gives everything away
 and is the upper reference.
 """
@@ -151,7 +150,7 @@ def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
 
 
 def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: str, plan: Plan) -> Lesson:
-    """How to accept and how to plan anew are language; when to do which is left open, whatever the answer is."""
+    """The forms of accepting and of planning anew are language; the lessons choose between them at random."""
     earlier = []
     for step in plan.steps:
         reply = rng.choice((str(rng.randint(1, 99)), rng.choice(question.split()).strip(".,:;?!"), "unknown"))

@@ -27,7 +27,7 @@ from dirigent.store.keys import Caller
 
 
 class Unfinished(Protocol):
-    """A body that asks for something only together with what the store has."""
+    """A body that is a request only together with the store's data."""
 
     async def asked(self, service: Service, caller: Caller) -> Asked:
         """The whole request. Its caller was admitted before the store is read."""
@@ -81,6 +81,6 @@ async def _whole(run: Run, writer: Writer) -> Response:
         plan = await drafted(run)
         headers = {"X-Dirigent-Cost-USD": f"{plan.cost_usd:.9f}"}
         return Response(msgspec.json.encode(plan), media_type="application/json", headers=headers)
-    trace = await run.start()
+    trace = await run.wait()
     report = run.report(trace)
     return Response(await writer.whole(trace, report), media_type="application/json", headers=report.headers)

@@ -34,7 +34,7 @@ WATCH_AFTER_S = 0.02
 request at concurrency 1, and a client that leaves earlier is noticed then."""
 
 CLIENT_GONE = Response(status_code=499)
-"""The reply to a client that has left. Nobody reads it; proxies log this number for it."""
+"""The reply to a client that has left. No client reads it; proxies log this number for it."""
 
 
 async def read_body(request: Request, *, timeout_s: float) -> bytes:

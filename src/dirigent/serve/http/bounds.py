@@ -6,7 +6,7 @@ This module bounds the rest that an ASGI application can see:
     the header, once it is whole   `max_header_bytes`, exactly; a longer one is a 431
     the announced length of a body `MAX_BODY_BYTES`; a longer one is a 413, before the body is awaited
     credentials                    two `Authorization` or two `x-api-key` headers are a 400
-    a body that nobody reads       dropped for `LINGER_S` after the reply, then the connection is closed
+    an unread body                 dropped for `LINGER_S` after the reply, then the connection is closed
     servers that it passed         `MAX_HOPS` of this kind; one more is a 400 (`Hops`)
 
 The size of a body without an announced length and the time that a body takes are bounded where it is read (`body.py`).

@@ -1,4 +1,4 @@
-"""Run Python's garbage collector less often where it costs more than it finds.
+"""Run Python's garbage collector less often, because it costs more than it finds.
 
 Reference counting frees nearly all objects. The collector looks for unreachable cycles among all live objects, so the
 objects made at start-up are kept out of its way. For the server this is worth 6% of the CPU of a request (a

@@ -7,7 +7,7 @@ A handler wrapped in `idempotent` does nothing else if the header is missing. If
     the same key, another body            422
     the same key of another caller        another request
     the first one's process died          carried out again, once; its calls are charged (see `store/ledger.py`)
-    the same, and its run goes on         the current response of that run; no second run begins (`claim_of`)
+    the same, and its run continues       the current response of that run; no second run begins (`claim_of`)
 
 A reply is stored before its last byte is sent, so a caller that got it gets the same again, after a restart too and
 from any process over the same store. Final replies are stored: no failure of the server (5xx), no refusal before any

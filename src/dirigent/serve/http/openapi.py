@@ -19,7 +19,7 @@ STATUSES = {
     404: "there is no such thing",
     405: "not with this method",
     408: "the body came too slowly",
-    409: "already under way, or done",
+    409: "already under way, done, or cancelled",
     413: "the body is too large",
     415: "the body is not application/json",
     422: "the Idempotency-Key was used for another request",

@@ -55,7 +55,7 @@ async def check_bind(host: str, store: Store) -> None:
     """Raise `ConfigError` if the server would listen beyond this machine while no key exists."""
     if not is_loopback(host) and not await any_keys(store):
         raise ConfigError(
-            f"listening on {host} without keys would let anybody in: make a key with `dirigent keys create`, "
+            f"listening on {host} without keys would let every caller in: make a key with `dirigent keys create`, "
             "or listen on 127.0.0.1"
         )
 

@@ -21,7 +21,7 @@ import msgspec
 from dirigent.store.keys import Caller
 
 BUSY_RETRY_S = 1.0
-"""Nobody knows when a request under way will end; a second is short against one and long against a retry loop."""
+"""The end of a running request is unknown; a second is short against a request and long against a retry loop."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -43,7 +43,8 @@ class Admission:
         self._seen: dict[str, _Seen] = {}
 
     def enter(self, caller: Caller) -> Place | Refusal:
-        """A place, to be left by `with` or `leave()`; or why there is none now. A refusal costs no allowance."""
+        """Returns a place, to be left by `with` or `leave()`, or raises the reason why there is none. A refusal costs
+        no allowance."""
         seen = self._seen.get(caller.key_id)
         if seen is None:
             seen = self._seen[caller.key_id] = _Seen(caller.requests_per_minute, now=self._clock())

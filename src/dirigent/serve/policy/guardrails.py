@@ -1,6 +1,7 @@
 """Guardrails: which requests are refused, which text may leave for another region, and which replies are accepted.
 
-`check_request` checks a request before anybody is paid. `guarded` wraps every worker of a pool, so that the guardrails
+`check_request` checks a request before any worker is paid. `guarded` wraps every worker of a pool, so that the
+guardrails
 hold for each step of each plan, for planners, and for a worker that takes a step over:
 
     Regional    text that leaves the home region goes without personal data, with placeholders in its place

@@ -3,7 +3,7 @@
     dirigent-mini, dirigent-ultra    the profiles `mini` and `ultra`
     NAME                             a profile of the configuration
     NAME-2026-11-15                  the same, while its policy is of that day; later there is no such model
-    worker/NAME                      one worker, asked straight: a plan of one step
+    worker/NAME                      one worker, without a planner: a plan of one step
     planner/NAME                     the default profile with another planner, so that baselines are models too
 
 Without a profile `mini`, `dirigent-mini` is one step by the quickest planner here: the trained conductor if a worker
@@ -66,7 +66,7 @@ class Model(msgspec.Struct, frozen=True):
     worker: str = ""
     """Set for `worker/NAME`."""
     pins: str = ""
-    """The current name that a dated name stands for."""
+    """The current name of a dated name."""
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -257,7 +257,7 @@ class Models:
 
 
 def check_abilities(conductor: Conductor, asked: Asked) -> None:
-    """Refuse what no worker of the pool can honour, before anyone is paid."""
+    """Refuses a request that no worker of the pool can honour, before any worker is paid."""
     fields, options = asked.fields, asked.options
     needs: dict[Ability, str] = {}
     if any(message.images for message in asked.question):

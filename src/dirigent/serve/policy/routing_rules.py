@@ -1,6 +1,5 @@
-"""Overrides: an operator's rules, which go before the conductor's choice.
-
-The rules are `[[override]]` of the configuration; the first that fits a request counts. Its effect is noted on the
+"""Overrides: an operator's rules, which apply before the conductor chooses. The rules are `[[override]]` of the
+configuration; the first that fits a request counts. Its effect is noted on the
 trace and in the audit log. A rule narrows and redirects; it never widens what a key may use.
 
 The kind of a request is the `task_kind` of its metadata; without one it is guessed by plain signs, in this order: an

@@ -85,7 +85,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class Fields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the caller's API calls the parts of a request."""
+    """The caller's API's names for the parts of a request."""
 
     messages: str = "messages"
     response_format: str = "response_format"
@@ -113,7 +113,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     one_call: bool = False
     """A reply may call one tool at most."""
     background: bool = False
-    """Nobody waits for the run."""
+    """No caller waits for the run."""
     stream: bool = False
     stream_usage: bool = False
     """The stream is to end with the usage."""

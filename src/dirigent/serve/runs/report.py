@@ -51,7 +51,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     until: float | None = None
     """How sure the last step's worker had to be for the steps that were left to be skipped; likewise."""
     notes: tuple[str, ...] = ()
-    """Whatever else had an effect on the run, such as an operator's rule; likewise."""
+    """Other effects on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None
     """Whether the tool results in the request resumed their run; None if there were none."""
 

@@ -1,7 +1,7 @@
 """Runs that wait for their caller's tools, found again by the ids of their tool calls.
 
 A caller sends its whole history again, with the tools' results at the end. If those answer calls of a waiting run of
-the same key and model, that run goes on at exactly the steps that asked. The state is in the store, so any server
+the same key and model, that run continues at exactly the steps that asked. The state is in the store, so any server
 process can do it, also after a restart. One request wins; another that comes meanwhile gets a 409. If the state is gone
 or the conversation differs, the request is a new run over all of it, and its trace says so.
 
@@ -32,7 +32,7 @@ NOT_RESUMED = "the run that asked for these tools is not kept any more, or its c
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What is stored to go on with a run."""
+    """The stored state of a run that continues later."""
 
     state: RunState
     model: str
@@ -52,7 +52,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 def kept(state: RunState, asked: Asked) -> Kept:
-    """What is stored of a run that pauses. `asked` has the conversation as its caller last sent it."""
+    """Makes the stored state of a run that pauses. `asked` has the conversation as its caller last sent it."""
     return Kept(state, asked.model, _digest(asked.question))
 
 

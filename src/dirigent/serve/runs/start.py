@@ -1,8 +1,8 @@
-"""From a request to a run: rules, guardrails, conductor, ledger, and the state it goes on from.
+"""From a request to a run: rules, guardrails, conductor, ledger, and the state that it continues from.
 
-run = prepare(service, asked, caller=caller, began=began)  # refuses what can be refused without paying anybody
-await resume(run)                                          # goes on with the run that waits for these tool results
-trace = await run.start()                                  # or `await begin(run, purpose={…})`: nobody waits
+run = prepare(service, asked, caller=caller, began=began)  # refuses a bad request before any worker is paid
+await resume(run)                                          # continues the run that waits for these tool results
+trace = await run.wait()                                   # or `await begin(run, purpose={…})`: no caller waits
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_LABEL_CHARS = 200
 
 
 def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run_id: str = "") -> Run:
-    """A run that was checked and has its conductor. Nobody has been paid yet."""
+    """Returns a run that was checked and has its conductor. No worker has been paid yet."""
     config = service.runtime.config
     check_request(asked, config.guardrails)
     rule = rule_for(config.override, asked, caller=caller)
@@ -79,7 +79,7 @@ def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
 
 
 async def resume(run: Run) -> None:
-    """Let the run go on with the one that waits for its tool results. A request without such results stays as it is."""
+    """Continues the run that waits for these tool results. A request without such results does not change."""
     id = referenced_run(run.asked.question)
     if id is None:
         return
@@ -103,7 +103,7 @@ async def resume(run: Run) -> None:
 async def begin(
     run: Run, *, purpose: Mapping[str, str], place: Place | None = None, begun: Begun | None = None
 ) -> None:
-    """Start a run that nobody waits for. It is in the store when this returns.
+    """Starts a run without a waiting caller. It is in the store when this returns.
 
     The run leaves `place` when it is over. `begun` names the claim on an Idempotency-Key that it is begun for: the same
     request, sent again, then finds the run.

@@ -1,10 +1,10 @@
-"""Background runs survive the death of their process: the next one goes on with them.
+"""Background runs survive the death of their process: the next one continues them.
 
 `start.begin` starts such a run, and `handle.py` writes its state down after every plan and every step. A process that
 stops hands its runs over. The runs of a process that was killed are found when a server starts (`resume_all`), or by
 another server of the same store once they have been silent for a minute.
 
-Whatever is to happen at the end of such a run cannot be a closure, since it must outlive the process. It is a function
+The work at the end of such a run cannot be a closure, since it must outlive the process. It is a function
 of the service for the `kind` of the run's purpose, registered before the server takes requests:
 
     service.on_finished["response"] = store_outcome   # async (service, purpose, trace) -> None
@@ -68,7 +68,7 @@ async def resume_all(service: Service) -> int:
 
 
 async def take_over(service: Service) -> int:
-    """Go on with the runs that no process carries out any more. Returns how many there were."""
+    """Continues the runs that no process carries out any more. Returns their number."""
     left = await run_states.orphans(service.store)
     if left:
         await reconcile(service.store)  # so that the ledger has the calls that were cut short
@@ -107,7 +107,7 @@ async def _cancel_here(service: Service, run_id: str) -> None:
 
 
 async def _go_on(service: Service, row: RunRow) -> None:
-    """Go on with a run that another process began."""
+    """Continues a run that another process began."""
     try:
         found = row.read(Kept)
     except StoreError as error:
@@ -141,7 +141,7 @@ async def _go_on(service: Service, row: RunRow) -> None:
 
 
 async def _trace_of_ended(service: Service, run_id: str) -> Trace | None:
-    """The trace of a run that was over when its process died, before the end was told."""
+    """The trace of a run that was over when its process died, before the end was reported."""
     try:
         trace = await service.store.get(run_id)
     except StoreError:

@@ -1,7 +1,7 @@
 """Bring a database to the schema that `tables.py` describes.
 
-Alembic is imported only where there is something to do: asking the version table first saves its start-up
-time on every other run. Several processes may open a new store at once: one upgrades, the others wait for it.
+Alembic is imported only if there is work: a look at the version table first saves its start-up time on every other run.
+Several processes may open a new store at once: one upgrades, the others wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOCK = 0x0D121963
 
 
 def upgrade(engine: Engine) -> None:
-    """Run the migrations that the database has not seen. Refuses what a newer Dirigent has written."""
+    """Runs the missing migrations. Refuses a schema of a newer Dirigent."""
     with engine.connect() as connection:
         found = current_revision(connection)
     if found == REVISIONS[-1]:
@@ -34,7 +34,7 @@ def upgrade(engine: Engine) -> None:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The schema a database has, or None where it has none of ours."""
+    """Returns the schema version of a database; None if it has no schema of ours."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()

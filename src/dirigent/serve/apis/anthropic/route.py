@@ -40,7 +40,7 @@ async def create_message(request: Request) -> Any:
 
 
 async def count_tokens(request: Request) -> Response:
-    """About how many tokens a request is, in Anthropic's format; nobody is asked."""
+    """Estimates the tokens of a request, in Anthropic's format; no worker is asked."""
     service: Service = request.app.state.service
     caller: Caller = request.scope["caller"]
     try:

@@ -1,4 +1,4 @@
-"""The shapes of `/v1/messages`: what a request may hold, how it is read, and what a reply holds.
+"""The shapes of `/v1/messages`: the fields of a request, how they are read, and the fields of a reply.
 
 A field that is unknown, or that cannot be honoured, is refused by its name, as in the chat API. Marks for caching are
 accepted without effect: they change no answer. Source: https://platform.claude.com/docs/en/api/messages
@@ -262,7 +262,7 @@ _TOOL = msgspec.json.Decoder(CustomToolParam)
 
 
 def _tools(request: CountRequest) -> tuple[Tool, ...]:
-    """The request's tools. Whatever is free-form in the request may not be nested too deep."""
+    """The request's tools. Free-form parts of the request may not be nested too deep."""
     tools = [_tool(raw, f"tools[{index}]") for index, raw in enumerate(request.tools or ())]
     free: list[tuple[str, Any]] = [(f"tools[{i}].input_schema", tool.parameters) for i, tool in enumerate(tools)]
     if request.output_config is not None and request.output_config.format is not None:
@@ -440,7 +440,7 @@ class MessagesErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """The field of the request that is at fault. Anthropic's own errors have neither this nor `code`."""
     code: str | None = None
     details: ErrorCode | None = None
-    """Only if the request asks for a thread: Anthropic's clients then decide to go on without one."""
+    """Only if the request asks for a thread: Anthropic's clients then continue without one."""
 
 
 class MessagesErrorBody(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
-"""The shapes of `/v1/chat/completions`: what a request may hold, how it is read, and what a reply holds.
+"""The shapes of `/v1/chat/completions`: the fields of a request, how they are read, and the fields of a reply.
 
 Every field is checked against these structs while it is decoded; `read` checks only how fields go together. A field
 that is unknown, or that cannot be honoured, is refused by its name. Fields that client libraries send by habit are
-accepted at the value that asks for nothing (`n: 1`, `logprobs: false`). So are labels, which change no answer (`user`,
+accepted with their neutral value (`n: 1`, `logprobs: false`). So are labels, which change no answer (`user`,
 `metadata`).
 """
 

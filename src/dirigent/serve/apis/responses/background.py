@@ -1,8 +1,8 @@
 """Background responses: begun, read, cancelled, and sent as events from what is stored of them.
 
 The run outlives its process (`runs/takeover.py`). The response is stored before its run begins, and gets its end when
-the run is over, in whichever process that is. If the process dies between the two, the response gets its end when
-somebody asks for it.
+the run is over, in whichever process that is. If the process dies between the two, the response gets its end when a
+caller asks for it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def ended(response: ResponseObject, trace: Trace, *, whole: bool = False) -> Res
 
 
 def _lines_of(row: RunRow | None) -> list[str]:
-    """The steps so far of a run that goes on, from its state as it was last written."""
+    """The steps so far of a running run, from its last written state."""
     try:
         return [] if row is None else summary_of(row.read(Kept).state.trace)
     except StoreError:
@@ -134,7 +134,8 @@ def _lines_of(row: RunRow | None) -> list[str]:
 class ResponseReplay:
     """A background response as a stream of events: an ASGI application.
 
-    While the run goes on, here or in another process, its steps are sent as they are written to the store; its text is
+    While the run continues, here or in another process, its steps are sent as they are written to the store; its text
+    is
     sent at the end. The numbers of events follow from what is stored, so a client that comes again with the last number
     it saw gets the missing events. A client that leaves does not change the run.
     """

@@ -1,4 +1,4 @@
-"""A run as a response: whole, or as events. A reasoning summary tells the steps on the way to the answer.
+"""A run as a response: whole, or as events. A reasoning summary lists the steps on the way to the answer.
 
 Events are numbered, and items follow one another: an item is done before the next is added. A live run
 (`ResponseWriter`) and a stored response (`Script.rest`) give the same events, so that a stream that broke off can be
@@ -174,7 +174,7 @@ def usage_of(trace: Trace, *, before: Trace | None = None) -> ResponseUsage:
 
 
 class Progress:
-    """The summary of a run while it goes on: a line for each step on the way to the answer.
+    """The summary of a running run: a line for each step on the way to the answer.
 
     The last step of a plan is the answer itself, unless another round may follow.
     """
@@ -198,11 +198,11 @@ class Progress:
 
 
 def summary_of(trace: Trace) -> list[str]:
-    """The summary from a trace, for a run that nobody watched: a step is asked once all steps that it reads are done.
+    """The summary from a trace, for a run without an observer: a step is asked once all steps that it reads are done.
 
     A step of a plan with `until` may never be asked; its line is added once it has ended.
 
-    While the run goes on, lines are added only at the end. So they can be sent meanwhile, and again, the same.
+    While the run continues, lines are added only at the end. So they can be sent meanwhile, and sent again unchanged.
     """
     lines: list[tuple[int, float, int, str]] = []
     for number, round in enumerate(trace.rounds):

@@ -1,6 +1,6 @@
 """`/v1/responses`: answers that are stored, found again, and continued.
 
-A response is stored when it ends (unless `store` is false), before its last byte goes out. With `background` nobody
+A response is stored when it ends (unless `store` is false), before its last byte goes out. With `background` no caller
 waits for it (`background.py`).
 """
 
@@ -80,7 +80,7 @@ def _background_reply(service: Service, kept: KeptResponse, *, stream: bool) -> 
 
 
 async def get_response(request: Request) -> Any:
-    """A response that was kept; `stream=true` tells one of the background as events, `starting_after` a number."""
+    """Returns a stored response; `stream=true` sends a background one as events, those after `starting_after`."""
     service, caller = _service(request), _caller(request)
     query = _query(request, {"stream", "starting_after", "include", "include_obfuscation"})
     kept = await up_to_date(service, await found(service.store, request.path_params["id"], caller))
@@ -95,7 +95,7 @@ async def get_response(request: Request) -> Any:
 
 
 async def delete_kept_response(request: Request) -> Response:
-    """Forget a response. One that still runs is cancelled first."""
+    """Deletes a response. A running one is cancelled first."""
     service, caller, id = _service(request), _caller(request), request.path_params["id"]
     kept = await found(service.store, id, caller)
     if kept.status in UNFINISHED:
@@ -106,7 +106,7 @@ async def delete_kept_response(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """Cancel a response of the background. One that has ended stays as it is."""
+    """Cancels a background response. One that has ended does not change."""
     service, caller = _service(request), _caller(request)
     kept = await found(service.store, request.path_params["id"], caller)
     if not read_kept(kept).background:
@@ -115,7 +115,7 @@ async def cancel_response(request: Request) -> Response:
 
 
 async def list_input_items(request: Request) -> Response:
-    """What a response was made from, the conversation before it included; the newest first."""
+    """Returns the input of a response, with the conversation before it; the newest first."""
     query = _query(request, {"after", "limit", "order", "include"})
     limit = _number(query.get("limit"), "limit", least=1, most=MAX_ITEMS, default=20)
     order = query.get("order", "desc")

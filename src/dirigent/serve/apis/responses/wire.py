@@ -1,4 +1,4 @@
-"""The shapes of `/v1/responses`: what a request may hold, how it is read, and what a reply holds.
+"""The shapes of `/v1/responses`: the fields of a request, how they are read, and the fields of a reply.
 
 A field that is unknown, or that cannot be honoured, is refused by its name, as in the chat API; labels that change no
 answer are accepted. An item has the same struct in requests and replies, so that a reply's output can be sent back as
@@ -198,7 +198,7 @@ class ResponseRequest(Strict, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A body that was read. What it asks is known once the conversation before it is read as well (`asked_of`)."""
+    """A body that was read. It becomes a request once the conversation before it is read as well (`asked_of`)."""
 
     request: ResponseRequest
     items: tuple[Item, ...]
@@ -240,7 +240,7 @@ def read(body: bytes) -> Wanted:
 
 
 def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
-    """The request after the conversation it goes on from. A previous response's instructions do not count."""
+    """The request after the conversation that it continues. A previous response's instructions do not count."""
     request = wanted.request
     messages, places = _placed(wanted, history)
     if not messages:
