@@ -331,7 +331,7 @@ def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
     if done.judge is not None:
         say(_judge_line(done))
     if done.estimated:
-        say(f"{done.estimated:,} answers have no label: how right they are is an estimate")
+        say(f"{done.estimated:,} answers have no label that graded them: how right they are is an estimate")
     if done.ungraded:
         say(f"{done.ungraded:,} answers could not be graded or compared")
     if done.labelled < LEAST_LABELS:
