@@ -70,7 +70,7 @@ FACTS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the questions that ship for `dirigent calibrate`.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gsm8k", type=Path, help="GSM8K's training part, as JSON lines in our form")
     given = parser.parse_args()
     rows = [*generated(), *(word_problems(given.gsm8k) if given.gsm8k else kept_word_problems())]

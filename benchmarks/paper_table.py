@@ -298,8 +298,8 @@ def as_page(found: DryRun) -> str:
         "",
         "With keys, `dirigent eval recipes/eval-paper.toml` fills the table. Its cost is estimated from the calls of "
         "the dry run, list prices, assumed question lengths, and replies of 900 tokens (usual) or 4,096 (most). "
-        "What is not known before: who turns out best, how many samples cost as much as the conductor, how many of "
-        "BigCodeBench's questions need no library; all are counted. **The conductor's own planning is counted as "
+        "Three things are unknown beforehand: the best worker, the samples that cost as much as the conductor, and how "
+        "many of BigCodeBench's questions need no library; all are counted. **The conductor's own planning counts as "
         "free**, here and in the table: its calls and tokens count, but no USD, as it runs on a machine of your own.",
         "",
         *needed(found),
@@ -322,25 +322,25 @@ def as_page(found: DryRun) -> str:
 
 
 def stopped(max_cost_usd: float | None, total: Estimate) -> str:
-    """That the recipe's own limit may end the run before all is asked; nothing where it cannot."""
+    """Says that the recipe's own limit may end the run early; empty if it cannot."""
     if max_cost_usd is None or total.most_usd <= max_cost_usd:
         return ""
     return (
-        f"The recipe says `max_cost = {max_cost_usd:g}`, which is below the most: where replies are long, the run "
-        "stops there with rows unfinished. What was answered by then is kept; `--resume` with a higher `--max-cost` "
-        "goes on."
+        f"The recipe says `max_cost = {max_cost_usd:g}`, which is below the most: if replies are long, the run "
+        "stops there with rows unfinished. Answers until then are kept; `--resume` with a higher `--max-cost` "
+        "continues."
     )
 
 
 def needed(found: DryRun) -> list[str]:
-    """What has to be there before the rows can be filled."""
+    """The needs of the rows."""
     lines = [
         "## What it needs",
         "",
         "Every row needs the keys that `recipes/pools/seven-workers.toml` names. `conductor` and `conductor:2` need a "
         "trained 7B, which does not ship: train it by `recipes/paper-7b.toml` and serve it yourself where the pool's "
-        "file says; until then leave both out of `planners`. `vote` and `self-moa` are sized by what the conductor "
-        "costs, and without it by `language`.",
+        "file says; until then leave both out of `planners`. `vote` and `self-moa` are sized by the cost of the "
+        "conductor, and without it by that of `language`.",
         "",
         "| task | questions asked | fitted on | needs besides |",
         "| --- | --- | --- | --- |",

@@ -239,8 +239,8 @@ def against_hindsight(report: Report) -> str:
     firm = [name for name, p in gained.items() if p < 0.05 / len(tried)]
     return (
         f"Against the single worker that turned out best ({hindsight['worker']}), better at p < 0.05: "
-        f"{', '.join(gained) or 'none'}; also after Bonferroni over the {len(tried)} planners tried: "
-        f"{', '.join(firm) or 'none'}."
+        f"{', '.join(gained) or 'no planner'}; also after Bonferroni over the {len(tried)} planners tried: "
+        f"{', '.join(firm) or 'no planner'}."
     )
 
 
@@ -265,38 +265,38 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 INTRODUCTION = """\
 # Recorded real models
 
-Real models' recorded answers become workers, and every planner that needs no more than one answer of each is run on
-them through the same executor as everything else. {folds}-fold (seed {seed}): what is chosen for a fold (the best
-worker, a vote's members and weights, who escalates to whom, the router's neighbours) was fitted on the other folds.
+Real models' recorded answers become workers. Every planner that needs no more than one answer of each runs on them
+through the same executor as all other runs. {folds}-fold (seed {seed}): every choice for a fold (the best worker, a
+vote's members and weights, the workers of an escalation, the router's neighbours) was fitted on the other folds.
 Made by `python benchmarks/recorded.py --data FOLDER`.
 
 Cost is an estimate: recorded answers carry estimated tokens (characters / 4), o1-mini's hidden reasoning is not in
 them, so its real cost is far higher than it looks here; prices are those of the price tables, for open models a host's,
-and four are assumed (see the end). `front`: nothing is more accurate at the same cost or less. What each planner does,
-and where it differs from the paper it follows, is in [Baselines](../baselines.md)."""
+and four are assumed (see the end). `front`: no planner is more accurate at the same cost or less.
+[Baselines](../baselines.md) describes each planner and its differences from its paper."""
 
 NOTES = """\
 ## How to read it
 
-- `best` is chosen on the other folds and is what one could have known. Where several workers are nearly as good the
-  choice flips from fold to fold, and a worker that had its luck in the training folds has less of it left for the one
-  tested: on GSM8K `best` ends below every worker it chooses between, and the draw shown (seed 1, as set beforehand) is
+- `best` is chosen on the other folds, with the knowledge that a user would have. If several workers are nearly as good,
+the choice flips from fold to fold, and a worker that was lucky in the training folds is less lucky in the tested one:
+on GSM8K `best` ends below every worker it chooses between, and the draw shown (seed 1, as set beforehand) is
   the least favourable to it of the 20 tried: against its average of 96.1 the votes gain about 1 point, not 1.5. So the
-  comparison with the worker that turned out best is given too; it errs the other way, since nobody knew that worker.
-- What holds up against that worker, after correction: the routers on scores_llmrouter_train (kNN, and RouterDC in its
-  second version, see below), and nothing else. What they save there rests on an assumed price, that of the best worker.
+  table has the comparison with the worker that turned out best too; it errs the other way, because that worker was
+  unknown beforehand. - Against that worker, after correction, only the routers on scores_llmrouter_train win (kNN, and
+  RouterDC in its second version, see below). Their saving there rests on an assumed price, that of the best worker.
 - Differences are paired bootstraps over questions, 2,000 resamples, so the smallest p is 0.001; where answers are right
   or wrong, none is below that of an exact sign test. The verdicts' stars are not corrected for several planners having
   been tried; the sentence behind each verdict is.
 - With three workers, `vote` and `escalate` decide alike when the escalation's pair and best are the vote's three, and
-  `weighted-vote` does when nobody else has weight: on MMLU-Pro these three rows are one rule, not three findings.
+  `weighted-vote` does when no other worker has weight: on MMLU-Pro these three rows are one rule, not three findings.
 - `oracle` picks, with hindsight, the cheapest worker that was right: no router can do better, and part of it is luck.
 - `ceiling` takes, with hindsight, the planner that did best on each kind of question: on a set of one kind, simply the
   one that did best. Chosen on the questions it is counted on, it flatters.
 - Costs, `cheapest`, `escalate` and the front depend on prices. Those of open models are a host's, and hosts differ by
   several times; four are assumed. o1-mini looks cheap because its hidden reasoning was not recorded: on MATH and
   CRUXEval no cost here is to be trusted where it takes part.
-- scores_llmrouter_train recorded scores between 0 and 1 without answers: nothing can be voted on, its cost is that of
+- scores_llmrouter_train recorded scores between 0 and 1 without answers: no vote is possible, its cost is that of
   the input alone, and its interval treats a score as a share of right answers.
 - Each model answered once, so self-consistency at equal cost cannot be measured here.
 - `routerdc` is trained on hashed words, not on a language model, from a few hundred examples of a set whose questions
@@ -304,7 +304,8 @@ NOTES = """\
   the last training step and came to 95.7, 72.3, 86.4, 65.4 and 66.1 on the five sets, never clearly above `best`.
   Keeping the step that routes a held-out fifth of the training folds best was added after that was seen; no question of
   a fold tested took part in it.
-- `smoothie` takes the likeness of texts for quality, so it follows whoever writes most like the others: on MATH and
+- `smoothie` takes the likeness of texts for quality, so it follows the worker that writes most like the others: on MATH
+and
   CRUXEval seldom o1-mini, which is best there, on MMLU-Pro mostly Llama-3.1-70B and the small models. A sentence
   encoder, as in the paper, may see less of style and more of content; it was not tried.
 - Settings (3 voters, 40 neighbours, 5 folds) were fixed before the first run and not tuned. Smoothie's neighbours were
@@ -316,7 +317,7 @@ NOTES = """\
   points above the files'.
 - A first look at the same files, with other folds, gave: GSM8K best 95.9, vote of three 97.1, escalate 96.9 with the
   best worker asked in 18.5%; MATH level 5 best 89.6, weighted vote 90.2; CRUXEval 94.1 and 94.3; MMLU-Pro 69.0 and
-  70.5; LLMRouter best 65.2, kNN 67.8. Ours agree to about half a point, but for CRUXEval, where
+  70.5; LLMRouter best 65.2, kNN 67.8. Ours agree to about half a point, except for CRUXEval, where
   three voters have 95.3 and a weighted vote 93.9 (it is not said which had 94.3, and graders differ as above). The
   share escalated does not: the only pair of workers that differs in 18.5% is claude-3-haiku and Llama-3.1-8B, the two
   weakest, while our rule asks the two most accurate of the cheaper ones, which differ far less often."""

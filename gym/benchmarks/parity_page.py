@@ -110,14 +110,16 @@ HOW = """\
 The same weights twice: {base}, de-quantised and rounded to float16, in torch (which computes in float32) and as a GGUF
 file in llama.cpp, with {adapter}, off, on, and merged into the base. {prompts} prompts of the gym ({planners} of them a
 conductor's, the rest a specialist's), greedy, at most {tokens} tokens each. A reply is the same if all its tokens are.
-Where one differs, the gap is by how many logits torch prefers its own token to llama.cpp's at the first difference. On
-an f16 base llama.cpp rounds to float16 whatever it multiplies with the weights, and its memory of the prompt. The other
+If one differs, the gap is the number of logits by which torch prefers its own token to llama.cpp's at the first
+difference. On an f16 base llama.cpp rounds to float16 all values that it multiplies with the weights, and its memory of
+the prompt. The other
 two are controls, with the very same numbers, base and adapter, in files of float32: f32 rounds only within attention,
 f32-all (memory in float32, flash attention off, which would round it when reading) nothing."""
 
 
 def as_page(parts: Parts) -> str:
-    """The page of the docs: how many are the same, each that differs, and what the other precision makes of them."""
+    """The page of the docs: the number of equal replies, each that differs, and the same replies at the other
+    precision."""
     subject = next(iter(parts.values())).subject
     ships = "which ships byte for byte as exported here" if subject.ships else "which does not ship"
     how = HOW.format(
@@ -154,7 +156,7 @@ def _row(precision: Precision, part: Part, found: Agreement) -> str:
 
 
 def _notes(parts: Parts) -> list[str]:
-    """Templates and adapter do not depend on how numbers are stored, so they are told once where they agree."""
+    """Templates and adapter do not depend on the storage of numbers, so equal lines are written once."""
     said: dict[str, list[str]] = {}
     for precision, part in parts.items():
         written = part.templates
@@ -167,7 +169,7 @@ def _notes(parts: Parts) -> list[str]:
 
 
 def _control(parts: Parts) -> list[str]:
-    """What becomes, without the rounding, of replies that differ with it."""
+    """Compares replies that differ with rounding to the same replies without it."""
     if "f16" not in parts:
         return []
     rounded = _parted(parts["f16"])

@@ -196,7 +196,7 @@ def as_page(measured: Measured) -> str:
     tried = [tries for tries in (measured.guesser, measured.checker) if tries is not None]
     return "\n".join(
         [
-            "# The specialists: who can do what",
+            "# The specialists: skills and accuracy",
             "",
             HOW.format(base=", ".join(measured.base), cores=measured.cores),
             "",
@@ -213,7 +213,7 @@ def as_page(measured: Measured) -> str:
 
 
 def _tries_section(tried: Sequence[Tries]) -> list[str]:
-    """The parts that ask one worker many times; nothing where there are none."""
+    """The parts that ask one worker many times; empty if there are none."""
     if not tried:
         return []
     rows = [row for tries in tried for row in (_noisy_rows(tries) if _guesses(tries) else _unaided_rows(tries))]
@@ -296,11 +296,11 @@ def _command(matrix: Matrix) -> str:
 
 
 def _own_line(name: str, own: Own, tries: Tries | None) -> str:
-    """What must be said of a specialist on its own skill; nothing where it reaches the goal."""
+    """A sentence on a specialist that misses the goal on its own skill; empty if it reaches the goal."""
     specialist = find_specialist(name)
     figure = f"{_interval(own.all)}; asked directly {out_of(own.direct)}, with earlier results {out_of(own.reading)}"
     if specialist.noise:
-        said = f"`{name}` is meant to be right {100 * (1 - specialist.noise):.0f}% of the time: {figure}."
+        said = f"`{name}` should be right {100 * (1 - specialist.noise):.0f}% of the time: {figure}."
         return f"{said} Of the {tries.all.of:,} guesses below {percent(tries.all.share)}% are right." if tries else said
     if own.all.share >= GOAL:
         return ""
@@ -309,7 +309,7 @@ def _own_line(name: str, own: Own, tries: Tries | None) -> str:
 
 
 def _others_line(counts: Mapping[str, Mapping[str, Count]]) -> str:
-    """How often anybody is right on what is not its own, those apart who often are."""
+    """A sentence on the workers' accuracy on skills of others; workers that are often right there are named apart."""
     others = {(n, column): c for n, row in counts.items() for column, c in row.items() if not is_own(n, column)}
     able = {cell: c for cell, c in others.items() if c.share > POOR}
     rest = [c for cell, c in others.items() if cell not in able]
@@ -332,7 +332,7 @@ def _checker_line(results: Results, tries: Tries | None) -> list[str]:
 def _alone_line(alone: Mapping[str, Count]) -> str:
     best = max(alone, key=lambda name: alone[name].share, default="")
     if not best or not alone[best].of:
-        return "The test was not put to anybody alone."
+        return "No worker was asked the test alone."
     verdict = "no more than" if alone[best].share <= MOST_ALONE else "**more than**"
     return (
         f"The largest share of the test that one worker solves alone: `{best}`, {_interval(alone[best])}; "

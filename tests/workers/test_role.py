@@ -11,8 +11,7 @@ from dirigent.errors import DirigentError, GradeError, WorkerError
 from dirigent.messages import Delta, Message, Ran, Reply, Request, Result, Text, conversation
 from dirigent.planners.fixed import Fixed
 from dirigent.workers.metering import Metered
-from dirigent.workers.python import Python
-from dirigent.workers.role import Role, RoleSettings, instructed, last_program, said_by
+from dirigent.workers.role import Python, Role, RoleSettings, instructed, last_program, said_by
 from dirigent.workers.worker import Price, WorkerInfo
 from tests.facts import facts, says
 

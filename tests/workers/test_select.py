@@ -9,7 +9,7 @@ import pytest
 
 from dirigent.errors import WorkerError
 from dirigent.messages import Choice, Delta, Event, Request, Result
-from dirigent.workers.select import Select
+from dirigent.workers.reader import Select
 
 
 class Picked(msgspec.Struct):

@@ -111,7 +111,7 @@ class Builder:
                 count.info = msgspec.structs.replace(info, about=info.about or count.info.about)
                 return count
             case "python":
-                from dirigent.workers.python import Python
+                from dirigent.workers.role import Python
 
                 python = Python(self._programs_of(worker), name=worker.name)
                 python.info = msgspec.structs.replace(info, about=info.about or python.info.about)

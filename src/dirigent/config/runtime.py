@@ -43,7 +43,7 @@ from dirigent.planners.learned import FittedPolicy
 from dirigent.toml import nearest
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import Pool
-from dirigent.workers.select import Select
+from dirigent.workers.reader import Select
 
 if TYPE_CHECKING:
     from dirigent.store import Store

@@ -1,7 +1,7 @@
 """Learned: a policy that was fitted on a table of graded answers decides, in milliseconds, whom to ask.
 
 For a question the policy gives an order of workers and a confidence to stop at. The planner writes them as a plan: the
-workers in order, then a worker that selects (`workers/select.py`). So a learned decision is executed, traced and priced
+workers in order, then a worker that selects (`workers/reader.py`). So a learned decision is executed, traced and priced
 as any plan is. What a policy is and how it is fitted is in `learn/policy.py`.
 
 A policy holds for the workers it was fitted on. A worker whose fingerprint differs, or that was never measured, takes
@@ -17,7 +17,7 @@ from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.fixed import answering, question_text, step
-from dirigent.workers.select import Chooses, Select
+from dirigent.workers.reader import Chooses, Select
 from dirigent.workers.worker import WorkerInfo
 
 CHOOSE = "Choose the answer that is most likely right."

@@ -7,11 +7,15 @@ place alone. A role was measured with its sampling, so that wins over the caller
 A role that runs programs takes the last code block of the model's reply and runs it; its own reply is the last line
 that the program printed, or the error. A reply without a code block is the answer unchanged. `Reply.ran` says what
 happened.
+
+`Python` is the local worker that runs a program which another worker wrote, or which its subtask holds: the last code
+block of the newest result that it may read, or of its subtask. It calls no model and costs nothing.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -22,7 +26,7 @@ from dirigent.messages import Attempt, Message, Observe, Ran, Reply, Request, Te
 from dirigent.workers.metering import attempts_of, note_attempts
 from dirigent.workers.scripted import stream_words
 from dirigent.workers.wire import uncarried
-from dirigent.workers.worker import Ability, Worker, WorkerInfo, Wrapper
+from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo, Wrapper
 
 CODE_BLOCK = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 """A block whose end was cut off counts too: the sandbox reports its error."""
@@ -157,3 +161,48 @@ def said_by(ran: Ran) -> str:
     lines = ran.error.strip().splitlines()
     why = lines[-1].strip() if lines else f"it ended with code {ran.exit_code}"
     return f"The program failed: {why[:MOST_ERROR_CHARS]}"
+
+
+# ---- the worker that runs programs of others -----------------------------------------------------------------
+
+
+class Python:
+    """Replies with the last line that the program prints, or with what went wrong."""
+
+    keeps_book = True
+    """No call leaves and nothing is billed: there is nothing to meter."""
+
+    def __init__(self, programs: RunsPrograms, *, name: str = "python", about: str = "") -> None:
+        self._programs = programs
+        self.info = WorkerInfo(
+            name,
+            about=about or "runs the Python program in its subtask or in a result that it reads",
+            kind="python",
+            price=Price(),
+            subtask_only=True,
+            reads_results=True,
+        )
+
+    async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
+        started = time.monotonic()
+        program = self._program(request)
+        if not program:
+            raise WorkerError(
+                f"{self.info.name} found no program: its subtask, or a result that it reads, must hold a code block",
+                worker=self.info.name,
+                fault="request",
+            )
+        try:
+            ran = await self._programs.run(program)
+        except DirigentError as error:
+            raise WorkerError(f"{self.info.name}: {error}", worker=self.info.name) from error
+        reply = Reply(said_by(ran), ran=ran, model=self.info.name, seconds=time.monotonic() - started)
+        await stream_words(reply.text, observe)
+        return reply
+
+    def _program(self, request: Request) -> str:
+        """Returns the program to run: that of the subtask, of the newest result, or behind it if it ran already."""
+        for result in reversed(request.results):
+            if found := last_program(result.text) or (result.ran.program if result.ran is not None else ""):
+                return found
+        return last_program(request.messages[-1].text) if request.messages else ""
