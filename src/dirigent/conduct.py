@@ -320,6 +320,8 @@ class _Run:
             deadline=self.deadline,
             ledger=self.budget,
             tenant=self.options.tenant,
+            tools=self.options.may_call,
+            warm=self.options.warm,
         )
 
     def _earlier(self, number: int) -> tuple[EarlierStep, ...]:

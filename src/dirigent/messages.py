@@ -21,6 +21,10 @@ Finish = Literal["stop", "length", "tool_calls", "refused"]
 """Why a reply ended. Any other end is a `WorkerError`."""
 
 
+Cache = Literal["", "5m", "1h"]
+"""How long a provider is asked to keep a prompt in its cache (Anthropic)."""
+
+
 class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
@@ -56,6 +60,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     """On a `tool` message: the tool that was called. On others: the speaker, if there are several and the wire can name
     them."""
+    cache: Cache = ""
+    """The caller wants its provider to cache the prompt up to the end of this message, for so long."""
 
     @property
     def text(self) -> str:
@@ -98,6 +104,17 @@ class Tool(msgspec.Struct, frozen=True):
     """JSON schema of the arguments."""
     description: str = ""
     strict: bool = False
+    cache: Cache = ""
+    """The caller wants its provider to cache the tools up to this one."""
+
+
+class Warm(msgspec.Struct, frozen=True):
+    """What a conversation's last turn left in the prompt caches of providers."""
+
+    workers: tuple[str, ...]
+    """The workers that read the conversation, the one that answered first."""
+    tokens: int
+    """What it read."""
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -212,6 +229,10 @@ class Request(msgspec.Struct, frozen=True):
     """The ledger in which every attempt is reserved before it is made and settled after it."""
     tenant: str = ""
     """The tenant that sent the request. No tenant gets a stored reply of another; no provider sees this field."""
+    warm: Warm | None = None
+    """The workers that read the beginning of this conversation a short time ago. Planners read it; no provider does."""
+    goes_on: bool = False
+    """The messages are a conversation as its next turn will repeat it, so all of it is worth a place in a cache."""
     drafts: bool = False
     """The reply is a planner's draft: `max_output_tokens` counts as it is, not the limit on the worker's answers."""
 

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from tests.facts import says
 
+from dirigent.config.build import card
 from dirigent.config.discovery import (
     MODELS_PER_SERVER,
     PROBE_S,
@@ -21,7 +22,7 @@ from dirigent.config.discovery import (
     small_pool_reason,
     toml_of,
 )
-from dirigent.config.file import parse_config
+from dirigent.config.file import BUILT_IN_PROFILES, parse_config
 from dirigent.config.presets import presets
 
 NO_KEYS: dict[str, str] = {}
@@ -166,3 +167,32 @@ def test_a_server_of_ones_own_is_free_and_gets_no_vendors_key() -> None:
     assert worker.api_key_env == ""
     assert worker.price is not None
     assert worker.price.output == 0
+
+
+async def test_no_flagship_plans_by_default_and_one_request_is_one_call() -> None:
+    everything = Machine(keys={name: provider.api_key_env[0] for name, provider in presets().provider.items()})
+    profiles = parse_config(toml_of(everything), path=FILE).config.profile
+    assert {profile.planner for profile in profiles.values()} == {"single"}
+    assert {profile.planner for profile in BUILT_IN_PROFILES.values()} == {"best", "cheapest"}
+
+
+def test_mini_is_the_cheapest_worker_and_ultra_the_dearest() -> None:
+    keys = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+    config = parse_config(toml_of(Machine(keys=keys)), path=FILE).config
+    price = {worker.name: card(worker).price for worker in config.worker}
+    output = {name: found.input + found.output for name, found in price.items() if found is not None}
+    assert config.profile["ultra"].planner_worker == max(output, key=lambda name: output[name])
+    assert config.profile["mini"].planner_worker == min(output, key=lambda name: output[name])
+
+
+def test_the_file_says_how_to_learn_and_how_to_let_a_worker_plan() -> None:
+    text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"}))
+    assert "dirigent calibrate" in text
+    assert "dirigent learn" in text
+    assert 'planner = "language"' in text, "the one line that changes ultra"
+
+
+def test_a_policy_that_fits_is_what_mini_does() -> None:
+    text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"}), policy="policy")
+    mini = parse_config(text, path=FILE).config.profile["mini"]
+    assert (mini.planner, mini.policy, mini.operating_point) == ("learned", "policy", "")

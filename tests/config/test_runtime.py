@@ -168,7 +168,7 @@ async def test_the_dialect_is_the_one_the_planning_worker_can_be_held_to() -> No
     for ability, dialect in (("grammar", "lines"), ("schema", "json"), ("seed", "lists")):
         text = TWO.replace("[[worker]]", f"[[worker]]\nabilities = {{ {ability} = true }}", 1)
         async with open_runtime(loaded(text)) as runtime:
-            planner = runtime.conductor().planner
+            planner = runtime.conductor(changes={"planner": "language"}).planner
             assert isinstance(planner, LanguagePlanner)
             assert planner._dialect == dialect
 

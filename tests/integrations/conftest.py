@@ -71,6 +71,7 @@ base_url = "{url}"
 price = {{ input = 1, output = 2 }}
 
 [profile.ultra]
+planner = "language"
 planner_worker = "planner"
 
 [profile.mini]

@@ -12,6 +12,7 @@ from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Planner, Previous, read_draft
 from dirigent.planners.fixed import (
     Adapted,
+    ByCard,
     FanOut,
     Fixed,
     Pipeline,
@@ -24,6 +25,7 @@ from dirigent.planners.fixed import (
 )
 from dirigent.planners.vote_counter import Counting
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
+from dirigent.workers.worker import Price
 
 POOL = Pool([Scripted(name, name=name) for name in "abc"])
 
@@ -142,3 +144,32 @@ async def test_the_reviewer_is_shown_the_answer_and_not_the_plan() -> None:
     assert trace.answer == "reviewed"
     assert "42" in reviewer.seen_text
     assert "1. think" not in reviewer.seen_text
+
+
+async def test_by_price_the_dearest_or_the_cheapest_answers_and_says_why() -> None:
+    prices = {"mid": Price(1, 2), "dear": Price(5, 9), "cheap": Price(0.1, 0.2), "dear2": Price(5, 9)}
+    pool = Pool(
+        [*[Scripted("x", name=name, price=price) for name, price in prices.items()], Scripted("x", name="open")]
+    )
+    for planner, chosen in ((ByCard("best"), "dear"), (ByCard("cheapest"), "cheap")):
+        trace = await Conductor(planner, pool).run("Why?")
+        assert [step.worker for step in trace.steps] == [chosen]
+        assert trace.reason is not None
+        assert trace.reason.why.startswith(f"{chosen} alone: ")
+
+
+async def test_a_worker_without_a_price_is_asked_only_if_none_has_one() -> None:
+    unpriced = Pool([Scripted("x", name="a"), Scripted("x", name="b")])
+    assert await plan_of(ByCard("best"), pool=unpriced) == Plan((Step("a", ANSWER),))
+    assert await plan_of(ByCard("cheapest"), pool=unpriced) == Plan((Step("a", ANSWER),))
+
+
+async def test_a_free_worker_is_cheapest_and_a_reader_of_results_is_never_asked_alone() -> None:
+    pool = Pool(
+        [
+            Scripted("x", name="count", price=Price(), reads_results=True),
+            Scripted("x", name="paid", price=Price(1, 1)),
+            Scripted("x", name="own", price=Price()),
+        ]
+    )
+    assert await plan_of(ByCard("cheapest"), pool=pool) == Plan((Step("own", ANSWER),))

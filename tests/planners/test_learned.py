@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 import msgspec
 import pytest
@@ -14,13 +15,14 @@ from dirigent.messages import Result, Usage, conversation
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft, Previous
 from dirigent.planners import planner
-from dirigent.planners.learned import CHOOSE, Learned, left_out, measured, selector_of
+from dirigent.planners.learned import CHOOSE, Learned, Prefer, left_out, measured
 from dirigent.planners.spec import Setup
 from dirigent.run.step_prompt import ANSWER
 from dirigent.run.trace import saved_usd_estimate
 from dirigent.serve.runs.report import report_of
 from dirigent.show.drawing import draw_trace
 from dirigent.workers.pool import Pool
+from dirigent.workers.reader import Select
 from dirigent.workers.scripted import Scripted
 from dirigent.workers.worker import Price
 
@@ -46,9 +48,9 @@ class Sure:
 
 class Decided(msgspec.Struct):
     order: tuple[str, ...]
+    end: Literal["last", "vote", "select"] = "select"
     until: float | None = 0.7
     why: str = "sums are best asked of quick"
-    point: str = "same"
     baseline: str = "strong"
 
 
@@ -56,16 +58,25 @@ class Policy:
     """A policy that decides the same for every question."""
 
     def __init__(
-        self, *order: str, fingerprints: Mapping[str, str] | None = None, selector: Sure | None = None
+        self,
+        *order: str,
+        end: Literal["last", "vote", "select"] = "select",
+        selector: Sure | None = None,
     ) -> None:
-        self.fingerprints = fingerprints or {"quick": "q1", "strong": "s1"}
+        self.fingerprints = {"quick": "q1", "strong": "s1"}
         self.selector = selector or Sure(0.9, 0.9)
         self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.told: list[tuple[str, int | None, str]] = []
         self._order = order or ("quick", "strong")
+        self._end = end
 
-    def plan_for(self, question: str, names: Sequence[str]) -> Decided:
-        self.asked.append((question, tuple(names)))
-        return Decided(self._order)
+    def plan_for(
+        self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
+    ) -> Decided:
+        self.asked.append((question, tuple(workers)))
+        self.told.append((prefer, most_calls, at))
+        until = 0.7 if prefer == "cost" else None
+        return Decided(self._order[:most_calls], end=self._end, until=until)
 
 
 def pool_of(policy: Policy, *, quick: str = "q1", strong: str = "s1", new: bool = False) -> Pool:
@@ -75,12 +86,12 @@ def pool_of(policy: Policy, *, quick: str = "q1", strong: str = "s1", new: bool 
     ]
     if new:
         workers.append(Scripted("x", name="new", fingerprint="n1"))
-    return Pool([*workers, selector_of(policy)])
+    return Pool([*workers, Select(policy.selector), Scripted("counted", name="vote", reads_results=True)])
 
 
-async def drafted(policy: Policy, pool: Pool, *, max_steps: int = 5, prefer: str = "cost") -> Draft:
+async def drafted(policy: Policy, pool: Pool, *, max_steps: int = 5, prefer: Prefer = "cost", at: str = "") -> Draft:
     brief = Brief(conversation("2+2?"), pool, Limits(max_steps=max_steps))
-    return await Learned(policy, prefer=prefer).draft(brief)  # type: ignore[arg-type]
+    return await Learned(policy, prefer=prefer, at=at).draft(brief)
 
 
 async def test_the_plan_asks_in_order_and_ends_in_the_selector() -> None:
@@ -92,6 +103,7 @@ async def test_the_plan_asks_in_order_and_ends_in_the_selector() -> None:
     assert draft.reason is not None
     assert (draft.reason.chosen, draft.reason.baseline) == (("quick", "strong"), "strong")
     assert policy.asked == [("2+2?", ("quick", "strong"))]
+    assert policy.told == [("cost", 4, "")]
 
 
 async def test_speed_asks_all_at_once() -> None:
@@ -102,21 +114,27 @@ async def test_speed_asks_all_at_once() -> None:
 
 
 async def test_one_worker_is_asked_without_a_selector() -> None:
-    policy = Policy("quick")
+    policy = Policy("quick", end="last")
     assert (await drafted(policy, pool_of(policy))).plan == Plan((Step("quick", ANSWER),))
 
 
-async def test_an_order_longer_than_the_limit_is_cut_and_says_so() -> None:
+async def test_a_vote_ends_in_the_worker_that_counts_and_never_stops_early() -> None:
+    policy = Policy("quick", "strong", "quick", end="vote")
+    plan = (await drafted(policy, pool_of(policy))).plan
+    assert plan is not None
+    assert (plan.steps[-1], plan.until) == (Step("vote", CHOOSE, (0, 1, 2)), None)
+
+
+async def test_the_policy_is_told_how_many_calls_fit_and_which_point_is_wanted() -> None:
     policy = Policy("quick", "quick", "strong")
-    draft = await drafted(policy, pool_of(policy), max_steps=3)
+    draft = await drafted(policy, pool_of(policy), max_steps=3, at="best")
+    assert policy.told == [("cost", 2, "best")]
     assert draft.plan is not None
     assert [step.worker for step in draft.plan.steps] == ["quick", "quick", "select"]
-    assert draft.reason is not None
-    assert "max_steps = 3 leaves the last 1 out" in draft.reason.why
 
 
 async def test_a_worker_that_changed_or_is_new_takes_no_part_and_is_named() -> None:
-    policy = Policy("quick")
+    policy = Policy("quick", end="last")
     pool = pool_of(policy, strong="s2", new=True)
     draft = await drafted(policy, pool)
     assert policy.asked == [("2+2?", ("quick",))]
@@ -129,10 +147,10 @@ async def test_a_worker_that_changed_or_is_new_takes_no_part_and_is_named() -> N
     assert list(left_out(policy, pool.infos)) == ["strong", "new"]
 
 
-async def test_without_any_measured_worker_the_first_of_the_pool_answers_alone() -> None:
+async def test_without_any_measured_worker_the_dearest_of_the_pool_answers_alone() -> None:
     policy = Policy()
     draft = await drafted(policy, pool_of(policy, quick="q2", strong="s2"))
-    assert draft.plan == Plan((Step("quick", ANSWER),))
+    assert draft.plan == Plan((Step("strong", ANSWER),))
     assert draft.reason is not None
     assert "fitted on none of the workers" in draft.reason.why
     assert policy.asked == []
@@ -178,6 +196,6 @@ async def test_a_run_that_asked_the_best_single_worker_too_saved_nothing() -> No
 async def test_without_a_reason_or_a_price_nothing_is_said_to_be_saved() -> None:
     policy = Policy(selector=Sure(0.9))
     unpriced = Pool([Scripted("4", name="quick", fingerprint="q1"), Scripted("x", name="strong", fingerprint="s1")])
-    trace = await Conductor(Learned(policy), Pool([*unpriced.values(), selector_of(policy)])).run("2+2?")
+    trace = await Conductor(Learned(policy), Pool([*unpriced.values(), Select(policy.selector)])).run("2+2?")
     assert saved_usd_estimate(trace) is None
     assert report_of(trace, seconds=1, whole=False).saved_usd_estimate is None

@@ -61,11 +61,13 @@ retries = 0
 price = {{ input = 0, output = 0 }}
 
 [profile.ultra]
+planner = "language"
 planner_worker = "boss"
 max_steps = 4
 max_cost_usd = 1.0
 
 [profile.twice]
+planner = "language"
 planner_worker = "boss"
 max_rounds = 2
 

@@ -14,6 +14,7 @@ from dirigent.planners.fixed import Single
 from dirigent.run.step_prompt import TOOL_FAILED
 from dirigent.run.trace import Round, StepRecord
 from dirigent.serve.apis.anthropic.route import usage_of
+from dirigent.serve.apis.anthropic.wire import read
 from dirigent.store.keys import Caller, create_key
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -426,3 +427,23 @@ async def test_a_bug_says_nothing_of_itself(server: Server, monkeypatch: pytest.
     answer = await ask(server)
     assert (answer.status, answer.error["type"]) == (500, "api_error")
     assert "inside" not in answer.text
+
+
+def test_marks_for_the_cache_are_read_at_the_ends_of_messages() -> None:
+    mark, hour = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h", "scope": "global"}
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": hour}, {"type": "text", "text": "Be kind."}],
+        "tools": [{"name": "t", "input_schema": {}, "cache_control": mark}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "t", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "cache_control": mark}]},
+        ],
+    }
+    asked = read(json.dumps(body).encode())
+    assert [message.cache for message in asked.question] == ["1h", "5m", "", "5m"]
+    assert asked.options.tools[0].cache == "5m"
+    whole = read(json.dumps(body | {"messages": body["messages"][:1], "cache_control": hour}).encode())  # type: ignore[index]
+    assert [message.cache for message in whole.question] == ["1h", "1h"]

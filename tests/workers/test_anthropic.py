@@ -296,3 +296,54 @@ def test_a_broken_stream_is_an_error(events, words):
     with pytest.raises(WorkerError, match=facts(words)) as caught:
         streamed(*events)
     assert caught.value.fault == "reply"
+
+
+MARK = {"type": "ephemeral"}
+LONG = "word " * 1200
+"""1,500 tokens, as they are estimated."""
+
+
+def test_marks_for_the_cache_are_passed_on_at_the_ends_of_messages_system_and_tools():
+    sent = body(
+        messages=(
+            Message("system", "Be brief.", cache="1h"),
+            Message("user", "first", cache="5m"),
+            Message("assistant", "second"),
+            Message("user", (Text("third"), Text("fourth")), cache="5m"),
+        ),
+        tools=(Tool("a", {}), Tool("b", {}, cache="5m")),
+    )
+    assert sent["system"] == [
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    ]
+    assert [turn["content"][-1].get("cache_control") for turn in sent["messages"]] == [MARK, None, MARK]
+    assert "cache_control" not in sent["messages"][2]["content"][0]
+    assert [tool.get("cache_control") for tool in sent["tools"]] == [None, MARK]
+
+
+def test_of_more_than_four_marks_the_last_are_sent():
+    said = tuple(Message("user" if i % 2 == 0 else "assistant", str(i), cache="5m") for i in range(7))
+    sent = body(messages=said)
+    marked = [turn["content"][-1]["text"] for turn in sent["messages"] if "cache_control" in turn["content"][-1]]
+    assert marked == ["3", "4", "5", "6"]
+
+
+def test_long_stable_prefixes_are_marked_without_being_asked_for():
+    question = (Message("system", LONG), Message("user", "hi"))
+    sent = body(messages=question)
+    assert sent["system"] == [{"type": "text", "text": LONG, "cache_control": MARK}]
+    assert "cache_control" not in sent["messages"][0]["content"][-1], "no later prompt repeats a single question"
+    tools = body(messages=(Message("user", "hi"),), tools=(Tool("t", {"description": LONG}),))
+    assert tools["tools"][-1]["cache_control"] == MARK
+
+
+def test_a_conversation_that_goes_on_is_marked_at_its_end():
+    said = (Message("user", LONG), Message("assistant", "so?"), Message("user", "on"))
+    sent = body(messages=said, goes_on=True)
+    assert [turn["content"][-1].get("cache_control") for turn in sent["messages"]] == [None, None, MARK]
+
+
+def test_what_is_too_short_to_be_cached_is_not_marked():
+    sent = body(messages=(Message("system", "Be brief."), Message("user", "hi")), goes_on=True)
+    assert sent["system"] == "Be brief."
+    assert "cache_control" not in sent["messages"][0]["content"][-1]

@@ -19,7 +19,7 @@ import msgspec
 
 from dirigent import plugins
 from dirigent.config.file import Loaded, config_path
-from dirigent.config.runtime import load, open_runtime, open_store
+from dirigent.config.runtime import Runtime, load, open_runtime, open_store
 from dirigent.config.worker_config import WorkerConfig, runs_programs
 from dirigent.errors import DirigentError
 from dirigent.paths import home
@@ -138,9 +138,26 @@ async def _workers(loaded: Loaded) -> list[Check]:
     """Checks the keys, extras and files of each worker, then its address."""
     async with open_runtime(loaded) as runtime:
         problems = runtime.problems
+        policies = _policies(runtime)
     unusable = [_unusable(problem, problems) for problem in dict.fromkeys(problems.values())]
     usable = [worker for worker in loaded.config.worker if worker.name not in problems]
-    return unusable + list(await asyncio.gather(*(_worker(worker) for worker in usable)))
+    return unusable + list(await asyncio.gather(*(_worker(worker) for worker in usable))) + policies
+
+
+def _policies(runtime: Runtime) -> list[Check]:
+    """Returns a check of the profiles' learned policies, and one for each worker that a policy does not use."""
+    profiles = [name for name, settings in runtime.config.profile.items() if settings.policy]
+    if not profiles:
+        return []
+    try:
+        missing = runtime.left_out()
+    except DirigentError as error:
+        return [Check("policy", False, str(error), "learn again, or leave policy out of the profile")]
+    checks = [Check("policy", True, f"of {', '.join(profiles)}")]
+    for sentence in missing.values():
+        found, _, fix = sentence.partition("; ")
+        checks.append(Check("policy", False, found, fix, needed=False))
+    return checks
 
 
 def _unusable(problem: str, problems: Mapping[str, str]) -> Check:

@@ -201,6 +201,8 @@ async def _check_all(runtime: Runtime, *, timeout_s: float) -> list[dict[str, An
 
     if runtime.problem:
         say(runtime.problem)
+    for sentence in runtime.left_out().values():
+        say(sentence)
     return await asyncio.gather(*(one(name, worker) for name, worker in runtime.pool.items()))
 
 
@@ -208,6 +210,8 @@ async def _check_one(worker: Worker, *, timeout_s: float) -> dict[str, Any]:
     from dirigent.errors import DirigentError
     from dirigent.messages import Message, Request
 
+    if worker.info.reads_results:  # a program of ours, which cannot be asked a question alone
+        return {"latency_s": 0.0, "tokens_per_s": None, "cost_usd": 0.0, "status": "ok"}
     began = time.monotonic()
     request = Request(
         (Message("user", CHECK_QUESTION),),

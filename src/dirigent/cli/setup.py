@@ -37,6 +37,9 @@ def init(
         machine = await discover()
         text = f"{toml_of(machine)}\n{choices()}"
         loaded = parse_config(text, path=path)
+        learned = machine.has_models and await _policy_fits(loaded)
+        if learned:
+            text = f"{toml_of(machine, policy=POLICY)}\n{choices()}"
         if not machine.has_models:
             await _check_local(loaded)
         try:
@@ -54,11 +57,37 @@ def init(
             say(f"found  {server.name} at {server.base_url}: {', '.join(server.models)}")
         if not machine.has_models:
             say("found  no key and no model server: the pool is a small model on this machine's CPU")
+        if learned:
+            say(f"found  a learned policy for this pool in {path.parent / POLICY}: the profile mini uses it")
         print_text(f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}")
         named = "" if config_path() == path else f" --config {path}"
         say(f'next:  dirigent pool check{named}   then   dirigent ask "…"{named}')
 
     carry_out(work, as_json=as_json)
+
+
+POLICY = "policy"
+"""The folder beside the file in which `init` looks for a policy."""
+
+
+async def _policy_fits(loaded: Loaded) -> bool:
+    """Whether the folder `policy` beside the file holds a policy that is on, for workers of this pool as they are."""
+    folder = loaded.folder / POLICY
+    if not (folder / "policy.json").is_file():
+        return False
+    from dirigent.config.runtime import open_runtime
+    from dirigent.learn.policy import Policy
+    from dirigent.planners.learned import measured
+
+    policy = Policy.load(folder)
+    async with open_runtime(loaded) as runtime:
+        known = measured(policy, runtime.pool.infos)
+    missing = sorted(set(policy.workers) - set(known))
+    if not policy.on:
+        say(f"the policy in {folder} is off: {policy.why}")
+    elif missing:
+        say(f"the policy in {folder} is not used: it was fitted on other workers ({', '.join(missing)})")
+    return policy.on and not missing
 
 
 async def _check_local(loaded: Loaded) -> None:

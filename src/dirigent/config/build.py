@@ -23,6 +23,7 @@ from dirigent.errors import ConfigError, WorkerError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.paths import home
 from dirigent.workers.http import HttpClient, HttpWorker, Timeouts
+from dirigent.workers.reader import Chooses, Select
 from dirigent.workers.role import Role
 from dirigent.workers.secret import Secret
 from dirigent.workers.wire import Wire
@@ -103,11 +104,15 @@ class Builder:
                 return local_worker(worker, self._model(worker), fingerprint=info.fingerprint)
             case "openai" | "anthropic" | "gemini":
                 return self._http(worker, info)
-            case "vote":
+            case "select" if worker.path:
+                select = Select(self._selector(worker), name=worker.name)
+                select.info = msgspec.structs.replace(info, about=info.about or select.info.about)
+                return select
+            case "vote" | "select":
                 from dirigent.planners.vote_counter import Counting
                 from dirigent.tasks.answer_forms import same_free_answer
 
-                count = Counting(same_free_answer, name=worker.name, kind="vote")
+                count = Counting(same_free_answer, name=worker.name, kind=worker.kind)
                 count.info = msgspec.structs.replace(info, about=info.about or count.info.about)
                 return count
             case "python":
@@ -118,6 +123,13 @@ class Builder:
                 return python
             case _:
                 return self._plugin_worker(worker, info)
+
+    def _selector(self, worker: WorkerConfig) -> Chooses:
+        try:
+            from dirigent.learn.selector import Selector
+        except ModuleNotFoundError as error:
+            raise ConfigError(f'worker "{worker.name}" needs {error.name}: pip install "dirigent[eval]"') from None
+        return Selector.load(self._path(worker.path))
 
     def _http(self, worker: WorkerConfig, info: WorkerInfo) -> Worker:
         return HttpWorker(
@@ -249,6 +261,7 @@ def card(worker: WorkerConfig) -> WorkerInfo:
         abilities=_abilities(worker),
         subtask_only=worker.subtask_only or worker.kind in LOCAL_KINDS,
         reads_results=worker.kind in LOCAL_KINDS,
+        selects=worker.kind == "select" and bool(worker.path),
         runs_programs=runs_programs(worker),
         second_step=worker.second_step,
     )

@@ -21,9 +21,12 @@ from typing import Any
 
 import msgspec
 
+from dirigent.config.build import card
+from dirigent.config.file import parse_config
 from dirigent.config.presets import presets
 from dirigent.config.worker_config import known_kinds
 from dirigent.planners import profile_planners
+from dirigent.planners.fixed import cheapest, dearest
 from dirigent.sandbox.programs import confinement_problem
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import NAME
@@ -139,12 +142,20 @@ async def discover(*, environment: Mapping[str, str] | None = None, ports: Mappi
     )
 
 
-def toml_of(machine: Machine) -> str:
-    """Returns a `dirigent.toml` for this machine: one worker for each model, and the two profiles."""
+def toml_of(machine: Machine, *, policy: str = "") -> str:
+    """Returns a `dirigent.toml` for this machine: one worker for each model, and the two profiles.
+
+    `policy` is the folder of a learned policy that fits these workers; the profile `mini` then uses it.
+    """
     if not machine.has_models:
         return f"{HEADER}\n{_local_text(machine)}"
-    workers = [*_preset_tables(machine), *_server_tables(machine)]
-    return "\n".join([HEADER, *workers, PROFILES.format(planners=" | ".join(profile_planners()))])
+    workers = "\n".join([*_preset_tables(machine), *_server_tables(machine)])
+    infos = [card(worker) for worker in parse_config(workers).config.worker]
+    learned = LEARNED_MINI.format(policy=_quoted(policy))
+    mini = learned if policy else CHEAP_MINI.format(cheap=_quoted(cheapest(infos)))
+    planners = "\n#     ".join(textwrap.wrap(" | ".join(profile_planners()), 90))
+    profiles = PROFILES.format(planners=planners, strong=_quoted(dearest(infos)), mini=mini)
+    return "\n".join([HEADER, workers, profiles])
 
 
 def choices() -> str:
@@ -205,19 +216,32 @@ HEADER = """\
 """
 
 PROFILES = """\
-# Without planner_worker the first worker plans, so the order above matters.
+# One request is one call until something is shown to pay on your own questions:
+#     dirigent calibrate --out table    asks every worker graded questions
+#     dirigent learn table --out policy learns whom to ask, and when to stop
+# Then `dirigent init --force` writes the policy into mini.
+# Planners: {planners}
 [profile.ultra]
-# {planners}
-# (conductor: needs a trained worker, named by planner_worker)
-planner = "language"
-max_steps = 5
-max_rounds = 2
+planner = "single"
+planner_worker = {strong}         # the dearest by price, likely the strongest
+# To let this worker plan over all others, at a higher cost: planner = "language", max_rounds = 2
 deadline_s = 900
 # max_cost_usd = 2.0
 
+{mini}"""
+
+CHEAP_MINI = """\
 [profile.mini]
-planner = "language"
-max_steps = 1                   # one worker, picked by the planner
+planner = "single"
+planner_worker = {cheap}          # the cheapest by price
+deadline_s = 60
+"""
+
+LEARNED_MINI = """\
+[profile.mini]
+planner = "learned"             # fitted on this pool by `dirigent learn`
+policy = {policy}
+max_steps = 11
 deadline_s = 60
 """
 

@@ -42,13 +42,13 @@ At = Callable[..., str]
 class Profile(Limits, frozen=True, kw_only=True):
     """One `[profile.NAME]`: its planner, its workers and its limits."""
 
-    planner: str = "language"
-    """The planner, by name: see [Planners](#planners)."""
+    planner: str = "best"
+    """The planner, by name: see [Planners](#planners). One call is one call until something is shown to pay."""
     policy: str = ""
     """Of the planner `learned`: the folder that `dirigent learn` wrote, relative to the configuration's folder."""
-    operating_point: str = "same"
-    """Of the planner `learned`: `same` (as good as the best single worker, for less), `best`, or another point that
-    `dirigent learn` printed."""
+    operating_point: str = ""
+    """Of the planner `learned`: `same` (as good as the best single worker, for less), `best`, `max-cost X` or
+    `price X`. Default: the one that is active in its folder."""
     prefer: Literal["cost", "speed"] = "cost"
     """Of the planner `learned`: `cost` asks workers one after another and stops early, `speed` asks all at once."""
     planner_worker: str = ""
@@ -139,10 +139,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BUILT_IN_PROFILES: Mapping[str, Profile] = {
-    "ultra": Profile(max_rounds=2, deadline_s=900.0),
-    "mini": Profile(max_steps=1, deadline_s=60.0),
+    "ultra": Profile(deadline_s=900.0),
+    "mini": Profile(planner="cheapest", max_steps=1, deadline_s=60.0),
 }
-"""The profiles of a file without any: up to five steps and two rounds, or one step by a worker the planner picks."""
+"""The profiles of a file without any: the dearest worker alone, which is likely the strongest, or the cheapest."""
 
 
 class Loaded(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ database open on first use.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -39,11 +38,14 @@ from dirigent.plan.planner import Planner
 from dirigent.planners import PlannerSpec, Setup, profile_planners
 from dirigent.planners import planner as planner_named
 from dirigent.planners.fixed import Fixed, Single
-from dirigent.planners.learned import FittedPolicy
+from dirigent.planners.learned import FittedPolicy, left_out
+from dirigent.planners.vote_counter import Counting
+from dirigent.tasks.answer_forms import same_free_answer
 from dirigent.toml import nearest
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import Pool
-from dirigent.workers.reader import Select
+from dirigent.workers.reader import Chooses, Select
+from dirigent.workers.worker import Worker
 
 if TYPE_CHECKING:
     from dirigent.store import Store
@@ -131,7 +133,7 @@ class Runtime:
         """Worker -> the reason why it is not usable yet, with the fix."""
         self.cards = cards or {}
         """What was measured of each worker that has not changed since."""
-        self._policies: dict[tuple[Path, str, int], FittedPolicy] = {}
+        self._policies: dict[tuple[Path, str, int], LearnedPolicy] = {}
 
     @property
     def problem(self) -> str:
@@ -158,14 +160,13 @@ class Runtime:
             for step in plan.steps:
                 pool.require(step.worker)
         falls_back = plan is None and settings.fallback == "single"
-        policy, selector = self.policy(settings), ""
-        if policy is not None:
-            selector = "select" if "select" not in pool else "policy-select"
-            pool = Pool([*pool.values(), Select(policy.selector, name=selector)])
+        learned = self.policy(settings)
+        if learned is not None:
+            pool = Pool([*pool.values(), *learned.workers])
         return Conductor(
             Fixed(plan)
             if plan is not None
-            else _planner(spec, settings, pool, everybody=self.pool, policy=policy, selector=selector),
+            else _planner(spec, settings, pool, everybody=self.pool, right=self._right(), learned=learned),
             pool,
             limits=settings.limits(),
             fallback=Single("" if only_plans else settings.planner_worker) if falls_back else None,
@@ -174,21 +175,37 @@ class Runtime:
             profile=called or name,
         )
 
-    def policy(self, settings: Profile) -> FittedPolicy | None:
+    def _right(self) -> dict[str, float]:
+        """Returns the share of right answers of each worker that was measured by labels."""
+        cards = self.cards.items()
+        return {name: card.right.right for name, card in cards if card.right is not None and not card.estimated}
+
+    def policy(self, settings: Profile) -> LearnedPolicy | None:
         """Returns the policy of a profile's folder, read again only if it has changed; None if it names none."""
         if not settings.policy:
             return None
         try:
-            module = importlib.import_module("dirigent.learn.policy")
+            from dirigent.learn.policy import Policy
+            from dirigent.learn.selector import Selector
         except ModuleNotFoundError as error:
             raise ConfigError(f'a learned policy needs {error.name}: pip install "dirigent[eval]"') from None
         folder = self.loaded.folder / Path(settings.policy).expanduser()
         file = folder / "policy.json"
-        changed_ns = file.stat().st_mtime_ns if file.is_file() else 0
-        key = (folder, settings.operating_point, changed_ns)
+        key = (folder, settings.operating_point, file.stat().st_mtime_ns if file.is_file() else 0)
         if key not in self._policies:
-            self._policies = {key: module.Policy.load(folder).at(settings.operating_point)}
+            policy = Policy.load(folder)
+            if settings.operating_point not in ("", "off"):
+                policy.point(settings.operating_point)  # raises for a point that the policy does not have
+            chooses = Selector.load(folder) if policy.points else None
+            self._policies = {k: v for k, v in self._policies.items() if k[:2] != key[:2]}
+            self._policies[key] = LearnedPolicy(policy, self.pool, chooses)
         return self._policies[key]
+
+    def left_out(self) -> dict[str, str]:
+        """Returns worker -> why a policy of the configuration does not use it; raises ConfigError for a bad policy."""
+        learned = [self.policy(settings) for settings in self.config.profile.values()]
+        infos = self.pool.infos
+        return {name: why for one in learned if one is not None for name, why in left_out(one.policy, infos).items()}
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
@@ -213,6 +230,19 @@ class Runtime:
         return pool
 
 
+class LearnedPolicy:
+    """A policy, and the local workers in which its plans end."""
+
+    def __init__(self, policy: FittedPolicy, pool: Pool, selector: Chooses | None) -> None:
+        self.policy = policy
+        names = {word: word if word not in pool else f"policy-{word}" for word in ("select", "vote")}
+        self.counter = names["vote"]
+        self.selector = names["select"]
+        self.workers: list[Worker] = [Counting(same_free_answer, name=self.counter, kind="vote")]
+        if selector is not None:  # a policy that decided on nothing has none
+            self.workers.append(Select(selector, name=self.selector))
+
+
 def _changed(settings: Profile, changes: Mapping[str, Any], *, names: tuple[str, ...]) -> Profile:
     planner = changes.get("planner", settings.planner)
     if not can_plan(planner):
@@ -234,8 +264,8 @@ def _planner(
     pool: Pool,
     *,
     everybody: Pool,
-    policy: FittedPolicy | None,
-    selector: str,
+    right: Mapping[str, float],
+    learned: LearnedPolicy | None,
 ) -> Planner:
     if settings.planner_worker and spec.planned_by != "trained worker":
         pool.require(settings.planner_worker)
@@ -250,8 +280,11 @@ def _planner(
             show_names=settings.show_names,
             temperature=settings.temperature,
             max_output_tokens=settings.planner_output_tokens,
-            policy=policy,
-            selector=selector,
+            right=right,
+            policy=None if learned is None else learned.policy,
+            selector="" if learned is None else learned.selector,
+            counter="" if learned is None else learned.counter,
+            operating_point=settings.operating_point,
             prefer=settings.prefer,
         )
     )

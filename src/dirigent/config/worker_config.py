@@ -42,11 +42,13 @@ KINDS: Mapping[str, str] = {
     "recorded": "answers from a file, replayed",
     "scripted": "replies from the configuration, for tests",
     "python": "runs the program in its subtask or in a result that it reads; free",
+    "select": "repeats the result most likely right and says how sure it is, by a learned policy's selector; without "
+    "one it takes a vote; free",
     "vote": "repeats the answer that most of the results it reads give; free",
 }
 """Our own kinds of worker, each in one sentence; plugins of `dirigent.workers` bring others."""
 
-LOCAL_KINDS = ("python", "vote")
+LOCAL_KINDS = ("python", "select", "vote")
 """Kinds that are programs of ours: they read the results of earlier steps and call no model."""
 
 KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +61,7 @@ KEYS_OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "slots": ("local",),
     "threads": ("local",),
     "role": (*WIRES, "local", "recorded", "scripted"),
-    "path": ("recorded",),
+    "path": ("recorded", "select"),
     "replies": ("scripted",),
 }
 """Keys that only some kinds read; for other kinds they are an error. A plugin's kind may read `base_url`,
@@ -171,7 +173,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """`local`: threads that compute. Default: one for each core."""
     path: str = ""
-    """`recorded`: a JSONL file (.gz too) of recorded answers."""
+    """`recorded`: a JSONL file (.gz too) of recorded answers. `select`: the folder that `dirigent learn` wrote."""
     replies: tuple[str, ...] = ()
     """`scripted`: its replies in turn; the last one repeats."""
 

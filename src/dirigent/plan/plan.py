@@ -107,12 +107,12 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sentence."""
     chosen: tuple[str, ...] = ()
     """The workers, in the order in which they are asked."""
-    point: str = ""
-    """The operating point of a policy, such as `same`."""
     baseline: str = ""
     """The best single worker, with which the plan is compared."""
     left_out: tuple[str, ...] = ()
     """Why workers of the pool take no part, as sentences."""
+    switch_cost_usd: float | None = None
+    """What leaving the worker that has read the conversation would cost more; below 0, it costs less and is done."""
     propensity: float | None = None
     """The chance with which this order was chosen, if the policy explores."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dirigent.errors import PlanError
 from dirigent.limits import Ledger, Limits
-from dirigent.messages import Attempt, Message, Observe, Request, Schema, ignore
+from dirigent.messages import Attempt, Message, Observe, Request, Schema, Warm, ignore
 from dirigent.plan.grammar import plan_grammar, plan_schema
 from dirigent.plan.plan import Dialect, EarlierStep, Plan, Reason, check_plan, format_plan, parse_plan
 from dirigent.plan.prompt import (
@@ -58,6 +58,10 @@ class Brief(msgspec.Struct, frozen=True):
     deadline: float | None = None
     ledger: Ledger | None = None
     tenant: str = ""
+    tools: bool = False
+    """The caller offers tools."""
+    warm: Warm | None = None
+    """The workers that read the beginning of this conversation a short time ago."""
 
     @property
     def earlier(self) -> int:

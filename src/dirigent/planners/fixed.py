@@ -9,15 +9,18 @@ share: steps, the question as text, and the workers that can be asked.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
-from dirigent.plan.plan import Dialect, Plan, Step
+from dirigent.plan.plan import Dialect, Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.workers.pool import Pool
+from dirigent.workers.worker import WorkerInfo
 
 Who = str | Sequence[str]
 
@@ -56,6 +59,44 @@ class Single(Shape):
 
     def plan(self, brief: Brief) -> Plan:
         return Plan((step(brief, named(brief.pool, self._worker)),))
+
+
+class ByCard:
+    """One worker answers alone: the best by its card, or the cheapest.
+
+    The best is the one that was right most often where it was measured. Before that it is the dearest, which is likely
+    the strongest. A worker without a price is asked only if none has a price.
+    """
+
+    def __init__(self, choice: Literal["best", "cheapest"], *, right: Mapping[str, float] | None = None) -> None:
+        self.name: str = choice
+        self._right = right or {}
+        """The measured share of right answers of each worker."""
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        if brief.previous is not None:
+            return Draft(plan=Plan())
+        infos = [info for info in brief.pool.infos if not info.reads_results]
+        measured = [info.name for info in infos if info.name in self._right]
+        if self.name == "cheapest":
+            chosen, why = cheapest(infos), "the cheapest by price"
+        elif measured:
+            chosen = max(measured, key=lambda name: self._right[name])
+            why = f"right most often where it was measured, {self._right[chosen]:.0%}"
+        else:
+            chosen, why = dearest(infos), "the dearest by price, as nothing was measured"
+        reason = Reason(why=f"{chosen} alone: {why}; nothing learned says that more would pay", chosen=(chosen,))
+        return Draft(plan=Plan((step(brief, chosen),)), reason=reason)
+
+
+def dearest(infos: Sequence[WorkerInfo]) -> str:
+    """The worker with the highest price, the first of equals; any price is more than an unknown one."""
+    return max(infos, key=lambda info: -1.0 if info.price is None else info.price.input + info.price.output).name
+
+
+def cheapest(infos: Sequence[WorkerInfo]) -> str:
+    """The worker with the lowest price, the first of equals; any price is less than an unknown one."""
+    return min(infos, key=lambda info: math.inf if info.price is None else info.price.input + info.price.output).name
 
 
 class FanOut(Shape):

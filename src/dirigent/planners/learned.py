@@ -1,23 +1,25 @@
 """Learned: a policy that was fitted on a table of graded answers decides, in milliseconds, whom to ask.
 
 For a question the policy gives an order of workers and a confidence to stop at. The planner writes them as a plan: the
-workers in order, then a worker that selects (`workers/reader.py`). So a learned decision is executed, traced and priced
-as any plan is. What a policy is and how it is fitted is in `learn/policy.py`.
+workers in order, then a worker that selects (`workers/reader.py`) or votes. So a learned decision is executed, traced
+and priced as any plan is. What a policy is and how it is fitted is in `learn/policy.py`.
+
+A provider reads the beginning of a conversation again at a tenth of the price, so the next turn stays with the worker
+that has read it unless another is cheaper even so. A conversation with tools has one worker from start to end.
 
 A policy holds for the workers it was fitted on. A worker whose fingerprint differs, or that was never measured, takes
-no part. If no worker is left, the best single worker of the pool answers alone.
+no part. If no worker is left, the dearest worker of the pool answers alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
-from dirigent.messages import Observe, ignore
+from dirigent.messages import Observe, Usage, estimate_tokens, ignore
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.fixed import answering, question_text, step
-from dirigent.workers.reader import Chooses, Select
+from dirigent.planners.fixed import dearest, question_text, step
 from dirigent.workers.worker import WorkerInfo
 
 CHOOSE = "Choose the answer that is most likely right."
@@ -34,18 +36,18 @@ class Decision(Protocol):
         ...
 
     @property
+    def end(self) -> Literal["last", "vote", "select"]:
+        """`last`: the only call is the answer. Otherwise a last step chooses among the answers."""
+        ...
+
+    @property
     def until(self) -> float | None:
         """Stop at this confidence; None: ask all of them."""
         ...
 
     @property
     def why(self) -> str:
-        """One sentence for people: which kind of question this is, and what the table says of it."""
-        ...
-
-    @property
-    def point(self) -> str:
-        """The operating point, such as `same`."""
+        """A sentence for people: which kind of question this is, and what the table says of it."""
         ...
 
     @property
@@ -62,10 +64,9 @@ class FittedPolicy(Protocol):
         """Of each worker that it was fitted on, as it was when it answered."""
         ...
 
-    @property
-    def selector(self) -> Chooses: ...
-
-    def plan_for(self, question: str, names: Sequence[str]) -> Decision:
+    def plan_for(
+        self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
+    ) -> Decision:
         """The decision for this question over these workers, each of which it was fitted on."""
         ...
 
@@ -78,50 +79,96 @@ class Learned:
         policy: FittedPolicy,
         *,
         selector: str = "select",
+        counter: str = "vote",
         prefer: Prefer = "cost",
+        at: str = "",
         name: str = "learned",
     ) -> None:
         self.name = name
         self._policy = policy
-        self._selector = selector
-        self._prefer = prefer
+        self._last = {"select": selector, "vote": counter}
+        """The worker of the last step."""
+        self._prefer: Prefer = prefer
+        self._at = at
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
             return Draft(plan=Plan())
         known = measured(self._policy, brief.pool.infos)
+        missing = tuple(left_out(self._policy, brief.pool.infos).values())
         if not known:
-            best = answering(brief.pool)[0]
+            best = dearest([info for info in brief.pool.infos if not info.reads_results])
             why = f"{best} alone: the policy was fitted on none of the workers as they are now"
-            return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, left_out=self._left_out(brief)))
-        decision = self._policy.plan_for(question_text(brief), known)
-        order = decision.order[: max(1, brief.limits.max_steps - 1)]
-        why = decision.why
-        if len(order) < len(decision.order):
-            why += f"; max_steps = {brief.limits.max_steps} leaves the last {len(decision.order) - len(order)} out"
+            return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, chosen=(best,), left_out=missing))
+        decision = self._policy.plan_for(
+            question_text(brief),
+            known,
+            prefer=self._prefer,
+            most_calls=max(1, brief.limits.max_steps - 1),
+            at=self._at,
+        )
+        if brief.tools and (able := [name for name in known if "tools" in brief.pool[name].info.abilities]):
+            return self._with_tools(brief, decision, able, missing)
+        order, why, switch_cost_usd = decision.order, decision.why, None
+        warm = next((name for name in _warm(brief) if name in known), "")
+        if warm and order[0] not in _warm(brief):
+            switch_cost_usd = leaving_usd(brief, warm, order[0])
+            if switch_cost_usd is None or switch_cost_usd > 0:
+                order = (warm,) if decision.end == "last" else (warm, *(name for name in order if name != warm))
+                why += f"; stays with {warm}, which has read the conversation{_costs(switch_cost_usd, 'more')}"
+            else:
+                why += f"; leaves {warm}, which has read the conversation{_costs(-switch_cost_usd, 'less')}"
         reason = Reason(
             why=why,
             chosen=order,
-            point=decision.point,
             baseline=decision.baseline,
-            left_out=self._left_out(brief),
+            left_out=missing,
+            switch_cost_usd=switch_cost_usd,
         )
-        return Draft(plan=self._plan(brief, order, decision.until), reason=reason)
+        return Draft(plan=self._plan(brief, order, decision), reason=reason)
 
-    def _plan(self, brief: Brief, order: Sequence[str], until: float | None) -> Plan:
-        steps = [step(brief, worker) for worker in order]
-        if len(steps) == 1:  # nothing to choose from, and the answer can be streamed
+    def _with_tools(self, brief: Brief, decision: Decision, able: Sequence[str], missing: tuple[str, ...]) -> Draft:
+        """One worker for the whole conversation: what workers do with tools was not measured."""
+        warm = next((name for name in _warm(brief) if name in able), "")
+        strongest = decision.baseline if decision.baseline in able else dearest([brief.pool[n].info for n in able])
+        chosen = warm or strongest
+        why = f"{chosen} alone: what workers do with tools was not measured"
+        if warm:
+            why += f"; stays with {warm}, which has read the conversation"
+        reason = Reason(why=why, chosen=(chosen,), baseline=decision.baseline, left_out=missing)
+        return Draft(plan=Plan((step(brief, chosen),)), reason=reason)
+
+    def _plan(self, brief: Brief, order: Sequence[str], decision: Decision) -> Plan:
+        steps = [step(brief, worker) for worker in order[: max(1, brief.limits.max_steps - 1)]]
+        if decision.end == "last" or len(steps) == 1:  # nothing to choose from, so the answer can be streamed
             return Plan((steps[0],))
-        choose = Step(self._selector, CHOOSE, tuple(range(len(steps))))
-        return Plan((*steps, choose), until=until if self._prefer == "cost" else None)
-
-    def _left_out(self, brief: Brief) -> tuple[str, ...]:
-        return tuple(left_out(self._policy, brief.pool.infos).values())
+        choose = Step(self._last[decision.end], CHOOSE, tuple(range(len(steps))))
+        return Plan((*steps, choose), until=decision.until if decision.end == "select" else None)
 
 
-def selector_of(policy: FittedPolicy, *, name: str = "select") -> Select:
-    """The worker in which the policy's plans end."""
-    return Select(policy.selector, name=name)
+def _warm(brief: Brief) -> tuple[str, ...]:
+    return brief.warm.workers if brief.warm is not None else ()
+
+
+def _costs(usd: float | None, word: str) -> str:
+    return "" if usd is None else f": leaving costs ${usd:.2g} {word}"
+
+
+REPLY_TOKENS = 300
+"""The length of a reply for which leaving a worker is priced."""
+
+
+def leaving_usd(brief: Brief, warm: str, other: str) -> float | None:
+    """What the other worker's reply costs more than that of the worker that has read the conversation.
+
+    The other one has to read all of it afresh. None if a price is unknown.
+    """
+    prices = [brief.pool[name].info.price for name in (warm, other)]
+    if brief.warm is None or prices[0] is None or prices[1] is None:
+        return None
+    tokens = max(brief.warm.tokens, estimate_tokens(question_text(brief)))
+    staying = prices[0].of(Usage(tokens, REPLY_TOKENS, cached_input_tokens=brief.warm.tokens))
+    return prices[1].of(Usage(tokens, REPLY_TOKENS)) - staying
 
 
 def measured(policy: FittedPolicy, infos: Sequence[WorkerInfo]) -> tuple[str, ...]:

@@ -76,10 +76,16 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     show_names: bool = True
     temperature: float | None = 0.0
     max_output_tokens: int = 4096
+    right: Mapping[str, float] = {}
+    """The measured share of right answers of each worker, from its card."""
     policy: FittedPolicy | None = None
     """The policy that `dirigent learn` fitted, if the profile names one."""
     selector: str = ""
-    """The worker of the pool in which the policy's plans end."""
+    """The worker of the pool that selects, in which the policy's plans end."""
+    counter: str = ""
+    """The worker of the pool that takes a vote."""
+    operating_point: str = ""
+    """Of the policy. Default: the one that is active in its folder."""
     prefer: Prefer = "cost"
     """Whether a learned plan asks its workers one after another, or all at once."""
 

@@ -27,7 +27,7 @@ from dirigent.planners.examples import (
     self_moa_cost,
     vote_cost,
 )
-from dirigent.planners.fixed import FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
+from dirigent.planners.fixed import ByCard, FanOut, Pipeline, RandomWorker, Reflect, SelfMoa, Single, Vote, answering
 from dirigent.planners.knn import fit_knn
 from dirigent.planners.learned import Learned
 from dirigent.planners.program import Program
@@ -305,7 +305,13 @@ def _learned(setup: Setup) -> Planner:
         raise ConfigError(
             'planner "learned" needs  policy = "FOLDER"  in its profile: the folder that `dirigent learn` wrote'
         )
-    return Learned(setup.policy, selector=setup.selector, prefer=setup.prefer)
+    return Learned(
+        setup.policy,
+        selector=setup.selector,
+        counter=setup.counter,
+        prefer=setup.prefer,
+        at=setup.operating_point,
+    )
 
 
 def _dialect(info: WorkerInfo) -> Dialect:
@@ -347,14 +353,18 @@ PLANNERS: tuple[PlannerSpec, ...] = (
     ),
     PlannerSpec(
         name="best",
-        about="the worker with the highest accuracy on the training split answers alone; the cheaper of two equals",
+        about="the worker with the highest accuracy on the training split answers alone; the cheaper of two equals. In "
+        "a profile it is known from the workers' cards; where nothing was measured, the dearest worker answers alone",
+        make=lambda setup: Single(setup.worker) if setup.worker else ByCard("best", right=setup.right),
         fit=_best,
         replays=True,
         default_on=("live", "recorded", "gym"),
     ),
     PlannerSpec(
         name="cheapest",
-        about="the worker that cost least on the training split answers alone",
+        about="the worker that cost least on the training split answers alone; in a profile the one with the lowest "
+        "price",
+        make=lambda setup: Single(setup.worker) if setup.worker else ByCard("cheapest"),
         fit=_cheapest,
         replays=True,
         default_on=("live", "recorded"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dirigent.messages import Message, Text
+from dirigent.messages import Message, Part, Text
 from dirigent.plan.marks import mark_of, marked_result
 from dirigent.plan.plan import EarlierStep, Plan
 
@@ -100,9 +100,10 @@ def step_messages(
 
 def _with_text(message: Message, *, before: str, after: str) -> Message:
     """A user's message with words around it, its images kept."""
-    if isinstance(message.content, str):
-        return msgspec.structs.replace(message, content=f"{before}{message.content}\n\n{after}")
-    return msgspec.structs.replace(message, content=(Text(before), *message.content, Text(f"\n\n{after}")))
+    content: str | tuple[Part, ...] = f"{before}{message.content}\n\n{after}"
+    if not isinstance(message.content, str):
+        content = (Text(before), *message.content, Text(f"\n\n{after}"))
+    return msgspec.structs.replace(message, content=content, cache="")  # no later prompt begins with these words
 
 
 def mend_json_messages(reply: str, fault: str) -> tuple[Message, ...]:

@@ -69,8 +69,13 @@ def step_request(
         earlier=terms.earlier,
         subtask_only=info.subtask_only,
     )
+    goes_on = messages == terms.question and (
+        bool(record.tool_traffic or options.tools) or any(m.role == "assistant" for m in messages)
+    )
     return msgspec.structs.replace(
         options,  # whose other settings hold for every step
+        warm=None,
+        goes_on=goes_on,
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
         question="\n".join(message.text for message in terms.question) if info.reads_results else "",
         results=_read_results(terms, index, results),

@@ -27,6 +27,7 @@ from dirigent.serve.http.telemetry import telemetry
 from dirigent.serve.policy.admission import Admission
 from dirigent.serve.policy.guardrails import guarded
 from dirigent.serve.policy.models import Models
+from dirigent.serve.runs.conversation import Conversations
 from dirigent.store import Store
 from dirigent.store.retention import prune
 
@@ -59,6 +60,8 @@ class Service:
         """They watch every run of this server."""
         self.on_finished: dict[str, OnFinished] = {}
         """Called when a background run is over, by the `kind` of its purpose (`runs/takeover.py`)."""
+        self.conversations = Conversations()
+        """The conversations whose prompts providers may still hold in their caches."""
         self.runs: set[Run] = set()
         """The runs that this process carries out."""
         self.bodies = 0
@@ -97,7 +100,7 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
             raise ConfigError(runtime.problem)
         await reconcile(store)
         settings = settings or loaded.config.serve
-        runtime = Runtime(loaded, guarded(runtime.pool, loaded.config.guardrails), runtime.problems)
+        runtime = Runtime(loaded, guarded(runtime.pool, loaded.config.guardrails), runtime.problems, runtime.cards)
         service = Service(runtime, store, settings)
         with telemetry(settings) as watch:
             service.observers += [watch] if watch is not None else []

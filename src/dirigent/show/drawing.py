@@ -179,7 +179,10 @@ def _header(trace: Trace) -> Text:
 def _spent(trace: Trace) -> list[str]:
     usage = trace.usage
     tokens = usage.input_tokens + usage.output_tokens
-    return [count_text(usage.calls, "call"), count_text(tokens, "token"), cost_text(trace)]
+    read = count_text(tokens, "token")
+    if usage.cached_input_tokens:
+        read += f" ({usage.cached_input_tokens / usage.input_tokens:.0%} of input cached)"
+    return [count_text(usage.calls, "call"), read, cost_text(trace)]
 
 
 def cost_text(trace: Trace) -> str:

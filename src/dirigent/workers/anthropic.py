@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dirigent.messages import Finish, Image, Message, Part, Reply, Request, ToolCall, Usage
+from dirigent.messages import Cache, Finish, Image, Message, Part, Reply, Request, ToolCall, Usage, estimate_tokens
 from dirigent.workers.wire import (
     Count,
     Decoder,
@@ -71,7 +71,8 @@ class AnthropicWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         system = system_text(request.messages)
         if system:
             body["system"] = system
-        body |= _tools(request) | _sampling(request) | self._thinking(request, info.model, max_tokens)
+        _mark_for_cache(body, tools := _tools(request), request)
+        body |= tools | _sampling(request) | self._thinking(request, info.model, max_tokens)
         if request.schema is not None:
             shape = {"type": "json_schema", "schema": request.schema.schema}
             body["output_config"] = {**body.get("output_config", {}), "format": shape}
@@ -156,6 +157,13 @@ def _conversation(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
+    blocks = _plain_blocks(message)
+    if message.cache and blocks:
+        blocks[-1]["cache_control"] = _control(message.cache)
+    return blocks
+
+
+def _plain_blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         result = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id), "content": _parts(message)}
         return [result]
@@ -213,12 +221,52 @@ def _tools(request: Request) -> dict[str, Any]:
             sent["description"] = tool.description
         if tool.strict:
             sent["strict"] = True
+        if tool.cache:
+            sent["cache_control"] = _control(tool.cache)
         tools.append(sent)
     kinds = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
     return {
         "tools": tools,
         "tool_choice": {"type": "tool", "name": named} if named else kinds[request.tool_choice],
     }
+
+
+MOST_MARKS = 4
+"""Anthropic takes so many in one request."""
+WORTH_CACHING_TOKENS = 1024
+"""Anthropic caches no shorter prompt."""
+
+
+def _mark_for_cache(body: dict[str, Any], tools: dict[str, Any], request: Request) -> None:
+    """Marks what the provider is to keep in its cache: as the caller asked, else the parts that later prompts repeat.
+
+    Those are tools and system message, and of a conversation that goes on all of it. What is written to the cache costs
+    a quarter more, so nothing else is marked, and nothing that is too short to be kept.
+    """
+    system_cache: Cache = next((m.cache for m in request.messages if m.role == "system" and m.cache), "")
+    asked = system_cache or any(m.cache for m in request.messages) or any(tool.cache for tool in request.tools)
+    turns = body["messages"]
+    if not asked:
+        stable = estimate_tokens(body.get("system", "")) + estimate_tokens(str(tools.get("tools", "")))
+        if stable >= WORTH_CACHING_TOKENS:
+            if "system" in body:
+                system_cache = "5m"
+            else:
+                tools["tools"][-1]["cache_control"] = _control("5m")
+        said = sum(estimate_tokens(str(turn["content"])) for turn in turns)
+        if request.goes_on and turns and stable + said >= WORTH_CACHING_TOKENS:
+            turns[-1]["content"][-1]["cache_control"] = _control("5m")
+    if system_cache:
+        body["system"] = [{"type": "text", "text": body["system"], "cache_control": _control(system_cache)}]
+    blocks = [*tools.get("tools", ()), *(body["system"] if system_cache else ())]
+    blocks += [block for turn in turns for block in turn["content"]]
+    marked = [block for block in blocks if "cache_control" in block]
+    for block in marked[: max(0, len(marked) - MOST_MARKS)]:  # the later ones hold the earlier ones
+        del block["cache_control"]
+
+
+def _control(cache: Cache) -> dict[str, str]:
+    return {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
 
 
 def _sampling(request: Request) -> dict[str, Any]:

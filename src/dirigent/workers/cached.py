@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 """Part of every key. Raise it when the meaning of stored data changes."""
 
-NOT_IN_KEY = frozenset({"deadline", "ledger", "question", "results"})
-"""`question` and `results` hold as data what `messages` holds as text."""
+NOT_IN_KEY = frozenset({"deadline", "ledger", "question", "results", "warm", "goes_on"})
+"""`question` and `results` hold as data what `messages` holds as text; the others do not change a reply."""
 
 
 class Cached(Wrapper):

@@ -34,6 +34,7 @@ from dirigent.config.worker_config import WIRES
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.plan.plan import Plan, Step
+from dirigent.planners import planner as planner_named
 from dirigent.planners import profile_planners
 from dirigent.planners.fixed import Fixed
 from dirigent.run.step_prompt import ANSWER
@@ -371,7 +372,8 @@ def called(model: Model) -> str:
 
 
 def _mini(runtime: Runtime) -> Model:
-    """The profile `mini` if the configuration has one, else one step by the quickest planner here."""
+    """The profile `mini` if the configuration has one, else a local conductor's step, else one step of the default
+    profile; the cheapest worker's if a worker would be prompted to plan that step."""
     about = "one step, quickly"
     if "mini" in runtime.config.profile:
         return Model("dirigent-mini", about, "mini")
@@ -385,7 +387,10 @@ def _mini(runtime: Runtime) -> Model:
             return model
     if not runtime.config.profile:
         return Model("dirigent-mini", about, "mini")  # the built-in one
-    return Model("dirigent-mini", about, default, tuple(MINI_CHANGES.items()))
+    changes = MINI_CHANGES
+    if settings.planner == "best" or planner_named(settings.planner).planned_by == "worker":
+        changes = changes | {"planner": "cheapest", "planner_worker": ""}  # nobody is prompted to plan one step
+    return Model("dirigent-mini", about, default, tuple(changes.items()))
 
 
 def _conductor_worker(runtime: Runtime) -> str:

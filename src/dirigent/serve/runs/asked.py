@@ -112,6 +112,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The caller's own user, for whom the request is."""
     one_call: bool = False
     """A reply may call one tool at most."""
+    goes_on_from: tuple[str, ...] = ()
+    """Names of its conversation in the caller's API: the run that it goes on from, the key of its cache."""
     background: bool = False
     """No caller waits for the run."""
     stream: bool = False

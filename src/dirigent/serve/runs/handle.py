@@ -64,6 +64,7 @@ class Run:
         caller: Caller,
         began: float,
         rule: Override | None = None,
+        conversation: tuple[str, ...] = (),
     ) -> None:
         self.service = service
         self.asked = asked
@@ -74,6 +75,8 @@ class Run:
         self.began = began
         self.rule = rule
         """The operator's rule that applied to it."""
+        self.conversation = conversation
+        """The names of the conversation that it belongs to."""
         self.state: RunState | None = None
         """The state that it continues from; None if it begins."""
         self.waiting: Waiting | None = None
@@ -190,6 +193,7 @@ class Run:
             self._events.append(event)
         if isinstance(event, RunEnded):
             self.ended = event.trace
+            self.service.conversations.note(self.conversation, event.trace, key_id=self.caller.key_id)
         elif isinstance(event, Paused):
             self._paused = event.state
             if self.body is not None:

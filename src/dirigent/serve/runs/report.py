@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dirigent.plan.plan import Plan
-from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate
+from dirigent.run.trace import Round, StepRecord, Trace, attempts_since, saved_usd_estimate, usage_since
 
 
 class WireStep(msgspec.Struct, frozen=True):
@@ -21,6 +21,7 @@ class WireStep(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     cost_usd: float = 0.0
     seconds: float = 0.0
+    cached_input_tokens: int = 0
     planned_worker: str = ""
     error: str = ""
     confidence: float | None = None
@@ -50,6 +51,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The steps up to the answering one; only if `dirigent.trace` was asked for."""
     until: float | None = None
     """How sure the last step's worker had to be for the steps that were left to be skipped; likewise."""
+    cached_share: float = 0.0
+    """The share of the input that providers read from their caches; likewise."""
     notes: tuple[str, ...] = ()
     """Other effects on the run, such as an operator's rule; likewise."""
     resumed: bool | None = None
@@ -114,12 +117,14 @@ def report_of(
         )
     if not whole:
         return report
+    used = usage_since(trace, before)
     return msgspec.structs.replace(
         report,
         planner=trace.planner,
         rounds=len(trace.rounds),
         fallback=any(r.fallback for r in trace.rounds),
         until=None if trace.plan is None else trace.plan.until,
+        cached_share=round(used.cached_input_tokens / max(1, used.input_tokens), 4),
         steps=tuple(wire_step(step) for step in trace.steps),
         notes=trace.notes,
     )
@@ -166,6 +171,7 @@ def wire_step(step: StepRecord) -> WireStep:
         output_tokens=usage.output_tokens,
         cost_usd=step.cost_usd,
         seconds=round(step.seconds, 6),
+        cached_input_tokens=usage.cached_input_tokens,
         planned_worker=step.planned_worker,
         error=_STEP_ERRORS.get(step.status, step.error),
         confidence=None if step.reply is None else step.reply.confidence,

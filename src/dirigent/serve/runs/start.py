@@ -24,6 +24,7 @@ from dirigent.serve.policy.guardrails import check_request
 from dirigent.serve.policy.models import check_abilities
 from dirigent.serve.policy.routing_rules import recorded, rule_for
 from dirigent.serve.runs.asked import Asked, GivenPlan
+from dirigent.serve.runs.conversation import conversation_names
 from dirigent.serve.runs.handle import Run, settled
 from dirigent.serve.runs.report import DryRun, Estimated, planned_steps
 from dirigent.serve.runs.resume import NOT_RESUMED, going_on, kept, referenced_run, take_up, waiting_run
@@ -47,8 +48,20 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
     ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=labels_of(asked))
-    options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id)
-    return Run(service, asked, id=id, conductor=conductor, options=options, caller=caller, began=began, rule=rule)
+    names = conversation_names(asked, key_id=caller.key_id)
+    warm = service.conversations.warm(names)
+    options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id, warm=warm)
+    return Run(
+        service,
+        asked,
+        id=id,
+        conductor=conductor,
+        options=options,
+        caller=caller,
+        began=began,
+        rule=rule,
+        conversation=names,
+    )
 
 
 def labels_of(asked: Asked) -> Labels:

@@ -1,17 +1,19 @@
 """The shapes of `/v1/messages`: the fields of a request, how they are read, and the fields of a reply.
 
 A field that is unknown, or that cannot be honoured, is refused by its name, as in the chat API. Marks for caching are
-accepted without effect: they change no answer. Source: https://platform.claude.com/docs/en/api/messages
+passed on to Anthropic's models, at the ends of messages. Source: https://platform.claude.com/docs/en/api/messages
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw
 
 from dirigent.messages import (
+    Cache,
     Effort,
     Image,
     Message,
@@ -41,6 +43,7 @@ from dirigent.serve.runs.asked import (
 from dirigent.serve.runs.report import RunReport
 
 CacheControl = dict[str, Any] | None
+"""The end of what Anthropic's models are to keep in their cache; other models are not told."""
 
 
 # ---- blocks -----------------------------------------------------------------------------------------------
@@ -282,7 +285,7 @@ def _tool(raw: Raw, where: str) -> Tool:
         said = f"{where}.type is {kind[:60]!r}: only tools of your own, with an input_schema, can be used here"
         raise Problem(400, said, code="invalid_value", param=f"{where}.type")
     tool = decoded(raw, _TOOL, where=where)
-    return Tool(tool.name, tool.input_schema, tool.description or "", bool(tool.strict))
+    return Tool(tool.name, tool.input_schema, tool.description or "", bool(tool.strict), _cache(tool.cache_control))
 
 
 def _options(request: MessagesRequest, tools: tuple[Tool, ...]) -> Request:
@@ -322,8 +325,9 @@ def _placed(request: CountRequest) -> list[tuple[str, Message]]:
     turn: list[tuple[str, Message]] = []
     has_results = False
     if request.system:
-        system = request.system if isinstance(request.system, str) else "\n".join(b.text for b in request.system)
-        placed.append(("system", Message("system", system)))
+        blocks = (TextBlock(request.system),) if isinstance(request.system, str) else request.system
+        system = "\n".join(block.text for block in blocks)
+        placed.append(("system", Message("system", system, cache=_last_cache(blocks))))
     for index, message in enumerate(request.messages):
         found = _messages(message, f"messages[{index}]")
         if message.role == "user":
@@ -335,7 +339,26 @@ def _placed(request: CountRequest) -> list[tuple[str, Message]]:
         else:
             at = len(placed) - (1 if has_results and placed else 0)
             placed[at:at] = found
-    return placed + turn
+    placed += turn
+    if request.cache_control is not None:  # of the whole request: everything up to its end
+        where, last = placed[-1]
+        placed[-1] = (where, msgspec.structs.replace(last, cache=_cache(request.cache_control)))
+    return placed
+
+
+def _cache(control: CacheControl) -> Cache:
+    if control is None:
+        return ""
+    return "1h" if control.get("ttl") == "1h" else "5m"
+
+
+def _last_cache(blocks: Iterable[Block]) -> Cache:
+    """The cache that the last marked one of these blocks asks for. They become one message, so its end is the mark."""
+    found: Cache = ""
+    for block in blocks:
+        if not isinstance(block, ThinkingBlock | RedactedThinkingBlock):
+            found = _cache(block.cache_control) or found
+    return found
 
 
 def _messages(message: MessageParam, where: str) -> list[tuple[str, Message]]:
@@ -362,13 +385,15 @@ def _messages(message: MessageParam, where: str) -> list[tuple[str, Message]]:
             inner = (TextBlock(block.content),) if isinstance(block.content, str) else block.content or ()
             text = "\n".join(part.text for part in inner if isinstance(part, TextBlock))
             said = TOOL_FAILED + text if block.is_error else text
-            results.append((at, Message("tool", said, tool_call_id=block.tool_use_id)))
+            mark = _cache(block.cache_control)
+            results.append((at, Message("tool", said, tool_call_id=block.tool_use_id, cache=mark)))
             # Results are text on every other wire, so an image in one is shown right after it.
             images = [(f"{at}.content[{j}]", part) for j, part in enumerate(inner) if isinstance(part, ImageBlock)]
             parts += [_image(part, place) for place, part in images]
     if parts or calls or not results:
         said_in_parts = message_content(parts, may_show_images=message.role == "user")
-        results.append((where, Message(message.role, said_in_parts, tool_calls=tuple(calls))))
+        own = _last_cache(block for block in message.content if not isinstance(block, ToolResultBlock))
+        results.append((where, Message(message.role, said_in_parts, tool_calls=tuple(calls), cache=own)))
     return results
 
 

@@ -30,6 +30,7 @@ from dirigent.serve.runs.asked import (
     image_part,
     message_content,
 )
+from dirigent.serve.runs.conversation import cache_names
 from dirigent.serve.runs.report import RunReport
 
 # ---- the request ------------------------------------------------------------------------------------------
@@ -135,11 +136,12 @@ class ChatRequest(Strict, frozen=True):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     response_format: TextFormat | ObjectFormat | SchemaFormat | None = None
     dirigent: Extension | None = None
+    prompt_cache_key: str | None = None
+    """Names the conversation, as the field `dirigent.conversation` does."""
     # Labels: accepted, without effect on the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     # Not supported: accepted only at the value that asks for nothing.
     n: Literal[1] | None = None
     parallel_tool_calls: Literal[True] | None = None
@@ -168,6 +170,7 @@ def read(body: bytes) -> Asked:
         options=_options(request),
         dirigent=request.dirigent or NOTHING_MORE,
         metadata=request.metadata or {},
+        goes_on_from=cache_names(request.prompt_cache_key),
         user=request.user or request.safety_identifier or "",
         stream=bool(request.stream),
         stream_usage=request.stream_options is not None and bool(request.stream_options.include_usage),

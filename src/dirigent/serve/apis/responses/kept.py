@@ -65,8 +65,8 @@ async def found(store: Store, id: str, caller: Caller) -> KeptResponse:
     return kept
 
 
-async def items_before(store: Store, id: str, caller: Caller) -> tuple[Item, ...]:
-    """All items up to and in the response with this id, answers included."""
+async def conversation_before(store: Store, id: str, caller: Caller) -> tuple[tuple[Item, ...], str]:
+    """All items up to and in the response with this id, answers included, and that response's run."""
     chain = await find_chain(store, id, key_id=caller.key_id, most_bytes=MAX_CHAIN_BYTES)
     if chain.missing_id:
         raise missing(chain.missing_id, param="previous_response_id")
@@ -81,13 +81,15 @@ async def items_before(store: Store, id: str, caller: Caller) -> tuple[Item, ...
                 400, f"{link.id} has not ended: wait for its answer", code="not_ended", param="previous_response_id"
             )
         said += items_of(link) + response.output
-    return tuple(said)
+    return tuple(said), chain.links[-1].run_id
 
 
 async def items_used(store: Store, id: str, caller: Caller) -> tuple[Item, ...]:
     """The items that the response with this id was made from: the chain before it, then its own."""
     kept = await found(store, id, caller)
-    before = () if kept.previous_id is None else await items_before(store, kept.previous_id, caller)
+    if kept.previous_id is None:
+        return items_of(kept)
+    before, _ = await conversation_before(store, kept.previous_id, caller)
     return (*before, *items_of(kept))
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from dirigent.serve.apis.exchange import respond
 from dirigent.serve.apis.responses.background import ResponseReplay, begin, cancelled, up_to_date
-from dirigent.serve.apis.responses.kept import found, items_before, items_used, missing
+from dirigent.serve.apis.responses.kept import conversation_before, found, items_used, missing
 from dirigent.serve.apis.responses.kept import read as read_kept
 from dirigent.serve.apis.responses.reply import ResponseWriter
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, Wanted, asked_of, opened, read
@@ -61,8 +61,10 @@ class _Incoming:
 
     async def asked(self, service: Service, caller: Caller) -> Asked:
         previous = self._wanted.request.previous_response_id
-        history = () if previous is None else await items_before(service.store, previous, caller)
-        return asked_of(self._wanted, history=history)
+        if previous is None:
+            return asked_of(self._wanted, history=())
+        history, run_before = await conversation_before(service.store, previous, caller)
+        return asked_of(self._wanted, history=history, run_before=run_before)
 
     def writer(self, run: Run) -> ResponseWriter:
         return ResponseWriter(run, self._opened(), self._wanted.items)

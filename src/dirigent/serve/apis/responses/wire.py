@@ -32,6 +32,7 @@ from dirigent.serve.runs.asked import (
     image_part,
     message_content,
 )
+from dirigent.serve.runs.conversation import cache_names, run_name
 from dirigent.serve.runs.report import RunReport
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -181,11 +182,12 @@ class ResponseRequest(Strict, frozen=True):
     include: tuple[Includable, ...] | None = None
     stream_options: ResponseStreamOptions | None = None
     dirigent: Extension | None = None
+    prompt_cache_key: str | None = None
+    """Names the conversation, as the field `dirigent.conversation` does."""
     # Labels: accepted, without effect on the answer.
     metadata: Labels | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     client_metadata: dict[str, Any] | None = None
     """Codex's own."""
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
@@ -239,8 +241,11 @@ def read(body: bytes) -> Wanted:
     return Wanted(request, tuple(_item(raw, f"input[{index}]") for index, raw in enumerate(request.input)))
 
 
-def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
-    """The request after the conversation that it continues. A previous response's instructions do not count."""
+def asked_of(wanted: Wanted, *, history: Sequence[Item], run_before: str = "") -> Asked:
+    """The request after the conversation that it continues, and the run of its last response.
+
+    A previous response's instructions do not count.
+    """
     request = wanted.request
     messages, places = _placed(wanted, history)
     if not messages:
@@ -254,6 +259,7 @@ def asked_of(wanted: Wanted, *, history: Sequence[Item]) -> Asked:
         metadata=request.metadata or {},
         user=request.user or "",
         one_call=request.parallel_tool_calls is False,
+        goes_on_from=(*((run_name(run_before),) if run_before else ()), *cache_names(request.prompt_cache_key)),
         background=bool(request.background),
         stream=bool(request.stream),
         fields=fields,
