@@ -39,26 +39,33 @@ QuestionsOption = Annotated[
 ]
 SetOption = Annotated[str | None, typer.Option("--set", help="A set that ships: builtin (default).")]
 OutOption = Annotated[Path, typer.Option(help="The folder of the table.")]
+LimitOption = Annotated[
+    int | None, typer.Option(min=1, help="Ask only so many questions, drawn by lot.", show_default=False)
+]
+MaxCostOption = Annotated[
+    float | None, typer.Option(min=0, help="Most that all of it may cost, in USD.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 
 
 def calibrate(
     questions: QuestionsOption = None,
     set_: SetOption = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask only so many questions, drawn by lot.")] = None,
+    limit: LimitOption = None,
     samples: Annotated[int, typer.Option(min=1, max=16, help="Answers of each worker to each question.")] = 2,
     judge: Annotated[str, typer.Option(help="The worker that applies rubrics.")] = "",
-    max_cost: Annotated[float | None, typer.Option(min=0, help="Most that all of it may cost, in USD.")] = None,
+    max_cost: MaxCostOption = None,
     out: OutOption = OUT,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Calls at a time.")] = 8,
     max_output_tokens: Annotated[int, typer.Option(min=16, help="Most tokens of one answer.")] = 2048,
     seed: Annotated[int, typer.Option(help="The seed of the lots.")] = 1,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask every worker graded questions, and write a table of their answers. Prints the estimated cost and asks before
-    it starts. The same command continues a cut run and pays for nothing
-    twice.
+    """Ask every worker graded questions, and write a table of their answers.
+
+    Prints the estimated cost and asks before it starts. The same command continues a cut run, and pays nothing twice.
 
     Example:  dirigent calibrate --questions my.jsonl --max-cost 3
     """
@@ -73,7 +80,10 @@ def calibrate(
         done = await calibrated(rows, settings, out=out, max_cost=max_cost, yes=yes, config=config)
         if done is None:
             return FAILED
-        _tell(done, out, as_json=as_json)
+        if as_json:
+            print_json({"table": str(out), **report(done)})
+        tell(done, out, as_json=as_json)
+        say(f"next:  dirigent learn {out} --out policy")
         return FAILED if done.stopped else 0
 
     carry_out(work, as_json=as_json)
@@ -297,10 +307,10 @@ def _progress() -> Iterator[Observe]:
 def _write_report(file: Path, done: Calibration) -> None:
     import msgspec
 
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(_report(done)), indent=1) + b"\n")
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(report(done)), indent=1) + b"\n")
 
 
-def _report(done: Calibration) -> dict[str, Any]:
+def report(done: Calibration) -> dict[str, Any]:
     """What is to be said of a table besides its rows."""
     import msgspec
 
@@ -318,13 +328,12 @@ def _report(done: Calibration) -> dict[str, Any]:
     }
 
 
-def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
+def tell(done: Calibration, out: Path, *, as_json: bool) -> None:
+    """Prints what was measured (left out if stdout gets JSON), and says what it rests on."""
     from dirigent.learn.cards import cards_of
     from dirigent.show.words import count_text, usd_text
 
-    if as_json:
-        print_json({"table": str(out), **_report(done)})
-    else:
+    if not as_json:
         print_text(_summary(cards_of(done.table)))
     if failures := _failures(done):
         say(failures)
@@ -345,8 +354,6 @@ def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
     say(f"{spent} · table: {out}")
     if done.stopped:
         say(f"stopped: {done.stopped}")
-    else:
-        say(f"next:  dirigent learn {out} --out policy")
 
 
 def _summary(cards: Sequence[Card]) -> str:
