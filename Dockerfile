@@ -1,4 +1,4 @@
-# The server in a small image that runs as nobody in particular, on a root that may be read-only.
+# The server in a small image that runs as an unnamed user, on a root that may be read-only.
 #   docker build --tag dirigent:0.1.0 .
 #   docker build --tag dirigent:0.1.0-remote --build-arg EXTRAS=serve,postgres .   (no local models: smaller)
 # Keys never go in at build time: the program reads them from its environment when it starts.

@@ -18,7 +18,7 @@ all: check test
 demo: $(VENV)/.demo  ## answer three questions with a model on this CPU (1.1 GB, fetched once; POOL=small: 98 MB), then yours
 	@$(BIN)/dirigent demo $(if $(filter small,$(POOL)),--small)
 
-test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts what was skipped
+test: $(VENV)/.dev  ## all tests, four at a time (many wait for processes); the last line counts skipped tests
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --max-worker-restart 2 $(PYTEST)
 
 test-product: $(PRODUCT)/.ready  ## the tests of the product in an environment without torch and without the gym; 6 minutes at most
@@ -42,7 +42,7 @@ console: $(VENV)/.dev  ## build the console from web/ into src/dirigent/console 
 	@npm ci --prefix web --no-audit --no-fund --loglevel=error
 	@$(BIN)/python web/build.py
 
-fix: $(VENV)/.dev  ## let ruff mend what it can
+fix: $(VENV)/.dev  ## apply ruff's own fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 

@@ -1,4 +1,4 @@
-"""A cap before the run: what cannot be afforded is not asked, and what was spent is on the trace."""
+"""A cap on cost: a call that could pass it is not made, and the trace has the cost of the run."""
 
 import asyncio
 

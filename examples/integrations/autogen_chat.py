@@ -22,7 +22,7 @@ async def main() -> None:
         model=os.environ.get("DIRIGENT_MODEL", "dirigent-ultra"),
         base_url=os.environ["DIRIGENT_BASE_URL"],
         api_key=os.environ["DIRIGENT_API_KEY"],
-        # AutoGen knows OpenAI's models by name; of any other it has to be told what it can do.
+        # AutoGen knows OpenAI's models by name; the abilities of any other must be stated.
         model_info=ModelInfo(
             vision=False, function_calling=True, json_output=True, family=ModelFamily.UNKNOWN, structured_output=True
         ),

@@ -145,6 +145,14 @@ class TestPool:
         assert "gpt-5" in run("pool", "presets").out
 
 
+def test_a_worker_that_only_reads_results_is_not_asked_by_a_check(run: Run, pool_file: Path) -> None:
+    vote = '[[worker]]\nname = "vote"\nkind = "vote"\n'
+    pool_file.write_text(pool_file.read_text().replace("[profile.ultra]", f"{vote}[profile.ultra]"))
+    ran = run("pool", "check", "--json")
+    (row,) = [row for row in ran.object["workers"] if row["worker"] == "vote"]
+    assert row["status"] == "ok"
+
+
 @pytest.mark.usefixtures("pool_file")
 class TestDoctor:
     def test_all_is_well_with_scripted_workers(self, run: Run) -> None:

@@ -127,16 +127,13 @@ def _judged(answer: str, right: str) -> str:
 
 
 async def _answered(conductor: Conductor, runtime: Runtime, question: str) -> Trace:
-    import sys
-
     from dirigent.cli.running import watched_run
-    from dirigent.show import draw_summary, draw_trace, print_drawing, width_of
+    from dirigent.show import draw_trace, print_drawing, width_of
 
     print_text(f"\nQ  {question}")
     trace = await watched_run(conductor, question, config=runtime.config)
     print_drawing(draw_trace(trace, width=width_of()))
     print_text(f"A  {trace.answer}" if trace.status == "done" else f"✗  {trace.error}")
-    print_drawing(draw_summary(trace), file=sys.stderr)
     return trace
 
 

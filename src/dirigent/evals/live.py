@@ -166,7 +166,7 @@ class CeilingSought(Event, frozen=True):
     calls: int
     """Those that an earlier run has paid are not among them."""
     cost_usd: float | None
-    """Expected; None where a worker has no known price."""
+    """Expected; None if a worker has no known price."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -347,7 +347,9 @@ def live_pool(runtime: Runtime, planners: Sequence[str]) -> tuple[Pool, Mapping[
     """The workers that are asked, and the planners among those named that are models trained to plan."""
     found = {kind: _profile_of(kind, runtime.config) for kind in TRAINED if kind in kinds_of(planners)}
     trained = {kind: _planner_for(runtime, profile, name=kind) for kind, profile in found.items() if profile}
-    pool = runtime.pool.without([p.planner_worker for p in runtime.config.profile.values() if _plans(p)])
+    plan = [p.planner_worker for p in runtime.config.profile.values() if _plans(p)]
+    read = [info.name for info in runtime.pool.infos if info.reads_results]  # they answer no question alone
+    pool = runtime.pool.without([*plan, *read])
     for name in pool:
         if name in runtime.problems:
             raise ConfigError(runtime.problems[name])

@@ -64,7 +64,7 @@ class Figures(msgspec.Struct, frozen=True):
     output_tokens: float
     orchestration_tokens: float
     cost_usd: float | None
-    """Of all questions, each asked once; None where a worker without a known price was asked."""
+    """Of all questions, each asked once; None if a worker without a known price was asked."""
     cost_usd_per_question: float | None
     seconds_p50: float
     seconds_p95: float

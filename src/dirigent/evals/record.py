@@ -417,7 +417,7 @@ class _Known(msgspec.Struct, frozen=True):
     """Returns the outcomes of a file."""
 
     header: dict[str, str] | None = None
-    """None where not even the first line is whole."""
+    """Returns None if not even the first line is whole."""
     weights: dict[str, str] = {}
     outcomes: list[Outcome] = []
 

@@ -10,7 +10,8 @@ Recorded models need prices. Open models have no price of their own in the table
 host is looked up there under the host's name for the model. Together's price is used if there is one, because prices of
 one host compare; else that of a host that serves the same model, or its nearest variant, which the note then names. A
 price that its maker published and the tables no longer hold is here, with the page that it was on. The price of a model
-that nobody sold alone is assumed: a host's rate for a model of that size, and the note says so. Prices order the models
+that was never sold alone is assumed: a host's rate for a model of that size, and the note says so. Prices order the
+models
 on a cost axis; no bill should be made from them. `cheapest` and `escalate` compare costs, so they depend on them.
 """
 

@@ -246,7 +246,7 @@ class Report(Facts, frozen=True, kw_only=True):
 
     planners: dict[str, Figures]
     by_task: dict[str, dict[str, Figures]] = {}
-    """Task -> planner -> its figures on that task alone; empty where everything is one task."""
+    """Task -> planner -> its figures on that task alone; empty if there is one task only."""
     capacity: dict[str, Capacity] = {}
     """Task (`all` for all of them) -> the capacity of the pool there."""
     unpriced: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ GROUPS = (
 
 
 def group_table(rows: Mapping[str, Figures], field: str) -> Table | None:
-    """Accuracy of some of the questions; nothing where they fall into no such groups, or all into one."""
+    """Accuracy by group of questions; None if there are no such groups, or only one."""
     names = sorted({name for row in rows.values() for name in getattr(row, field)})
     if len(names) < 2:
         return None
@@ -206,7 +206,7 @@ MOA = ("moa", "moa:8")
 
 
 def tokens_sentence(rows: Mapping[str, Figures]) -> str:
-    """What Mixture-of-Agents takes for each token of the conductor; nothing where either is missing."""
+    """States the tokens of Mixture-of-Agents for each token of the conductor; empty if either is missing."""
     own, other = rows.get("conductor"), next((rows[name] for name in MOA if name in rows), None)
     if own is None or other is None or not own.tokens or not other.n:
         return ""

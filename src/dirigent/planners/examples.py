@@ -16,7 +16,7 @@ from dirigent.run.step_prompt import ANSWER, SYNTHESISE, step_messages
 from dirigent.workers.worker import WorkerInfo
 
 Rollout = Callable[[str, Plan], Awaitable[tuple[float, float] | None]]
-"""Carry out a plan for a training question: its score and its cost in USD; None where a worker failed,
+"""Carry out a plan for a training question: its score and its cost in USD; None if a worker failed,
 which teaches nothing."""
 
 MAX_SAMPLES = 31

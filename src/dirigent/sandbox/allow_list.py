@@ -3,7 +3,7 @@
 Without bubblewrap a program shares the host's processes, sockets and files with its user. Landlock closes files, but
 not what changes them without opening them (`chmod`, `utime`, extended attributes), not Unix sockets, and on older
 kernels no signals. So this filter lets a program compute, use its scratch folder, and start threads. It cannot start a
-process or another program, open a socket, signal anybody, or change an owner, a mode or another process.
+process or another program, open a socket, send a signal, or change an owner, a mode or another process.
 
 The numbers come from the kernel's headers, for both architectures that `seccomp.py` knows.
 """
@@ -184,7 +184,7 @@ PRCTL: tuple[int | None, int | None] = (157, 167)
 PRLIMIT: tuple[int | None, int | None] = (302, 261)
 
 FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
-"""Copies of descriptors, their flags, and locks; not F_SETOWN and F_SETSIG, by which a pipe would signal anybody."""
+"""Copies of descriptors, their flags, and locks; not F_SETOWN and F_SETSIG, by which a pipe could send signals."""
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 PRCTLS = (15, 16)

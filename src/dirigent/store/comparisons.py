@@ -30,7 +30,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """Its beginning."""
     runs: tuple[Side, ...]
     vote: str | None = None
-    """The id of the better run, `tie` (all are good) or `none` (none is); None: nobody has voted."""
+    """The id of the better run, `tie` (all are good) or `none` (none is); None without a vote."""
 
 
 async def add_comparison(store: Store, *, key_id: str, question: str, runs: Sequence[Side]) -> Comparison:
@@ -60,7 +60,7 @@ async def find_comparison(store: Store, id: str, *, key_id: str | None) -> Compa
 
 
 async def vote(store: Store, id: str, choice: str, *, key_id: str) -> Comparison | None:
-    """Keep the vote, and what it says of each run as feedback. None if this key has no such comparison.
+    """Stores the vote, and its verdict on each run as feedback. Returns None if this key has no such comparison.
 
     A vote may be changed; feedback that was given stays.
     """

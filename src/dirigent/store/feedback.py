@@ -21,7 +21,7 @@ from dirigent.store.traces import keys_of
 from dirigent.workers.secret import redact
 
 LOCAL = "local"
-"""The key of whoever sits at the machine."""
+"""The key of callers on this machine, on a server without keys."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Verdict(msgspec.Struct, frozen=True):
     comment: str = ""
     created_at: str = ""
     label: str | None = None
-    """What was right; None if the caller gave a score alone."""
+    """The right answer; None if the caller gave only a score."""
 
 
 async def add_feedback(store: Store, verdict: Verdict) -> Literal["kept", "again", "unknown"]:

@@ -57,7 +57,7 @@ class Begun(msgspec.Struct, frozen=True):
     claimed: Claimed
     run_id: str
     said: str
-    """What it is found by: `Claimed.begun` of whoever claims the name next."""
+    """Its reference: `Claimed.begun` of the next claim of the name."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -103,8 +103,8 @@ async def release(store: Store, claimed: Claimed) -> None:
 
 
 def note_begun(connection: Connection, begun: Begun) -> None:
-    """Write down what is begun, within the caller's transaction. `StoreError` where somebody else has the claim by now,
-    whose request it is to carry out."""
+    """Notes the begun work, within the caller's transaction. Raises `StoreError` if another process has the claim by
+    now."""
     values = {"run_id": begun.run_id, "body": begun.said.encode()}
     if not connection.execute(update(idempotency).where(*_of(begun.claimed)).values(values)).rowcount:
         raise StoreError(f"run {begun.run_id} was not begun: its Idempotency-Key was claimed anew meanwhile; ask again")

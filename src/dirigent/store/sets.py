@@ -1,4 +1,4 @@
-"""Sets: questions that a key has put together, with the right answers where they are known."""
+"""Sets: a key's own questions, with the right answers that are known."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SetRow(msgspec.Struct, frozen=True):
     name: str
     questions: int
     with_answer: int
-    """Questions of which it is known what is right."""
+    """Questions with a known right answer."""
 
 
 class SetQuestion(msgspec.Struct, frozen=True):
     id: str
     question: str
     answer: str
-    """What is right; empty: nobody has said."""
+    """The right answer; empty if it is unknown."""
     run_id: str | None
     created_at: str
 

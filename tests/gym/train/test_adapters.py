@@ -90,14 +90,14 @@ def test_a_model_says_the_same_under_either(both: tuple[Path, Path]) -> None:
 def test_a_file_that_is_not_there_or_no_adapter_is_refused(tmp_path: Path) -> None:
     from gguf import GGUFWriter
 
-    with pytest.raises(ConfigError, match=r"there is no adapter .*nowhere\.gguf"):
+    with pytest.raises(ConfigError, match=r"nowhere\.gguf"):
         load_adapter(tmp_path / "nowhere.gguf", config=model().config)
     writer = GGUFWriter(tmp_path / "model.gguf", "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ConfigError, match=r"is no LoRA adapter: adapter\.type is 'missing'"):
+    with pytest.raises(ConfigError, match=r"adapter\.type .*'missing'"):
         load_adapter(tmp_path / "model.gguf", config=model().config)
 
 
@@ -120,7 +120,7 @@ def test_the_first_folder_that_has_an_adapter_counts(tmp_path: Path) -> None:
 
 
 def test_those_that_nobody_has_are_named_with_where_they_come_from(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no adapter for facts, roman in: .*recipes/specialists\.toml"):
+    with pytest.raises(ConfigError, match=r"facts, roman .*recipes/specialists\.toml"):
         find_adapters([str(tmp_path)], ["facts", "roman"])
 
 
@@ -142,9 +142,9 @@ def test_a_model_takes_up_either_at_a_scale_of_its_own(both: tuple[Path, Path], 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rank": 4}, r"has rank 3 for .*, where rank 4 is wanted; policy\.rank"),
-        ({"targets": ["q_proj", "lm_head"]}, r"has nothing for .*lm_head"),
-        ({"targets": ["q_proj"]}, r"also has model\.layers\.0\..*, which policy\.targets leaves out"),
+        ({"rank": 4}, r"rank 3 .*rank 4 .*policy\.rank"),
+        ({"targets": ["q_proj", "lm_head"]}, r"lm_head"),
+        ({"targets": ["q_proj"]}, r"model\.layers\.0\..*policy\.targets"),
     ],
 )
 def test_one_that_does_not_fit_is_refused(both: tuple[Path, Path], settings: dict[str, Any], message: str) -> None:
@@ -155,5 +155,5 @@ def test_one_that_does_not_fit_is_refused(both: tuple[Path, Path], settings: dic
 def test_an_adapter_is_found_by_its_path_or_by_the_name_that_it_ships_under(both: tuple[Path, Path]) -> None:
     assert adapter_named(str(both[1])) == both[1]
     assert adapter_named("conductor") == packaged()["conductor"]
-    with pytest.raises(ConfigError, match="no adapter for conductr"):
+    with pytest.raises(ConfigError, match="conductr"):
         adapter_named("conductr")

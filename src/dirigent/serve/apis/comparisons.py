@@ -67,7 +67,7 @@ class SetQuestionRequest(Strict, frozen=True):
 
     question: Annotated[str, Meta(min_length=1, max_length=200_000)]
     answer: Annotated[str, Meta(max_length=200_000)] = ""
-    """What is right, if it is known."""
+    """The right answer, if it is known."""
     run_id: Annotated[str, Meta(max_length=64)] | None = None
 
 
@@ -147,7 +147,7 @@ async def set_questions(request: Request) -> Response:
 
 
 async def add_to_set(request: Request) -> Response:
-    """Put a question into a set, with what is right if it is known. A set begins with its first question."""
+    """Adds a question to a set, with its right answer if that is known. The first question creates the set."""
     service, caller = _parts(request)
     try:
         wanted = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _QUESTION)

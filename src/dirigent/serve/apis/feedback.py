@@ -24,7 +24,7 @@ COMPLETION = "chatcmpl-"
 
 
 class FeedbackRequest(Strict, frozen=True):
-    """The body of `POST /v1/feedback`: a score, a thumb, or what was right."""
+    """The body of `POST /v1/feedback`: a score, a thumb, or the right answer."""
 
     trace_id: Annotated[str, Meta(min_length=1, max_length=80)]
     """The id of the run, from the reply's header or its field `dirigent`; a completion's id is accepted as well."""

@@ -1,4 +1,4 @@
-"""`/v1/keys`, `/v1/audit` and `/v1/policy`: what an admin sees and sets, as `dirigent keys` and `dirigent audit` do."""
+"""`/v1/keys`, `/v1/audit` and `/v1/policy`: for admins, the same as `dirigent keys` and `dirigent audit`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Money = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class KeyShown(msgspec.Struct, frozen=True):
-    """A key with its bounds and what it has spent. Its text is shown nowhere."""
+    """A key with its bounds and spending, without its text."""
 
     id: str
     label: str

@@ -27,7 +27,7 @@ MOST_CALLS = 20_000
 
 
 class PoolWorker(msgspec.Struct, frozen=True):
-    """A worker: its card, and what its calls of the last week came to."""
+    """A worker: its card, and the figures of its calls in the last week."""
 
     name: str
     about: str

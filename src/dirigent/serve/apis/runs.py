@@ -1,4 +1,4 @@
-"""`/v1/runs`: a run that goes on by itself, watched by anybody of its key.
+"""`/v1/runs`: a run that continues without its client, watched by callers with its key.
 
     POST /v1/runs                 starts a run from the body of a chat completion and returns its id at once
     GET  /v1/runs/{id}/events     everything that has happened, then everything that happens, as server-sent events
@@ -70,7 +70,7 @@ class RunCancelled(msgspec.Struct, frozen=True):
 
 
 async def start_run(request: Request) -> Response:
-    """Start a run from the body of a chat completion. It goes on when the client leaves; watch it by its events."""
+    """Starts a run from the body of a chat completion. It continues when the client leaves; watch it by its events."""
     began = time.monotonic()
     service, caller = _parts(request)
     try:
@@ -86,7 +86,7 @@ async def start_run(request: Request) -> Response:
 async def launch(
     service: Service, asked: Asked, *, caller: Caller, began: float, place: Place | None = None, run: Run | None = None
 ) -> RunStarted:
-    """Start a run that nobody has to wait for. A run that cannot begin raises its `Problem`."""
+    """Starts a run without a waiting caller. A run that cannot begin raises its `Problem`."""
     if asked.dirigent.dry_run:
         said = "a dry run starts no run: ask POST /v1/chat/completions for the plan"
         raise Problem(400, said, param="dirigent.dry_run")
@@ -125,7 +125,7 @@ async def run_events(request: Request) -> Any:
 
 
 async def cancel_run(request: Request) -> Response:
-    """Cancel a run. What it has done and paid stays in its trace."""
+    """Cancels a run. Its trace keeps the steps and the cost so far."""
     service, caller = _parts(request)
     id = request.path_params["id"]
     run = _own_run(service, caller, id)
@@ -137,7 +137,7 @@ async def cancel_run(request: Request) -> Response:
 
 
 class _Events:
-    """The reply to `GET /v1/runs/{id}/events` while the run goes on: an ASGI application."""
+    """The reply to `GET /v1/runs/{id}/events` of a running run: an ASGI application."""
 
     def __init__(self, service: Service, run: Run) -> None:
         self._service = service
@@ -247,7 +247,7 @@ def _shown(step: StepRecord) -> ShownStep:
 
 
 def _opening(run: Run) -> dict[str, Any]:
-    """What a watcher needs before the events: it begins anew with them."""
+    """The state that a watcher needs before the events."""
     kept = [_shown(step) for step in _kept_steps(run)]
     return {"id": run.id, "model": run.asked.model, "planner": run.conductor.planner.name, "kept": kept}
 

@@ -1,7 +1,7 @@
-"""`/v1/session`: sign in to the console with a key, see as whom, sign out.
+"""`/v1/session`: sign in to the console with a key, see the signed-in key, sign out.
 
 Signing in is a request with a key like any other; its reply sets a cookie that the browser sends in place of the key
-from then on, so that no script ever holds the key. On a server without keys everybody on this machine is signed in.
+from then on, so that no script ever holds the key. On a server without keys every caller on this machine is signed in.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SignedIn(msgspec.Struct, frozen=True):
     expires_at: str | None = None
     """When the session ends, UTC."""
     budget_left_usd: float | None = None
-    """What the key may still spend, by the budget that runs out first; None without a budget."""
+    """The money that the key may still spend, by the budget that runs out first; None without a budget."""
     open: bool = False
-    """The server has no keys: nobody needs to sign in."""
+    """The server has no keys: no sign-in is needed."""
     object: str = "dirigent.session"
 
 
@@ -53,7 +53,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def session(request: Request) -> Response:
-    """As whom the caller calls, and what the key may still spend."""
+    """Returns the caller's key and the money that it may still spend."""
     return _json(await _signed_in(request))
 
 

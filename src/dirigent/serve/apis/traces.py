@@ -58,7 +58,7 @@ class TraceList(msgspec.Struct, frozen=True):
 
 
 class ForkRequest(Strict, frozen=True):
-    """The body of `POST /v1/traces/{id}/fork`. What is left out stays as it was."""
+    """The body of `POST /v1/traces/{id}/fork`. A field that is left out does not change."""
 
     step: Annotated[int, Meta(ge=0, le=31)]
     """The step that is asked anew: of the steps that gave the answer, counted from 0."""

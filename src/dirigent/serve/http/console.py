@@ -1,8 +1,8 @@
-"""The console: its built files, served at `/` to anybody. They hold no data; what they show comes from the API.
+"""The console: its built files, served at `/` without a key. They hold no data; the API has it.
 
 The files are in `dirigent/console/` (source: `web/`, made by `make console`). They are compressed once, when the
-server starts. Names under `/assets/` hold a hash of their content, so browsers may keep them for ever; the page itself
-is asked for again each time. The content security policy allows nothing inline and nothing from elsewhere.
+server starts. Names under `/assets/` hold a hash of their content, so browsers may cache them forever; the page itself
+is requested each time. The content security policy allows nothing inline and nothing from elsewhere.
 """
 
 from __future__ import annotations

@@ -351,7 +351,8 @@ def models_of(runtime: Runtime) -> list[Model]:
         *(Model(name, f"the profile {name}", name) for name in profiles),
     ]
     found += _pinned(found, runtime)
-    found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in runtime.pool.infos]
+    askable = [info for info in runtime.pool.infos if not info.reads_results]
+    found += [Model(f"worker/{i.name}", i.about or i.model, worker=i.name) for i in askable]
     for planner in profile_planners():
         model = Model(f"planner/{planner}", f"planned by {planner}", default, (("planner", planner),))
         try:

@@ -69,7 +69,7 @@ class Extension(Strict, frozen=True):
     conversation: Annotated[str, Meta(max_length=200)] | None = None
     """The conversation that the run belongs to; likewise."""
     plan: GivenPlan | None = None
-    """Carry out this plan; nobody plans. With `dry_run` it is checked and its cost estimated."""
+    """Carry out this plan, without a planner. With `dry_run` it is checked and its cost estimated."""
 
     @property
     def without_labels(self) -> Extension:

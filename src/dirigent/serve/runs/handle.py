@@ -3,7 +3,7 @@
     run = prepare(service, asked, caller=caller, began=began)   # start.py
     run.watch(observe)          # everything that has happened so far, then everything that happens
     trace = await run.wait()    # in the task of its caller: status `done` or `waiting`; else a `Problem`
-    task = run.start()          # or in a task of its own, for streams and for runs that nobody waits for
+    task = run.start()          # or in a task of its own, for streams and for runs without a waiting caller
     run.cancel()
 
 This is the one place that calls `Conductor.run`. The two kinds of runs differ in what is stored, and when:
@@ -101,7 +101,7 @@ class Run:
         self._events: list[Event | _Words] = []
         self._words: dict[tuple[int, int], _Words] = {}
 
-    # ---- for everybody ------------------------------------------------------------------------------------
+    # ---- for all callers ----------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
         """Every event so far. The words that a step has written are one event."""
@@ -117,7 +117,7 @@ class Run:
     def start(self, *, stream: bool = False) -> asyncio.Task[Trace]:
         """Start the run in a task of its own, whose result is the trace.
 
-        A run that failed or that somebody cancelled (`cancel`) raises a `Problem`. With `stream`, workers write piece
+        A run that failed or was cancelled (`cancel`) raises a `Problem`. With `stream`, workers write piece
         by piece. A caller that awaits the task and is cancelled cancels the run.
         """
         work = self._for_caller(stream=stream) if self.body is None else self._for_purpose(self.body)
