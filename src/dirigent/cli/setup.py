@@ -123,7 +123,7 @@ async def _calibrate_and_learn(
     if done is None:
         return None
     tell(done, table, as_json=as_json)
-    found = fitted(table, policy)
+    found = await fitted(table, policy)
     say(told(found, policy))
     return {"table": str(table), **report(done)}, facts(found, policy)
 
