@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dirigent.learn.cards import read_cards
 from tests.cli.conftest import Ran
 from tests.facts import says
 from tests.stub_provider import StubCall, StubProvider, StubReply
@@ -148,8 +149,12 @@ async def test_the_whole_way_of_a_new_user(way: Way, monkeypatch: pytest.MonkeyP
 
     traffic = (await way.ran("table", "from-traffic", "--out", "traffic", "--json")).object
     assert (traffic["questions"], traffic["graded"]) == (2, 2)
-    again = (await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")).object
-    assert again["version"] == 2
+    relearned = await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")
+    assert relearned.object["version"] == 2
+    assert says(relearned.err, "2 judged questions cards no order")  # nobody but the best single worker was asked
+    (measured,) = [card for card in read_cards(way.folder / "policy").values() if card.worker == "slow-but-right"]
+    assert measured.right is not None
+    assert measured.right.questions == 42
     back = (await way.ran("learn", "rollback", "policy", "--json")).object
     assert back["version"] == 1
 
@@ -164,7 +169,7 @@ async def test_init_leads_through_all_of_it_in_one_go(way: Way) -> None:
     assert made["policy"]["best_single"]["name"] == "slow-but-right"
     assert made["policy"]["on"] == (made["mini"] == "learned")
     config = (way.folder / "dirigent.toml").read_text()
-    assert '[cards]\ntable = "table"' in config
+    assert '[cards]\ntable = "policy"' in config
     assert ('planner = "learned"' in config) == made["policy"]["on"]
     listed = (await way.ran("pool", "list")).out
     assert says(listed, "measured: 100% 0% right on 30 questions")

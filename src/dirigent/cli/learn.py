@@ -66,25 +66,30 @@ def fit(
 async def fitted(
     table: Path, out: Path, *, at: str = "same", seed: int = 1, traffic: bool = False, config: Path | None = None
 ) -> Policy:
-    """Fits a policy to a table, and to judged runs of the store if they count too; writes it with its picture."""
+    """Fits a policy to a table, and to judged runs of the store if they count too; writes it with its
+    picture and the workers' cards."""
     from dirigent.cli.storage import configured_store
+    from dirigent.learn.cards import cards_of, write_cards
     from dirigent.learn.policy import next_version
     from dirigent.learn.policy_fit import PolicySettings, fit_policy
     from dirigent.learn.table import Table
     from dirigent.learn.traffic import traffic_table, with_traffic
 
-    rows = Table.load(table)
+    fitting = rows = Table.load(table)
     if traffic:
         async with configured_store(config) as store:
             joined = with_traffic(rows, await traffic_table(store))
         for sentence in joined.left_out:
             say(sentence)
-        rows = joined.table
-    found = fit_policy(rows, where=str(table), settings=PolicySettings(seed=seed), version=next_version(out), say=say)
+        fitting, rows = joined.table, joined.rows
+    found = fit_policy(
+        fitting, where=str(table), settings=PolicySettings(seed=seed), version=next_version(out), say=say
+    )
     policy = found.policy
     if at != "same":
         policy = _at(policy, at)
     policy.save(out, found.selector)
+    write_cards(out, cards_of(rows))
     if policy.points:
         (out / "front.svg").write_text(_picture(policy), encoding="utf-8")
     for sentence in policy.left_out:

@@ -93,13 +93,15 @@ def init(
     carry_out(work, as_json=as_json)
 
 
+POLICY = "policy"
+"""The folder beside the file in which `init` looks for a policy."""
 TABLE = "table"
 """The folder beside the file in which `init --calibrate` puts the table."""
 
 CARDS = f"""\
 # What `dirigent calibrate` measured of each worker stands behind its `about`.
 [cards]
-table = "{TABLE}"
+table = "{POLICY}"
 """
 
 
@@ -126,10 +128,6 @@ async def _calibrate_and_learn(
     found = await fitted(table, policy)
     say(told(found, policy))
     return {"table": str(table), **report(done)}, facts(found, policy)
-
-
-POLICY = "policy"
-"""The folder beside the file in which `init` looks for a policy."""
 
 
 async def _policy_fits(loaded: Loaded) -> bool:
