@@ -100,7 +100,8 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
             raise ConfigError(runtime.problem)
         await reconcile(store)
         settings = settings or loaded.config.serve
-        runtime = Runtime(loaded, guarded(runtime.pool, loaded.config.guardrails), runtime.problems, runtime.cards)
+        pool = guarded(runtime.pool, loaded.config.guardrails)
+        runtime = Runtime(runtime.loaded, pool, runtime.problems, runtime.cards)
         service = Service(runtime, store, settings)
         with telemetry(settings) as watch:
             service.observers += [watch] if watch is not None else []

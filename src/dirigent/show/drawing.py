@@ -63,7 +63,7 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
     lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
     saved_usd = saved_usd_estimate(trace)
-    if saved_usd is not None and trace.reason is not None:
+    if saved_usd and trace.reason is not None:
         word = "less" if saved_usd >= 0 else "more"
         lines.append(
             _text((f"cost   about {usd_text(abs(saved_usd))} {word} than {trace.reason.baseline} alone", "dim"))
