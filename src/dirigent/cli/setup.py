@@ -82,7 +82,7 @@ def init(
             if measured is None:
                 return FAILED
             done, told = measured
-            learned = machine.has_models and await _policy_fits(loaded)
+            learned = machine.has_models and await policy_fits(loaded)
             text = toml_of(machine, policy=POLICY if learned else "")
             path.write_text(f"{text}\n{CARDS}\n{choices()}", encoding="utf-8")
             if as_json:
