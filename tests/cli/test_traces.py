@@ -67,6 +67,24 @@ def test_the_newest_run_is_the_one_shown_and_replayed_by_default(run: Run, kept:
     assert run("traces", "replay", "--json").object["replays"] == newest
 
 
+def test_a_fork_asks_from_one_step_on_and_says_what_was_kept(run: Run, kept: str) -> None:
+    old = run("traces", "show", kept, "--json").object["rounds"][0]["steps"]
+    last = len(old) - 1
+    ran = run("traces", "fork", kept[:6], "--step", str(last), "--subtask", "say it again", "--json")
+    assert ran.code == 0
+    assert (ran.object["forks"], ran.object["kept"]) == (kept, list(range(last)))
+    assert ran.object["plan"][last]["subtask"] == "say it again"
+    assert run("traces", "list", "--json").object["traces"][0]["id"] == ran.object["trace_id"]
+    spoken = run("traces", "fork", kept, "--step", str(last))
+    assert says(spoken.err, f"forked {kept[:8]} at step {last}")
+
+
+def test_what_cannot_be_forked_says_why(run: Run, kept: str) -> None:
+    assert says(run("traces", "fork", kept, "--step", "9").err, "has no step 9")
+    assert says(run("traces", "fork", kept, "--step", "0", "--access", "x").err, "no list of steps")
+    assert says(run("traces", "fork", kept, "--step", "0", "--worker", "nobody").err, "no worker is called")
+
+
 def test_a_file_that_cannot_be_written_is_exit_2(run: Run, kept: str) -> None:
     ran = run("traces", "export", "-o", "no/such/file.jsonl")
     assert ran.code == 2

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.console.conftest import Browser, Open
-from tests.serve.conftest import Server, Start
+from tests.console.conftest import Browser, Open, orchestra
+from tests.serve.conftest import CONFIG, Server, Start
 from tests.serve.test_runs_api import watched
+from tests.stub_wires import StubCall, StubReply
 
 pytestmark = pytest.mark.system
 
@@ -27,11 +28,46 @@ QUESTIONS = (
 )
 
 
+ROLES = {"alpha": "reader", "beta": "coder", "boss": "chief"}
+ABOUT = {"finds": "reads logs and reports, quick and cheap"}
+SETTINGS = CONFIG
+for old, new in (ROLES | ABOUT).items():
+    SETTINGS = SETTINGS.replace(f'"{old}"', f'"{new}"')
+SETTINGS += """
+[serve]
+reports = "reports"
+
+[[override]]
+name = "invoices stay with the reader"
+matches = "invoice"
+pin = "reader"
+"""
+SAID = {
+    "reader": "Three causes fit the log:\n\n1. The **nightly rotation** runs at 02:00 and closes the socket.\n"
+    "2. A client keeps its connection for longer than the proxy allows.\n3. The disk is full for a minute.",
+    "coder": "`test_upload` opens one connection and keeps it:\n\n```python\n"
+    "session = Session(keep_alive=True)\n```\n\n"
+    "The rotation on Tuesdays takes **40 s**, longer than the proxy's 30 s, so the first request after it fails. "
+    "Retry once on `ConnectionResetError`, or open the session inside the test.",
+}
+
+
+def in_roles(call: StubCall) -> str | StubReply:
+    """What the workers say in pictures: the same plan, and a few lines of their own."""
+    if call.model == "chief":
+        text = str(orchestra(StubCall(call.wire, call.path, {}, call.body | {"model": "boss"}, False, 0.0)))
+        for old, new in ROLES.items():
+            text = text.replace(f'"{old}"', f'"{new}"')
+        return text
+    return SAID[call.model]
+
+
 async def furnish(server: Server) -> list[str]:
     """Some runs, with feedback, labels, a set, a comparison and a key's audit rows; the runs' ids."""
     ids = []
     for i, question in enumerate(QUESTIONS):
-        model = ("ultra", "worker/alpha", "ultra", "twice", "worker/beta")[i]
+        first, second = [name for name in server.service.runtime.pool.names if name not in ("boss", "chief")]
+        model = ("ultra", f"worker/{first}", "ultra", "twice", f"worker/{second}")[i]
         labels = {"tag": ("incident", "chat")[i % 2], "conversation": f"c{i // 2}"}
         body = {"model": model, "messages": [{"role": "user", "content": question}], "metadata": labels}
         id = (await server.request("POST", "/v1/runs", json=body | {"user": f"user{i % 3}"})).object["id"]
@@ -40,7 +76,7 @@ async def furnish(server: Server) -> list[str]:
     await server.request("POST", "/v1/feedback", json={"trace_id": ids[0], "thumb": "up"})
     await server.request("POST", "/v1/feedback", json={"trace_id": ids[1], "thumb": "down"})
     server.stub.faults = ["400"]
-    await server.chat("This one is refused")
+    await server.chat("This one is refused", model=f"worker/{server.service.runtime.pool.names[0]}")
     server.stub.faults = []
     for question, answer in (("How many days are there between 3 March and 19 May?", "77"), ("2+2?", "4")):
         await server.request("POST", "/v1/sets/dates", json={"question": question, "answer": answer})
@@ -48,7 +84,7 @@ async def furnish(server: Server) -> list[str]:
 
 
 async def compared(server: Server) -> str:
-    body: dict[str, Any] = {"models": ["ultra", "worker/alpha"]}
+    body: dict[str, Any] = {"models": ["ultra", f"worker/{server.service.runtime.pool.names[0]}"]}
     body["request"] = {"messages": [{"role": "user", "content": "Which cause is the likeliest?"}]}
     made = (await server.request("POST", "/v1/comparisons", json=body)).object
     for side in made["runs"]:
@@ -61,11 +97,14 @@ async def compared(server: Server) -> str:
 async def test_every_page_is_drawn_without_a_fault_and_within_its_width(
     start: Start, browse: Open, size: str, theme: str, tmp_path: Path
 ) -> None:
-    server = await start()
+    server = await start(config=SETTINGS)
+    browser = await browse(server, viewport=SIZES[size], color_scheme=theme)
+    server.stub.answer = in_roles
+    folder = Path(os.environ.get("SCREENS", str(tmp_path)))
+    if "SCREENS" in os.environ:  # times as people know them
+        server.stub.delay_s, server.stub.chunk_delay_s = 0.6, 0.02
     ids = await furnish(server)
     comparison = await compared(server)
-    browser = await browse(server, viewport=SIZES[size], color_scheme=theme)
-    folder = Path(os.environ.get("SCREENS", str(tmp_path)))
     page = browser.page
 
     async def shoot(name: str) -> None:

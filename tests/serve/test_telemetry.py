@@ -32,7 +32,8 @@ async def test_a_run_is_a_span_with_its_drafts_and_steps_below_it(server: Server
     exporter = watched(server)
     answer = await server.chat("a private question", model="ultra")
     found = by_name(exporter)
-    assert found.keys() == {"run ultra", "plan language:boss", "step 0 alpha", "step 1 beta"}
+    calls = {"chat alpha", "chat beta"}
+    assert found.keys() == {"run ultra", "plan language:boss", "step 0 alpha", "step 1 beta"} | calls
     run = found["run ultra"]
     assert run.attributes is not None
     assert run.attributes["dirigent.trace_id"] == answer.object["dirigent"]["trace_id"]
@@ -45,6 +46,37 @@ async def test_a_run_is_a_span_with_its_drafts_and_steps_below_it(server: Server
         assert run.start_time <= span.start_time <= span.end_time <= run.end_time + 1_000_000  # type: ignore[operator]
     assert found["step 0 alpha"].end_time <= found["step 1 beta"].start_time  # type: ignore[operator]
     assert "private question" not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+async def test_spans_follow_the_conventions_for_generative_ai(server: Server) -> None:
+    exporter = watched(server)
+    await server.chat(model="ultra")
+    found = by_name(exporter)
+    operations = {name: (span.attributes or {})["gen_ai.operation.name"] for name, span in found.items()}
+    assert operations == {
+        "run ultra": "invoke_workflow",
+        "plan language:boss": "invoke_agent",
+        "step 0 alpha": "invoke_agent",
+        "step 1 beta": "invoke_agent",
+        "chat alpha": "chat",
+        "chat beta": "chat",
+    }
+    step, call = found["step 1 beta"], found["chat beta"]
+    assert call.parent is not None
+    assert call.parent.span_id == step.context.span_id
+    assert step.start_time <= call.start_time <= call.end_time <= step.end_time  # type: ignore[operator]
+    assert (call.attributes or {})["gen_ai.request.model"] == "beta"
+
+
+async def test_texts_are_in_the_spans_only_where_they_are_wanted(server: Server) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    server.service.observers.append(spans(provider, content=True))
+    await server.chat("a private question", model="ultra")
+    run = by_name(exporter)["run ultra"].attributes or {}
+    assert "a private question" in str(run["gen_ai.input.messages"])
+    assert "beta says hello there" in str(run["gen_ai.output.messages"])
 
 
 async def test_a_step_that_failed_has_an_error_status(server: Server) -> None:

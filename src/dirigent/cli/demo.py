@@ -7,6 +7,8 @@ confirms the answers to the user's own questions, and they are marked so.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -145,12 +147,42 @@ async def _own_questions(runtime: Runtime, *, wanted: bool) -> None:
     if not (wanted and sys.stdin.isatty() and sys.stdout.isatty()):
         print_text('\nAsk your own:  dirigent ask "…"   With keys in the environment:  dirigent init')
         return
-    print_text("\nAsk your own (empty line to stop). With keys in the environment:  dirigent init")
     conductor = runtime.conductor()
-    while question := (await _typed_line("> ")).strip():
-        trace = await _answered(conductor, runtime, question)
-        if trace.status == "done":
-            print_text(f"   {confirmation(trace)}")
+    async with _console(runtime) as address:
+        place = f", or open {address}" if address else ""
+        print_text(f"\nAsk your own (empty line to stop){place}. With keys in the environment:  dirigent init")
+        while question := (await _typed_line("> ")).strip():
+            trace = await _answered(conductor, runtime, question)
+            if trace.status == "done":
+                print_text(f"   {confirmation(trace)}")
+
+
+@asynccontextmanager
+async def _console(runtime: Runtime) -> AsyncIterator[str]:
+    """Serves the console over the demo's own pool while the block runs; yields its address.
+
+    Without the extra `serve`, or where port 8000 is taken, the address is empty or another port's.
+    """
+    try:
+        from dirigent.serve.http.server import bound, serving
+        from dirigent.serve.service import Service
+    except ModuleNotFoundError:
+        yield ""
+        return
+    from dirigent.config.runtime import open_store
+    from dirigent.errors import ConfigError
+
+    try:
+        listener = bound("127.0.0.1", 8000)
+    except ConfigError:
+        listener = bound("127.0.0.1", 0)
+    async with open_store(runtime.config) as store:
+        service = Service(runtime, store)
+        async with serving(service, listener) as address:
+            try:
+                yield address
+            finally:
+                await service.close()
 
 
 async def _typed_line(prompt: str) -> str:

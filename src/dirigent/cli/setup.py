@@ -27,7 +27,7 @@ def init(
     """
 
     async def work() -> None:
-        from dirigent.config.discovery import choices, discover, toml_of
+        from dirigent.config.discovery import choices, discover, small_pool_reason, toml_of
         from dirigent.config.file import config_path, parse_config
         from dirigent.errors import ConfigError
         from dirigent.show.words import count_text
@@ -37,7 +37,7 @@ def init(
         machine = await discover()
         text = f"{toml_of(machine)}\n{choices()}"
         loaded = parse_config(text, path=path)
-        learned = machine.has_models and await _policy_fits(loaded)
+        learned = machine.has_models and await policy_fits(loaded)
         if learned:
             text = f"{toml_of(machine, policy=POLICY)}\n{choices()}"
         if not machine.has_models:
@@ -56,7 +56,9 @@ def init(
         for server in machine.servers:
             say(f"found  {server.name} at {server.base_url}: {', '.join(server.models)}")
         if not machine.has_models:
-            say("found  no key and no model server: the pool is a small model on this machine's CPU")
+            say("found  no key and no model server: the pool is one model on this machine's CPU")
+            if reason := small_pool_reason(machine):
+                say(f"note: {reason}")
         if learned:
             say(f"found  a learned policy for this pool in {path.parent / POLICY}: the profile mini uses it")
         print_text(f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}")
@@ -70,7 +72,7 @@ POLICY = "policy"
 """The folder beside the file in which `init` looks for a policy."""
 
 
-async def _policy_fits(loaded: Loaded) -> bool:
+async def policy_fits(loaded: Loaded) -> bool:
     """Whether the folder `policy` beside the file holds a policy that is on, for workers of this pool as they are."""
     folder = loaded.folder / POLICY
     if not (folder / "policy.json").is_file():

@@ -49,8 +49,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Every caller needs a key, also from this machine. Always true if the server listens beyond it."""
     retention_days: int | None = None
     """Days after which runs and their rows are deleted; a key may have its own number. Default: never."""
+    reports: str = ""
+    """A folder whose evaluation reports and training runs the console shows, relative to the configuration's folder."""
     otel: bool = False
     """Send OpenTelemetry spans, even if OTEL_EXPORTER_OTLP_ENDPOINT is not set."""
+    otel_content: bool = False
+    """Let the spans hold the text of questions, messages and answers."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

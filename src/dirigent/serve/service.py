@@ -100,7 +100,10 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
             raise ConfigError(runtime.problem)
         await reconcile(store)
         settings = settings or loaded.config.serve
-        runtime = Runtime(loaded, guarded(runtime.pool, loaded.config.guardrails), runtime.problems, runtime.cards)
+        pool = guarded(runtime.pool, loaded.config.guardrails)
+        runtime = Runtime(runtime.loaded, pool, runtime.problems, runtime.cards)
+        for why in runtime.left_out().values():  # reads the policies too, so that no request waits for them
+            log.warning("%s", why)
         service = Service(runtime, store, settings)
         with telemetry(settings) as watch:
             service.observers += [watch] if watch is not None else []

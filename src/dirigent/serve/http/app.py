@@ -60,6 +60,7 @@ from dirigent.serve.apis.keys import (
     revoke,
     rotate,
 )
+from dirigent.serve.apis.learning import Learning, PolicySwitch, learning, switch_policy
 from dirigent.serve.apis.pool import PoolList, PoolWorker, Switch, pool, switch_worker
 from dirigent.serve.apis.responses.background import KIND, on_finished
 from dirigent.serve.apis.responses.route import (
@@ -187,6 +188,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/sets/{name}", set_questions, gives=SetQuestions),
     Endpoint("POST", "/v1/sets/{name}", add_to_set, takes=SetQuestionRequest, gives=SetQuestion),
     Endpoint("DELETE", "/v1/sets/{name}/{id}", drop_from_set, gives=SetQuestionGone),
+    Endpoint("GET", "/v1/learning", learning, gives=Learning),
+    Endpoint("POST", "/v1/learning/{id}", switch_policy, takes=PolicySwitch, gives=Learning),
     Endpoint("GET", "/v1/keys", keys, gives=KeyList),
     Endpoint("POST", "/v1/keys", make_key, takes=KeyRequest, gives=KeyMade),
     Endpoint("POST", "/v1/keys/{id}/revoke", revoke, gives=KeyShown),

@@ -1,21 +1,24 @@
 """OpenTelemetry: every run is a span, with a span for each draft and each step below it.
 
 An observer reads the trace when a run has ended, and changes nothing about the run. Spans hold names, counts, costs and
-times, and no text of questions or answers. Telemetry is off unless OTEL_EXPORTER_OTLP_ENDPOINT is set or `[serve]` says
-`otel = true`; the usual OTEL_ variables configure the export. It needs an extra: pip install 'dirigent[otel]'.
+times; text of questions and answers only if `[serve]` says `otel_content = true`. Telemetry is off unless
+OTEL_EXPORTER_OTLP_ENDPOINT is set or `[serve]` says `otel = true`; the usual OTEL_ variables configure the export. It
+needs an extra: pip install 'dirigent[otel]'.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dirigent.config.server_settings import ServeSettings
 from dirigent.errors import ConfigError
-from dirigent.messages import Event, Observe
+from dirigent.messages import Event, Message, Observe
 from dirigent.run.trace import DraftRecord, RunEnded, StepRecord, Trace
 from dirigent.version import __version__
 
@@ -37,24 +40,28 @@ def telemetry(settings: ServeSettings) -> Iterator[Observe | None]:
         return
     provider = _provider()
     try:
-        yield spans(provider)
+        yield spans(provider, content=settings.otel_content)
     finally:
         provider.shutdown()
 
 
-def spans(provider: TracerProvider) -> Observe:
-    """Return an observer that turns every run that has ended into spans."""
+def spans(provider: TracerProvider, *, content: bool = False) -> Observe:
+    """Return an observer that turns every run that has ended into spans. With `content` they hold what was said.
+
+    Names follow OpenTelemetry's conventions for generative AI, so that other viewers draw the plan: a run is an
+    `invoke_workflow`, a step an `invoke_agent`, and each call of a step or of a planner a `chat`.
+    """
     tracer = provider.get_tracer("dirigent", __version__)
 
     def observe(event: Event) -> None:
         # A run that waits for its caller's tools ends a second time, with its whole trace.
         if isinstance(event, RunEnded) and event.trace.status != "waiting":
-            _run_span(tracer, event.trace)
+            _run_span(tracer, event.trace, content)
 
     return observe
 
 
-def _run_span(tracer: Tracer, trace: Trace) -> None:
+def _run_span(tracer: Tracer, trace: Trace, content: bool) -> None:
     from opentelemetry.trace import set_span_in_context
 
     began = datetime.fromisoformat(trace.created_at).timestamp()
@@ -62,18 +69,21 @@ def _run_span(tracer: Tracer, trace: Trace) -> None:
     def at(seconds: float) -> int:
         return int((began + seconds) * 1e9)
 
-    run = tracer.start_span(f"run {trace.profile}".strip(), start_time=at(0), attributes=_of_run(trace))
+    run = tracer.start_span(f"run {trace.profile}".strip(), start_time=at(0), attributes=_of_run(trace, content))
     below = set_span_in_context(run)
+    models = {info.name: info.model or info.name for info in trace.pool}
     for number, round in enumerate(trace.rounds):
         for draft in round.drafts:
             _draft_span(tracer, below, draft, number, at)
         for step in round.steps:
-            _step_span(tracer, below, step, number, at)
+            _step_span(tracer, below, step, number, at, models, content)
     _end(run, trace.error, at(trace.seconds))
 
 
 def _draft_span(tracer: Tracer, below: Context, draft: DraftRecord, number: int, at: Callable[[float], int]) -> None:
     attributes: Attributes = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": draft.planner,
         "dirigent.round": number,
         "dirigent.planner": draft.planner,
         "dirigent.calls": len(draft.attempts),
@@ -83,9 +93,22 @@ def _draft_span(tracer: Tracer, below: Context, draft: DraftRecord, number: int,
     _end(span, draft.error, at(draft.ended_s))
 
 
-def _step_span(tracer: Tracer, below: Context, step: StepRecord, number: int, at: Callable[[float], int]) -> None:
+def _step_span(
+    tracer: Tracer,
+    below: Context,
+    step: StepRecord,
+    number: int,
+    at: Callable[[float], int],
+    models: Mapping[str, str],
+    content: bool,
+) -> None:
+    from opentelemetry.trace import set_span_in_context
+
     usage = step.usage
-    attributes: Attributes = {
+    attributes: dict[str, str | int | float | bool] = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": step.worker,
+        "gen_ai.request.model": models.get(step.worker, step.worker),
         "dirigent.round": number,
         "dirigent.step": step.index,
         "dirigent.worker": step.worker,
@@ -95,14 +118,47 @@ def _step_span(tracer: Tracer, below: Context, step: StepRecord, number: int, at
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
     }
+    if content:
+        attributes["dirigent.subtask"] = step.subtask
+        attributes["gen_ai.input.messages"] = _messages(step.messages)
+        if step.reply is not None:
+            attributes["gen_ai.output.messages"] = _messages((Message("assistant", step.reply.text),))
     name = f"step {step.index} {step.worker}"
     span = tracer.start_span(name, below, start_time=at(step.started_s), attributes=attributes)
+    inside = set_span_in_context(span)
+    began_s = step.started_s
+    for attempt in step.attempts:
+        ended_s = min(began_s + attempt.seconds, step.ended_s)
+        chat: Attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": models.get(attempt.worker, attempt.worker),
+            "gen_ai.usage.input_tokens": attempt.usage.input_tokens,
+            "gen_ai.usage.output_tokens": attempt.usage.output_tokens,
+            "dirigent.worker": attempt.worker,
+            "dirigent.cost_usd": attempt.cost_usd,
+        }
+        call = tracer.start_span(f"chat {attempt.worker}", inside, start_time=at(began_s), attributes=chat)
+        _end(call, attempt.error, at(ended_s))
+        began_s = ended_s
     _end(span, step.error, at(step.ended_s))
 
 
-def _of_run(trace: Trace) -> Attributes:
+def _messages(messages: Sequence[Message]) -> str:
+    """Messages as the conventions have them: JSON, with each message's text as a part."""
+    told = [{"role": m.role, "parts": [{"type": "text", "content": m.text}]} for m in messages]
+    return msgspec.json.encode(told).decode()
+
+
+def _of_run(trace: Trace, content: bool) -> Attributes:
     usage = trace.usage
+    said = {"gen_ai.output.messages": _messages((Message("assistant", trace.answer),))} if content else {}
+    asked = {"gen_ai.input.messages": _messages(trace.question)} if content else {}
     return {
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": trace.profile,
+        "gen_ai.request.model": trace.profile,
+        **asked,
+        **said,
         "dirigent.trace_id": trace.id,
         "dirigent.profile": trace.profile,
         "dirigent.planner": trace.planner,

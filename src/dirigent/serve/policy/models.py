@@ -114,6 +114,11 @@ class Models:
         breakers = {name: breaker_state(pool[name]) for name in names} if caller.role == "admin" else msgspec.UNSET
         return ModelCard(id, self._created, model.about, names, breakers, model.pins or msgspec.UNSET)
 
+    def renew(self) -> None:
+        """Make every conductor anew, because what a policy says has changed. Runs under way keep theirs."""
+        self._whole = {id: self._conductor(model, {}) for id, model in self._models.items()}
+        self._plain.clear()
+
     def is_on(self, worker: str) -> bool:
         return worker not in self._off
 
