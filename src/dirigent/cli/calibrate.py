@@ -337,6 +337,8 @@ def tell(done: Calibration, out: Path, *, as_json: bool) -> None:
         print_text(_summary(cards_of(done.table)))
     if failures := _failures(done):
         say(failures)
+    for sentence in _cut(done):
+        say(sentence)
     if done.judge is not None:
         say(_judge_line(done))
     if done.estimated:
@@ -384,6 +386,23 @@ def cost_text(card: Card) -> str:
     if card.unit == "usd":
         return f"${card.cost * 1000:.3g} / 1,000" if card.cost else "free"
     return f"{card.cost:,.1f} {card.unit}"
+
+
+MANY_CUT = 0.1
+"""A share of answers without an end that says more of a limit than of its worker."""
+
+
+def _cut(done: Calibration) -> list[str]:
+    lines = []
+    for worker in done.table.workers:
+        ends = [answer.ended for answer in done.table.answers if answer.worker == worker.name]
+        cut = ends.count(False)
+        if cut > MANY_CUT * len(ends):
+            lines.append(
+                f"{worker.name}: {cut} of {len(ends)} answers were cut at their limit of tokens; "
+                "raise its max_output_tokens, or --max-output-tokens"
+            )
+    return lines
 
 
 def _failures(done: Calibration) -> str:
