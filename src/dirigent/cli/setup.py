@@ -37,7 +37,7 @@ def init(
         machine = await discover()
         text = f"{toml_of(machine)}\n{choices()}"
         loaded = parse_config(text, path=path)
-        learned = machine.has_models and await _policy_fits(loaded)
+        learned = machine.has_models and await policy_fits(loaded)
         if learned:
             text = f"{toml_of(machine, policy=POLICY)}\n{choices()}"
         if not machine.has_models:
@@ -72,7 +72,7 @@ POLICY = "policy"
 """The folder beside the file in which `init` looks for a policy."""
 
 
-async def _policy_fits(loaded: Loaded) -> bool:
+async def policy_fits(loaded: Loaded) -> bool:
     """Whether the folder `policy` beside the file holds a policy that is on, for workers of this pool as they are."""
     folder = loaded.folder / POLICY
     if not (folder / "policy.json").is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ pytest.importorskip("xllamacpp", reason="needs the extra `local`")
 from gym.benchmarks import parity  # noqa: E402
 
 from dirigent.learn import export  # noqa: E402
-from dirigent.learn.export import ModelShapes, base_of, export_adapter  # noqa: E402
+from dirigent.learn.base import Base  # noqa: E402
+from dirigent.learn.decoder import Shape  # noqa: E402
+from dirigent.learn.export import ModelShapes, export_adapter, shapes_of  # noqa: E402
 from dirigent.messages import Request  # noqa: E402
 from dirigent.workers.local import Local, LocalModel  # noqa: E402
-from dirigent_gym.train.base import encode, prompt_texts  # noqa: E402
 
 HIDDEN, INNER, HEADS, KEY_VALUE_HEADS, RANK = 64, 128, 4, 2, 4
 TIE = 0.05
@@ -57,7 +59,9 @@ def tokenizer(weights_path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def base() -> ModelShapes:
-    return base_of(tiny_llama().config)
+    model = tiny_llama()
+    weights = dict(model.state_dict())
+    return shapes_of(Base("tiny", weights, Shape.of(model.config), SimpleNamespace(get_vocab=dict, eos_token_id=2)))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,7 @@ async def test_an_adapter_in_the_wrong_order_would_be_noticed(
     monkeypatch.setattr(export, "interleaved", lambda rows, *, heads: rows)
     wrong = tmp_path / "wrong.gguf"
     export_adapter(files.base_gguf.parent / "random", wrong, base=base)
-    rows = encode(tokenizer, prompt_texts(tokenizer, PROMPTS))
+    rows = parity.encode(tokenizer, parity.prompt_texts(tokenizer, PROMPTS))
     ours = parity.torch_greedy(parity._runner(files, "on"), rows, max_tokens=12, tokenizer=tokenizer)
     async with LocalModel(files.base_gguf, adapters={"it": wrong}, slots=1, threads=1, context_tokens=1024) as model:
         theirs = await parity.llama_greedy(model, PROMPTS, adapter="it", max_tokens=12, tokenizer=tokenizer)
@@ -101,7 +105,7 @@ async def test_an_adapter_in_the_wrong_order_would_be_noticed(
 
 async def test_a_worker_under_the_exported_adapter_replies_as_torch_does(files: parity.Files, tokenizer: Any) -> None:
     """The whole way: our wire, the server's chat template, the adapter chosen by the request."""
-    rows = encode(tokenizer, prompt_texts(tokenizer, PROMPTS[:2]))
+    rows = parity.encode(tokenizer, parity.prompt_texts(tokenizer, PROMPTS[:2]))
     ours = parity.torch_greedy(parity._runner(files, "on"), rows, max_tokens=8, tokenizer=tokenizer)
     said = tokenizer.batch_decode(ours, skip_special_tokens=True)
     async with LocalModel(

@@ -8,8 +8,7 @@ import pytest
 from tests.facts import facts
 
 from dirigent.errors import ConfigError
-from dirigent_gym.questions.operation_files import NUMBERS, read_operations
-from dirigent_gym.questions.skills import WARM_OPERATIONS
+from dirigent_gym.questions.skills import NUMBERS, WARM_OPERATIONS, read_operations
 
 FILE = """
 [types]
