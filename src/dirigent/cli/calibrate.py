@@ -370,7 +370,7 @@ def _summary(cards: Sequence[Card]) -> str:
             count = str(right.questions)
         ends = [", ".join(f"{kind.kind} {kind.right:.0%}" for kind in kinds) for kinds in (card.strong, card.weak)]
         rows.append(
-            (card.worker, share, count, cost_text(card), f"{card.seconds:.1f} s", *(end or "–" for end in ends))
+            (card.worker, share, count, _cost_text(card), f"{card.seconds:.1f} s", *(end or "–" for end in ends))
         )
     return table(header, rows, right=(2, 3, 4))
 
