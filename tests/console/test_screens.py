@@ -40,9 +40,6 @@ SETTINGS = CONFIG
 for old, new in (ROLES | ABOUT).items():
     SETTINGS = SETTINGS.replace(f'"{old}"', f'"{new}"')
 SETTINGS += """
-[serve]
-reports = "reports"
-
 [[override]]
 name = "invoices stay with the reader"
 matches = "invoice"
@@ -93,8 +90,7 @@ async def learned(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, c
     """A server whose profile `mini` has a policy, with cards, an evaluation and a training run."""
     monkeypatch.setattr(Runtime, "policy", lambda *_: None, raising=False)  # no run here asks the policy
     config = config.replace("[profile.mini]\n", f'[profile.mini]\npolicy = "{folder}/policy"\n')
-    config = config.replace('[serve]\nreports = "reports"\n', "") + f'\n[serve]\nreports = "{folder}/reports"\n'
-    server = await start(config=config)
+    server = await start(config=config, reports=str(folder / "reports"))
     names = server.service.runtime.pool.names
     policy = msgspec.structs.replace(a_policy(), workers=names[:2], baseline=names[1])
     policy.save(folder / "policy", a_selector())
