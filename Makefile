@@ -146,7 +146,7 @@ $(VENV)/.reasoning: $(PROJECTS) | $(BIN)/python
 	@$(INSTALL) --editable . --editable './gym[reasoning]' && touch $@
 
 $(VENV)/.dev: $(PROJECTS) | $(BIN)/python
-	@$(INSTALL) --editable '.[local,serve,eval,learn,postgres,dev]' --editable './gym[train]' && touch $@
+	@$(INSTALL) --editable '.[local,serve,eval,learn,postgres,dev]' --editable './gym[train,trl]' && touch $@
 
 $(PRODUCT)/.ready: $(PROJECTS)
 	@echo "▸ environment      creating $(PRODUCT) (the product alone: no torch, no gym)"

@@ -104,19 +104,22 @@ def page(found: dict[str, Any]) -> str:
         "",
         "Each question is asked once by the pool's plan (planner `program`) and once in one plain call to its model.",
         "",
-        "| | right | median seconds | median tokens written |",
-        "|---|---|---|---|",
+        "| | right | median seconds | all seconds | median tokens written | all tokens |",
+        "|---|---|---|---|---|---|",
     ]
     for way in ("plan", "plain"):
         scores = [bool(row[way]["right"]) if row[way]["right"] is not None else _unscored(row) for row in rows]
-        seconds = statistics.median(row[way]["seconds"] for row in rows)
-        tokens = statistics.median(row[way]["tokens"] for row in rows)
-        lines.append(f"| {way} | {sum(scores)} of {len(rows)} | {seconds:.1f} | {tokens:.0f} |")
+        seconds, tokens = ([row[way][what] for row in rows] for what in ("seconds", "tokens"))
+        spent = f"{statistics.median(seconds):.1f} | {sum(seconds):.0f}"
+        wrote = f"{statistics.median(tokens):g} | {sum(tokens)}"
+        lines.append(f"| {way} | {sum(scores)} of {len(rows)} | {spent} | {wrote} |")
     loads = [row["load"] for row in rows]
     lines += [
         "",
         f"The machine has {os.cpu_count()} cores and had other work: its load was {min(loads)} to {max(loads)} "
         "meanwhile, so the seconds are several times those of an idle machine.",
+        "",
+        *found.get("notes", []),
         "",
         "| question | wanted | by | the plan's answer | | one plain call | |",
         "|---|---|---|---|---|---|---|",

@@ -344,7 +344,7 @@ SCALES = {"plan_tokens": 0.1}
 
 def learning_page(results: Path) -> tuple[str, dict[str, str]]:
     """The page with what was measured, and the drawings that it shows, by file name."""
-    from dirigent_gym.train.claim import Claim, as_table
+    from dirigent_gym.train.claims import Claim, as_table
 
     tables = {path.stem: json.loads(path.read_bytes()) for path in sorted(results.glob("claims*.json"))}
     lines = {name: msgspec.convert(found["table"], list[Claim]) for name, found in tables.items()}

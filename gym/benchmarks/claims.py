@@ -1,19 +1,20 @@
 """The table that a trained conductor has to show, from its adapter in one command.
 
-    python gym/benchmarks/claims.py --conductor runs/gym-gpu [--warm-start ADAPTER] [--workers exact|local] [--limit N]
+    python gym/benchmarks/claims.py --conductor runs/gym-gpu [--warm-start ADAPTER] [--limit N]
     python gym/benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --local 400 --latency 21 --out seed1.json
     python gym/benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --elsewhere --out seed1.json
     python gym/benchmarks/claims.py --join seed1.json seed2.json seed3.json --out docs/results/claims.json
     python gym/benchmarks/claims.py --add docs/results/claims.json --controls runs/controls.json
 
-An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the folder of a finished run, which
-brings its warm start along. Controls join with --right-plans, --rejection, --online-rejection, --format-only,
---shuffled and --direct. torch measures everything on whatever device it finds; --local N and --latency N add what the
-files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on another machine. --add also
-reads what the run's folder says and the table does not; with --elsewhere it asks the questions again that are not the
-generator's. What was not measured is a line that says so. Writes JSON and Markdown; --join makes one table of several
-training seeds, mean and spread, and --controls puts the lines of controls that were measured later of one of them, as
-`controls.py` does, in place of those it had. --metrics keeps a run's curves beside the table, for the docs to draw.
+The workers answer by table. An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the
+folder of a finished run, which brings its warm start along. Controls join with --right-plans, --rejection, --online-
+rejection, --format-only, --shuffled and --direct. torch measures everything on whatever device it finds; --local N and
+--latency N add what the files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on
+another machine. --add also reads what the run's folder says and the table does not; with --elsewhere it asks the
+questions again that are not the generator's. What was not measured is a line that says so. Writes JSON and Markdown;
+--join makes one table of several training seeds, mean and spread, and --controls puts the lines of controls that were
+measured later of one of them, as `controls.py` does, in place of those it had. --metrics keeps a run's curves beside
+the table, for the docs to draw.
 """
 
 from __future__ import annotations
@@ -49,8 +50,18 @@ from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.record import source_commit
 from dirigent.evals.stats import wilson
 from dirigent.workers.adapters import packaged
-from dirigent_gym.train.claim import Claim, missed
-from dirigent_gym.train.claims import PLACED, START_SAMPLED, Evidence, Run, Scores, claims, file_claims, scores
+from dirigent_gym.train.claims import (
+    PLACED,
+    START_SAMPLED,
+    Claim,
+    Evidence,
+    Run,
+    Scores,
+    claims,
+    file_claims,
+    missed,
+    scores,
+)
 from dirigent_gym.train.controls import Share, share
 from dirigent_gym.train.dataset import Row, held_rows
 from dirigent_gym.train.recipe import Recipe, load_recipe
@@ -107,21 +118,20 @@ def measured(args: argparse.Namespace) -> Table:
     adapters = found_adapters(args)
     sizes = Sizes(seed=args.seed, sampled=args.sampled)
     sizes = sizes.at_most(args.limit) if args.limit else sizes
-    with open_bench(recipe, adapters, workers=args.workers) as bench:
-        evidence = gather(bench, sizes, say=_say)
-        device = str(next(bench.stacked.model.parameters()).device)
+    bench = open_bench(recipe, adapters)
+    evidence = gather(bench, sizes, say=_say)
     files = asyncio.run(_locally(args, recipe, evidence.test.rows, adapters["conductor"]))
     evidence = msgspec.structs.replace(evidence, local=files.scores, plan_s=files.plan_s)
     cut = cut_short(adapters)
     return Table(
         table=noted([*claims(evidence, seed=args.seed), *_own_lines(evidence, files.valid)], cut),
-        workers=args.workers,
+        workers="exact",
         adapters={role: _sha256(path) for role, path in adapters.items()},
         commit=asyncio.run(source_commit()),
         date=datetime.now(UTC).date().isoformat(),
         seconds=round(time.monotonic() - began, 1),
         sizes={name: getattr(sizes, name) for name in sizes.__struct_fields__} | {"local": args.local},
-        device=device,
+        device=str(bench.base.weights["model.norm.weight"].device),
         right=scores(evidence.test),
         cut=cut,
     )
@@ -143,7 +153,6 @@ def added(args: argparse.Namespace) -> Table:
     if args.local and not table.right:
         raise ConfigError(f"{args.add} does not say what torch got of each question: measure it anew, or leave --local")
     rows = held_rows("test", table.sizes["test"], seed=table.sizes["seed"], settings=recipe.rows)
-    args.workers = table.workers
     files = asyncio.run(_locally(args, recipe, rows, adapters["conductor"]))
     lines = [*file_claims(table.right, files.scores, files.plan_s, seed=table.sizes["seed"])]
     lines += [_line(VALID_FILES, files.valid), *([start] if start else [])]
@@ -165,7 +174,7 @@ def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Cl
     file = adapters["warm-start"].parent / "start.json" if "warm-start" in adapters else None
     if line is None or line.value is not None or file is None or not file.is_file():
         return None
-    from dirigent_gym.train.start import SAMPLES, WarmStart
+    from dirigent_gym.train.run import SAMPLES, WarmStart
 
     valid = msgspec.json.decode(file.read_bytes(), type=WarmStart).valid_sampled
     n = recipe.warm_start.measure
@@ -218,7 +227,7 @@ async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row]
         if args.local:
             asked = rows[: args.local]
             _say(f"{len(asked):,} questions through llama.cpp")
-            local = await run_locally(asked, file, recipe=recipe, workers=args.workers)
+            local = await run_locally(asked, file, recipe=recipe)
             files = Files(scores(local.run), share(one.valid for one in local.run.scored))
             _say(f"{local.seconds / len(asked):.2f} s a plan, cards changing with every question")
         if args.latency:
@@ -247,9 +256,9 @@ def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
 
     quieten()
     sizes = Sizes(probes=table.sizes["probes"], seed=table.sizes["seed"])
-    with open_bench(recipe, {"conductor": conductor}, workers=table.workers) as bench:
-        _say("questions from elsewhere")
-        others = other_sets(bench, sizes, names=tuple(PLACED))
+    bench = open_bench(recipe, {"conductor": conductor})
+    _say("questions from elsewhere")
+    others = other_sets(bench, sizes, names=tuple(PLACED))
     return claims(Evidence(test=Run((), ()), ceiling={}, others=others, by_table=table.workers == "exact"))
 
 
@@ -261,9 +270,6 @@ def _recipe(args: argparse.Namespace) -> Recipe:
     recipe = load_recipe(args.recipe)
     if not isinstance(recipe, Recipe) or not recipe.base.weights:
         raise ConfigError(f"{args.recipe} is no recipe of a conductor on a GGUF base; take gym/recipes/gym-gpu.toml")
-    if args.specialists:
-        workers = msgspec.structs.replace(recipe.workers, adapters=tuple(args.specialists))
-        recipe = msgspec.structs.replace(recipe, workers=workers)
     return recipe
 
 
@@ -280,8 +286,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for role in ROLES:
         parser.add_argument(f"--{role}", default="", metavar="ADAPTER")
-    parser.add_argument("--workers", choices=("exact", "local"), default="exact")
-    parser.add_argument("--specialists", nargs="+", default=[], help="folders of the local workers' adapters")
     parser.add_argument("--recipe", type=Path, default=ROOT / "gym" / "recipes" / "gym-gpu.toml")
     parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure")
     parser.add_argument("--sampled", type=int, default=200, help="questions that get 16 sampled plans; slow on a CPU")

@@ -1,39 +1,41 @@
 """Everything that the table of claims rests on, measured on one trained conductor: from adapters to `Evidence`.
 
-All adapters, the conductor's, its warm start's and the controls', stand stacked on one base, so that PEFT folders and
-GGUF files are measured alike and nothing is loaded twice. Plans are written in batches, greedy unless said otherwise,
-and carried out by the code that training uses. Nothing is chosen on the test: the ceiling's ways come from the
-development split, the best worker from the training split. A part of `claims.py`, no program: what that one prints is
-arithmetic over this.
+All adapters, the conductor's, its warm start's and the controls', are for one base, so that PEFT folders and GGUF files
+are measured alike. Plans are written in batches by the product's decoder, greedy unless said otherwise, and carried out
+by the code that training uses, over workers that answer by table. Nothing is chosen on the test: the ceiling's ways
+come from the development split, the best worker from the training split. This is a part of `claims.py`, whose table is
+arithmetic over it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from dirigent.evals.costing import in_lots, sizes_for
 from dirigent.evals.record import Outcome
 from dirigent.evals.stats import mean
+from dirigent.learn.base import Base
+from dirigent.learn.decoder import Adapter, Decoder
+from dirigent.learn.export import load_adapter
+from dirigent.messages import Message
 from dirigent.plan.plan import Plan, Step, format_plan
+from dirigent.plan.prompt import next_round_messages
 from dirigent.planners.examples import SampleCost
 from dirigent.tasks.task import Task, grade, tidy
-from dirigent.workers.worker import Worker
 from dirigent_gym.evals.ceiling import Kind, Way, choose_ways, plan_by, plans_for, stand_in, way_for
 from dirigent_gym.evals.test_sets import probe_roster, probe_tasks
 from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist, find_specialist
 from dirigent_gym.questions.split import generate
-from dirigent_gym.train.adapters import load_adapter
-from dirigent_gym.train.base import encode, load_base, prompt_texts, weights_file
 from dirigent_gym.train.claims import OTHER_SETS, Evidence, Run, Scores, scores
 from dirigent_gym.train.controls import (
     Followed,
@@ -46,23 +48,22 @@ from dirigent_gym.train.controls import (
     reworded_rows,
     swapped_rows,
 )
-from dirigent_gym.train.dataset import Row, RowSettings, held_rows, make_row, second_round
-from dirigent_gym.train.decode import DecodeSettings, decode
+from dirigent_gym.train.dataset import Row, RowSettings, held_rows, make_row
 from dirigent_gym.train.direct import asked
-from dirigent_gym.train.noise import group_seeds
+from dirigent_gym.train.lessons import SECRET
 from dirigent_gym.train.recipe import Recipe
-from dirigent_gym.train.reward import Scored
+from dirigent_gym.train.reward import Scored, ScoreSettings, score
 from dirigent_gym.train.rows import right_plan
-from dirigent_gym.train.scorer import Scorer, open_scorer
-from dirigent_gym.train.secondround import CHECKABLE
-from dirigent_gym.train.stacked import Stacked, stack
-from dirigent_gym.train.workers import ExactWorkers, load_workers
+from dirigent_gym.train.run import sampler_for, weights_file
+from dirigent_gym.train.workers import exact_workers
 
 CONDUCTOR, WARM_START = "conductor", "warm-start"
 PLAN_CONTROLS = ("right-plans", "rejection", "online-rejection", "format-only", "shuffled")
 """Controls that write plans."""
 DIRECT = "direct"
 """The control that answers questions itself."""
+CHECKABLE = ("check",)
+"""Shapes of question whose answer a worker can verify."""
 CHOOSING_SEED = 10_000
 """Added to the seed where something is chosen, as `dirigent_gym/evals/pools.py` does."""
 
@@ -89,71 +90,57 @@ class Sizes(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **{name: min(getattr(self, name), limit) for name in names})
 
 
-@dataclass(frozen=True)
 class Bench:
-    """The models and the workers, ready to be asked."""
+    """The adapters on their base, and the workers, ready to be asked."""
 
-    stacked: Stacked
-    tokenizer: Any
-    scorer: Scorer
-    recipe: Recipe
-    by_table: bool = True
-    """Whether the workers answer by the tables."""
+    def __init__(self, recipe: Recipe, base: Base, adapters: Mapping[str, Adapter]) -> None:
+        self.recipe = recipe
+        self.base = base
+        self._adapters = dict(adapters)
+        self._workers = exact_workers(ROSTER)
+        self._scoring = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps)
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        return self.stacked.names
+        return tuple(self._adapters)
 
     def write(
         self, adapter: str, rows: Sequence[Row], *, group: int = 1, seed: int | None = None
     ) -> tuple[list[Row], list[str]]:
-        """`group` plans a row, greedy where there is no seed; the rows come back once for each of their plans."""
+        """`group` plans a row, greedy if there is no seed; the rows come back once for each of their plans."""
         texts = self.texts(adapter, [row.messages for row in rows], group=group, seed=seed)
         return [row for row in rows for _ in range(group)], texts
 
     def run(self, adapter: str, rows: Sequence[Row]) -> Run:
         """One greedy plan a row, carried out."""
         _, texts = self.write(adapter, rows)
-        return Run(tuple(rows), tuple(self.scorer.score(rows, texts)))
+        return Run(tuple(rows), tuple(self.score(rows, texts)))
+
+    def score(self, rows: Sequence[Row], texts: Sequence[str], *, then: Sequence[str] = ()) -> list[Scored]:
+        return asyncio.run(score(rows, texts, self._workers, self._scoring, then=then))
 
     def texts(
-        self, adapter: str, conversations: Sequence[Any], *, group: int = 1, seed: int | None = None
+        self,
+        adapter: str,
+        conversations: Sequence[Sequence[Message]],
+        *,
+        group: int = 1,
+        seed: int | None = None,
     ) -> list[str]:
-        prompts = encode(self.tokenizer, prompt_texts(self.tokenizer, conversations))
-        settings = self.recipe.grpo
-        index = self.stacked.index(adapter)
-        with self.stacked.lock:
-            samples = decode(
-                self.stacked.model,
-                prompts,
-                seeds_PG=group_seeds(seed, prompts=len(prompts), group=group),
-                settings=DecodeSettings(
-                    settings.max_completion_tokens,
-                    pad=self.tokenizer.pad_token_id,
-                    end=self.tokenizer.eos_token_id,
-                    temperature=settings.temperature,
-                    cache=settings.cache,
-                ),
-                around=lambda rows: self.stacked.mask.use([index] * len(rows)),
-                graphs=self.stacked.graphs,
-            )
-        flat = [sample.ids for samples_of_prompt in samples for sample in samples_of_prompt]
-        found: list[str] = self.tokenizer.batch_decode(flat, skip_special_tokens=True)
-        return found
+        base, sampler = self.base, sampler_for(self.recipe, self.base)
+        prompts = [self.base.prompt_ids(conversation) for conversation in conversations]
+        with torch.no_grad():
+            decoder = Decoder(base.weights, base.shape, self._adapters[adapter])
+        if seed is None:
+            return [base.text(ids) for ids in sampler.greedy(decoder, prompts)]
+        groups = sampler.sample(decoder, prompts, group=group, seed=seed)
+        return [base.text(ids) for ids_of_prompt in groups for ids in ids_of_prompt]
 
 
-@contextmanager
-def open_bench(recipe: Recipe, adapters: Mapping[str, Path], *, workers: str) -> Iterator[Bench]:
-    """The base of the recipe under these adapters, by role; its workers `exact`, or `local`: its own adapters."""
-    model, tokenizer = load_base(weights_file(recipe.base.weights))
-    loaded = [
-        msgspec.structs.replace(load_adapter(path, config=model.config), name=role) for role, path in adapters.items()
-    ]
-    hands: Mapping[str, Worker] = ExactWorkers(ROSTER)
-    if workers == "local":
-        hands = load_workers(model, tokenizer, recipe.workers.adapters, specialists=ROSTER, cache=recipe.grpo.cache)
-    with open_scorer(recipe, workers=hands) as scorer:
-        yield Bench(stack(model, loaded), tokenizer, scorer, recipe, by_table=workers == "exact")
+def open_bench(recipe: Recipe, adapters: Mapping[str, Path]) -> Bench:
+    """The base of the recipe with these adapters, by role."""
+    base = Base.from_gguf(weights_file(recipe.base.weights))
+    return Bench(recipe, base, {role: load_adapter(path, base=base) for role, path in adapters.items()})
 
 
 def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
@@ -189,14 +176,13 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
         found["before"] = _ways_of_decoding(start, sampled)
         found["warm_start_sampled"] = sampled if sampled.rows else None
     found["after"] = _ways_of_decoding(test, _sampled(bench, CONDUCTOR, rows, sizes))
-    return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), by_table=bench.by_table, **found)
+    return Evidence(test=test, ceiling=_ceiling(bench, rows, ways, sizes), by_table=True, **found)
 
 
 def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:
     """Plans as if somebody had written them, a row once for each of its plans."""
-    dialect = bench.recipe.tasks.dialect
-    texts = [format_plan(row.as_shown(plan), row.shown, dialect=dialect) for row, plan in zip(rows, plans, strict=True)]
-    return bench.scorer.score(rows, texts)
+    texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in zip(rows, plans, strict=True)]
+    return bench.score(rows, texts)
 
 
 def find_ways(bench: Bench, sizes: Sizes) -> dict[Kind, Way]:
@@ -313,18 +299,17 @@ def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
     rng = random.Random(f"rounds {sizes.seed}")
     rows = _rows(rounds_tasks(sizes), rng, settings=bench.recipe.rows)
     _, texts = bench.write(CONDUCTOR, rows)
-    first = bench.scorer.score(rows, texts)
-    again = [
-        second_round(row, text, one.steps)
-        for row, text, one in zip(rows, texts, first, strict=True)
-        if one.valid and not one.dropped
+    first = bench.score(rows, texts)
+    again = [i for i, one in enumerate(first) if one.valid and not one.dropped]
+    conversations = [
+        (*rows[i].messages, *next_round_messages(texts[i], first[i].steps, dialect="lines", secret=SECRET))
+        for i in again
     ]
-    after = {row.task.id: float(one.correct) for row, one in zip(rows, first, strict=True) if not one.dropped}
-    before = dict(after)
-    for row, one in zip(again, bench.run(CONDUCTOR, again).scored, strict=True):
-        if one.valid and not one.dropped:
-            after[row.task.id] = float(one.correct)
-    return before, after
+    then = bench.texts(CONDUCTOR, conversations)
+    second = bench.score([rows[i] for i in again], [texts[i] for i in again], then=then)
+    before = {row.task.id: float(one.correct) for row, one in zip(rows, first, strict=True) if not one.dropped}
+    after = {rows[i].task.id: float(one.correct) for i, one in zip(again, second, strict=True) if not one.dropped}
+    return before, before | after
 
 
 def rounds_tasks(sizes: Sizes) -> list[Task]:
@@ -358,7 +343,7 @@ def _sampled(bench: Bench, adapter: str, rows: Sequence[Row], sizes: Sizes) -> R
     if not sizes.sampled:
         return Run((), ())
     many, texts = bench.write(adapter, rows[: sizes.sampled], group=16, seed=sizes.seed)
-    return Run(tuple(many), tuple(bench.scorer.score(many, texts)))
+    return Run(tuple(many), tuple(bench.score(many, texts)))
 
 
 def _ways_of_decoding(greedy: Run, sampled: Run) -> dict[str, PlanShares]:

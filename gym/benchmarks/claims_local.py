@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,15 +22,13 @@ from dirigent.messages import Request
 from dirigent.plan.grammar import plan_grammar
 from dirigent.workers.local import Local, LocalModel
 from dirigent.workers.worker import Worker
-from dirigent_gym.evals.workers import specialist_worker
 from dirigent_gym.pool import CONDUCTOR, PLAN_TOKENS
-from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER
-from dirigent_gym.train.adapters import find_adapters
+from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.train.claims import Run
 from dirigent_gym.train.dataset import Row
 from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.reward import ScoreSettings, score
-from dirigent_gym.train.workers import ExactWorkers
+from dirigent_gym.train.workers import exact_workers
 
 
 class LocalRun(msgspec.Struct, frozen=True):
@@ -49,23 +47,15 @@ def as_gguf(adapter: Path) -> Iterator[Path]:
         yield export_adapter(adapter, Path(folder) / "conductor.gguf", base=read_base(default_base())).path
 
 
-async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe, workers: str) -> LocalRun:
+async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe) -> LocalRun:
     """One plan a row, written by the file under the grammar and carried out."""
-    with tempfile.TemporaryDirectory() as folder:
-        adapters = specialist_files(recipe, Path(folder)) if workers == "local" else {}
-        async with (
-            LocalModel(recipe.base.weights, merged=conductor) as planner,
-            LocalModel(recipe.base.weights, adapters=adapters) as model,
-        ):
-            writer = Local(planner, name=CONDUCTOR)
-            began = time.monotonic()
-            texts = [await _plan(writer, row, recipe=recipe) for row in rows]
-            seconds = time.monotonic() - began
-            hands: Mapping[str, Worker] = ExactWorkers(ROSTER)
-            if workers == "local":
-                hands = {s.name: specialist_worker(model, s) for s in RL_ROSTER}
-            settings = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps, concurrency=8)
-            scored = await score(rows, texts, hands, settings)
+    async with LocalModel(recipe.base.weights, merged=conductor) as planner:
+        writer = Local(planner, name=CONDUCTOR)
+        began = time.monotonic()
+        texts = [await _plan(writer, row, recipe=recipe) for row in rows]
+        seconds = time.monotonic() - began
+    settings = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps)
+    scored = await score(rows, texts, exact_workers(ROSTER), settings)
     return LocalRun(Run(tuple(rows), tuple(scored)), seconds)
 
 
@@ -77,16 +67,6 @@ async def plan_seconds(conductor: Path, *, questions: int) -> tuple[float, float
 
 async def _plan(writer: Worker, row: Row, *, recipe: Recipe) -> str:
     limits = Limits(max_steps=recipe.rows.max_steps)
-    grammar = plan_grammar(row.shown, limits, dialect=recipe.tasks.dialect)
+    grammar = plan_grammar(row.shown, limits, dialect="lines")
     request = Request(row.messages, grammar=grammar, temperature=0.0, max_output_tokens=PLAN_TOKENS)
     return (await writer.ask(request)).text
-
-
-def specialist_files(recipe: Recipe, folder: Path) -> dict[str, Path]:
-    """The recipe's specialists as GGUF files; those that are PEFT folders are exported into `folder`."""
-    names = [specialist.name for specialist in RL_ROSTER]
-    base = read_base(default_base())
-    found = {}
-    for name, path in zip(names, find_adapters(recipe.workers.adapters, names), strict=True):
-        found[name] = path if path.suffix == ".gguf" else export_adapter(path, folder / f"{name}.gguf", base=base).path
-    return found

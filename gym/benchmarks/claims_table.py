@@ -17,8 +17,7 @@ from dirigent.evals.stats import wilson
 from dirigent.tasks.task import Task
 from dirigent_gym.questions.probe import probe_accuracy
 from dirigent_gym.questions.split import generate
-from dirigent_gym.train.claim import Claim, as_table, over_seeds
-from dirigent_gym.train.claims import Evidence, Run, claims
+from dirigent_gym.train.claims import Claim, Evidence, Run, as_table, claims, over_seeds
 
 DRAWN = (
     "kind", "step", "valid", "accuracy", "accuracy_given_valid", "decomposition", "routing_given_decomposition",

@@ -51,8 +51,7 @@ from dirigent_gym.evals.pools import Carded, Gym, GymSettings, WorkerFor
 from dirigent_gym.evals.workers import adapters_digest, gym_workers
 from dirigent_gym.questions.pools import renamed
 from dirigent_gym.questions.specialists import ROSTER
-from dirigent_gym.train.claim import Claim, as_table, missed
-from dirigent_gym.train.claims import OTHER_SETS, Evidence, Run, Scores, claims
+from dirigent_gym.train.claims import OTHER_SETS, Claim, Evidence, Run, Scores, as_table, claims, missed
 from dirigent_gym.train.controls import Followed, Share, followed, plan_shares, share, swapped_rows
 from dirigent_gym.train.dataset import Row
 from dirigent_gym.train.reward import Scored

@@ -60,6 +60,8 @@ from gym.benchmarks.parity_page import (
 
 from dirigent.errors import ConfigError, DirigentError
 from dirigent.evals.record import source_commit
+from dirigent.learn.base import END_OF_TURN
+from dirigent.learn.decoder import LINEAR
 from dirigent.learn.export import default_base, export_adapter, export_base, read_base
 from dirigent.limits import Limits
 from dirigent.messages import Message
@@ -71,8 +73,6 @@ from dirigent.workers.local_server import ServerSettings
 from dirigent.workers.secret import Secret
 from dirigent_gym.questions import ROSTER, cards_for, draw_pool, examples, generate
 from dirigent_gym.questions.judging import messages_of
-from dirigent_gym.train.base import encode, load_base, prompt_texts
-from dirigent_gym.train.sft import SftSettings, with_adapter
 from dirigent_gym.weights import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +109,7 @@ def measure(args: argparse.Namespace, precision: Precision, *, say: Say) -> Part
     began = time.monotonic()
     say("loading the base in torch…")
     weights = args.weights or default_base()
-    model, tokenizer = load_base(weights, device="cpu", dtype=torch.float32)
+    model, tokenizer = load_model(weights)
     prompts = gym_prompts(args.prompts, seed=args.seed)
     with tempfile.TemporaryDirectory() as folder:
         files = prepare(model, Path(folder), like=weights, adapter=args.adapter, precision=precision, say=say)
@@ -141,6 +141,32 @@ def measure(args: argparse.Namespace, precision: Precision, *, say: Say) -> Part
         cores=os.cpu_count() or 0,
         versions={name: version(name) for name in ("torch", "transformers", "peft", "xllamacpp")},
     )
+
+
+def load_model(gguf: Path) -> tuple[Any, Any]:
+    """The model of a GGUF file as transformers computes it, in float32, and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    if END_OF_TURN in tokenizer.get_vocab():  # not every release of transformers reads it from the file
+        tokenizer.eos_token = END_OF_TURN
+    tokenizer.pad_token = tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
+    )
+    model.config.__dict__.pop("quantization_config", None)
+    return _copied(model), tokenizer  # a copy knows nothing of the file's quantisation, which saving would refuse
+
+
+def prompt_texts(tokenizer: Any, prompts: Sequence[Conversation]) -> list[str]:
+    """Each conversation as the model reads it, up to the start of its reply."""
+    return [tokenizer.apply_chat_template(_turns(p), tokenize=False, add_generation_prompt=True) for p in prompts]
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> list[Tokens]:
+    """Token ids of each text, with no special token added: the template has them all."""
+    ids: list[Tokens] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def with_part(before: Parts, precision: Precision, part: Part) -> Parts:
@@ -209,7 +235,11 @@ def prepare(model: Any, folder: Path, *, like: Path, adapter: Path | None, preci
 def random_adapter(model: Any, folder: Path, *, rank: int, size: float, seed: int) -> Path:
     """A PEFT adapter on all linear layers that nobody trained; its numbers are exact in float16."""
     torch.manual_seed(seed)
-    adapted = with_adapter(_copied(model), "default", SftSettings(rank=rank, alpha=2 * rank))
+    from peft import LoraConfig, get_peft_model
+
+    targets = [part.rpartition(".")[2] for part in LINEAR]
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM")
+    adapted = get_peft_model(_copied(model), config)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:

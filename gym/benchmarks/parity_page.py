@@ -112,7 +112,9 @@ file in llama.cpp, with {adapter}, off, on, and merged into the base. {prompts} 
 conductor's, the rest a specialist's), greedy, at most {tokens} tokens each. A reply is the same if all its tokens are.
 If one differs, the gap is the number of logits by which torch prefers its own token to llama.cpp's at the first
 difference. On an f16 base llama.cpp rounds to float16 all values that it multiplies with the weights, and its memory of
-the prompt. The other
+the prompt."""
+
+CONTROLS = """ The other
 two are controls, with the very same numbers, base and adapter, in files of float32: f32 rounds only within attention,
 f32-all (memory in float32, flash attention off, which would round it when reading) nothing."""
 
@@ -129,6 +131,7 @@ def as_page(parts: Parts) -> str:
         planners=subject.planner_prompts,
         tokens=subject.tokens,
     )
+    how += CONTROLS if set(parts) - {"f16"} else ""
     rows = [_row(precision, part, found) for precision, part in parts.items() for found in part.agreements]
     head = ["| base | adapter | same tokens | widest gap where they part |", "|---|---|---|---|"]
     return "\n".join(

@@ -55,7 +55,7 @@ from dirigent.run.trace import (
 from dirigent.version import __version__
 from dirigent.workers.metering import attempts_of, note_attempts
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import Price, WorkerInfo
+from dirigent.workers.worker import Ability, Price, WorkerInfo, needed
 
 MAX_DEPTH = 2
 """How deeply conductors may be nested in one another's pools."""
@@ -320,9 +320,13 @@ class _Run:
             deadline=self.deadline,
             ledger=self.budget,
             tenant=self.options.tenant,
-            tools=self.options.may_call,
+            needs=self._needs(),
             warm=self.options.warm,
         )
+
+    def _needs(self) -> frozenset[Ability]:
+        tools = self.options.tools if self.options.may_call else ()
+        return frozenset(needed(msgspec.structs.replace(self.options, messages=self.question, tools=tools)))
 
     def _earlier(self, number: int) -> tuple[EarlierStep, ...]:
         """Every step of the rounds before this one."""

@@ -84,6 +84,11 @@ def conversation(question: str | Sequence[Message]) -> tuple[Message, ...]:
     return tuple(question)
 
 
+def asked_text(question: Sequence[Message]) -> str:
+    """The text that a conversation wants an answer to: its last user message."""
+    return next((message.text for message in reversed(question) if message.role == "user"), "")
+
+
 CHARS_PER_TOKEN = 4
 """For ordinary text whose tokens are not counted."""
 
@@ -205,7 +210,7 @@ class Request(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     question: str = ""
-    """The text of the caller's question, for local workers that choose among results. Models read it in `messages`."""
+    """What the caller asked last, for local workers that choose among results. Models read it in `messages`."""
     results: tuple[Result, ...] = ()
     """The results on the step's access list. Models read them in `messages`; local workers that count or choose among
     results read them here."""

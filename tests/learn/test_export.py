@@ -16,13 +16,11 @@ gguf = pytest.importorskip("gguf", reason="needs the extra `learn`")
 from dirigent.errors import ConfigError  # noqa: E402
 from dirigent.learn import export  # noqa: E402
 from dirigent.learn.base import Base  # noqa: E402
-from dirigent.learn.decoder import Adapter, Decoder, Shape, logprobs  # noqa: E402
+from dirigent.learn.decoder import LINEAR, Adapter, Decoder, Shape, logprobs  # noqa: E402
 from dirigent.learn.export import (  # noqa: E402
     ModelShapes,
-    base_of,
     export_adapter,
     export_base,
-    export_if_possible,
     in_halves,
     interleaved,
     load_adapter,
@@ -99,7 +97,7 @@ def base_gguf(weights_path: Path, request: pytest.FixtureRequest, tmp_path_facto
 
 @pytest.fixture
 def base() -> ModelShapes:
-    return base_of(tiny("llama").config)
+    return shapes_of(base_from(tiny("llama")))
 
 
 @pytest.fixture
@@ -141,30 +139,13 @@ def test_rows_of_two_halves_of_a_head_are_interleaved_and_back() -> None:
     assert torch.equal(in_halves(interleaved(rows, heads=2), heads=2), rows)
 
 
-def test_a_file_a_config_and_loaded_weights_give_the_same_shapes(base_gguf: Path) -> None:
-    model = tiny(base_gguf.stem)
-    of_file, of_config, of_weights = read_base(base_gguf), base_of(model.config), shapes_of(base_from(model))
-    assert of_config.shapes == of_weights.shapes
-    assert of_config.shapes == {name: shape for name, shape in of_file.shapes.items() if name.startswith("blk.")}
-    for one in (of_file, of_config, of_weights):
+def test_a_file_and_loaded_weights_give_the_same_shapes(base_gguf: Path) -> None:
+    of_file, of_weights = read_base(base_gguf), shapes_of(base_from(tiny(base_gguf.stem)))
+    assert of_weights.shapes == {name: shape for name, shape in of_file.shapes.items() if name.startswith("blk.")}
+    for one in (of_file, of_weights):
         assert (one.architecture, one.heads, one.key_value_heads) == (base_gguf.stem, HEADS, KEY_VALUE_HEADS)
     assert of_file.shapes["blk.0.attn_k.weight"] == (HIDDEN // 2, HIDDEN)
     assert of_file.shapes["blk.1.ffn_down.weight"] == (HIDDEN, INNER)
-
-
-def test_what_cannot_be_exported_is_said_in_a_line_and_leaves_no_older_file(
-    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, llama = tmp_path / "conductor.gguf", tiny("llama").config
-    other = SimpleNamespace(model_type="gpt2")
-    assert export_if_possible(adapter, out, config=llama) == ""
-    assert out.is_file()
-    assert export_if_possible(adapter, out, config=other).startswith("the base is a 'gpt2' model; ")
-    assert not out.exists()
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    said = export_if_possible(adapter, out, config=llama)
-    assert said == "the package gguf is missing; pip install 'dirigent[learn]'"
-    assert not out.exists()
 
 
 def test_an_adapter_becomes_one_file_with_llamas_names_in_float16(
@@ -323,11 +304,19 @@ def test_rows_of_query_and_key_move_for_llama_alone(tmp_path: Path) -> None:
     assert moved == {"llama": True, "qwen2": False}
 
 
-def test_an_adapter_without_every_layer_is_refused_for_training(adapter: Path, base: ModelShapes) -> None:
-    save(adapter, {name: tensor for name, tensor in saved(adapter).items() if ".k_proj." not in name})
-    export_adapter(adapter, adapter / "a.gguf", base=base)
-    with pytest.raises(ConfigError, match=r"blk\.0\.attn_k\.weight"):
-        load_adapter(adapter / "a.gguf", base=base_from(tiny("llama")))
+def test_an_adapter_may_leave_a_layer_out_in_every_block_and_in_no_single_one(adapter: Path, base: ModelShapes) -> None:
+    whole = saved(adapter)
+    for left_out, refused in ((".k_proj.", False), (".layers.0.self_attn.k_proj.", True)):
+        save(adapter, {name: tensor for name, tensor in whole.items() if left_out not in name})
+        export_adapter(adapter, adapter / "a.gguf", base=base)
+        if refused:
+            with pytest.raises(ConfigError, match=r"blk\.0\.attn_k\.weight"):
+                load_adapter(adapter / "a.gguf", base=base_from(tiny("llama")))
+            continue
+        for path in (adapter, adapter / "a.gguf"):
+            read = load_adapter(path, base=base_from(tiny("llama")))
+            assert set(LINEAR) - set(read.a) == {"self_attn.k_proj"}
+            assert torch.equal(read.b["mlp.up_proj"][1], whole[key("up_proj", "B", block=1)].float())
 
 
 def test_the_gyms_warm_start_gives_the_log_probabilities_that_transformers_gives(weights_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
-from dirigent.messages import Result, Usage, conversation
+from dirigent.messages import Message, Result, Usage, conversation
 from dirigent.plan.plan import Plan, Step
 from dirigent.plan.planner import Brief, Draft, Previous
 from dirigent.planners import planner
@@ -24,7 +24,7 @@ from dirigent.show.drawing import draw_trace
 from dirigent.workers.pool import Pool
 from dirigent.workers.reader import Select
 from dirigent.workers.scripted import Scripted
-from dirigent.workers.worker import Price
+from dirigent.workers.worker import Ability, Price
 
 
 class Selected(msgspec.Struct):
@@ -199,3 +199,46 @@ async def test_without_a_reason_or_a_price_nothing_is_said_to_be_saved() -> None
     trace = await Conductor(Learned(policy), Pool([*unpriced.values(), Select(policy.selector)])).run("2+2?")
     assert saved_usd_estimate(trace) is None
     assert report_of(trace, seconds=1, whole=False).saved_usd_estimate is None
+
+
+def able_pool(policy: Policy, *, quick: set[Ability], strong: set[Ability]) -> Pool:
+    workers = [
+        Scripted("4", name="quick", fingerprint="q1", price=Price(1, 1), abilities=frozenset(quick)),
+        Scripted("four", name="strong", fingerprint="s1", price=Price(10, 10), abilities=frozenset(strong)),
+    ]
+    return Pool([*workers, Select(policy.selector)])
+
+
+@pytest.mark.parametrize("need", ["tools", "images"])
+async def test_what_was_not_measured_is_answered_by_the_best_worker_that_can(need: Ability) -> None:
+    policy = Policy()
+    for quick, strong, chosen in (({need}, {need}, "strong"), ({need}, set(), "quick")):
+        pool = able_pool(policy, quick=quick, strong=strong)
+        brief = Brief(conversation("2+2?"), pool, Limits(), needs=frozenset({need}))
+        draft = await Learned(policy).draft(brief)
+        assert draft.plan == Plan((Step(chosen, ANSWER),))
+        assert draft.reason is not None
+        assert f"{need} was not measured" in draft.reason.why
+
+
+async def test_a_schema_goes_to_workers_that_keep_to_one() -> None:
+    policy = Policy("quick", end="last")
+    pool = able_pool(policy, quick=set(), strong={"schema"})
+    brief = Brief(conversation("2+2?"), pool, Limits(), needs=frozenset({"schema"}))
+    await Learned(policy).draft(brief)
+    assert policy.asked == [("2+2?", ("strong",))]
+
+
+async def test_where_no_measured_worker_can_another_answers() -> None:
+    policy = Policy()
+    able = Scripted("x", name="able", fingerprint="new", abilities=frozenset({"images"}), price=Price(1, 1))
+    pool = Pool([*able_pool(policy, quick=set(), strong=set()).values(), able])
+    brief = Brief(conversation("2+2?"), pool, Limits(), needs=frozenset({"images"}))
+    assert (await Learned(policy).draft(brief)).plan == Plan((Step("able", ANSWER),))
+
+
+async def test_of_a_conversation_the_policy_reads_what_was_asked_last() -> None:
+    policy = Policy()
+    said = (Message("system", "Be kind."), *conversation("first"), Message("assistant", "so"), *conversation("2+2?"))
+    await Learned(policy).draft(Brief(said, pool_of(policy), Limits()))
+    assert policy.asked[0][0] == "2+2?"

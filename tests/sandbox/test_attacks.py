@@ -139,6 +139,27 @@ async def test_the_brief_self_test_trusts_neither_success_nor_silence(said: byte
     assert [name for name in await attack_at_once(Says(said)) if name in brief] == brief
 
 
+class EndedEarly(Says):
+    """A busy host that ends the joined program early, and contains every attack that is tried alone."""
+
+    def __init__(self) -> None:
+        super().__init__(b"held\n")
+        self.runs = 0
+
+    async def run(self, source: str, *, stdin: bytes = b"", profile: Profile | None = None) -> Ran:
+        self.runs += 1
+        if self.runs == 1:
+            return Ran("timeout", -1, b"0\nheld\n1\n", b"", 10.0)
+        return await super().run(source, stdin=stdin, profile=profile)
+
+
+async def test_an_attack_that_a_busy_host_cut_off_is_tried_again_alone() -> None:
+    busy = EndedEarly()
+    single = len([attack for attack in ATTACKS if attack.exhausts])
+    assert await attack_at_once(busy) == [attack.name for attack in ATTACKS if attack.exhausts]
+    assert busy.runs == 1 + single + (len(ATTACKS) - single - 1)
+
+
 async def test_without_bubblewrap_the_sandbox_refuses_and_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SandboxError, match=facts("bwrap bubblewrap")):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dirigent.cli import ask, audit, calibrate, demo, feedback, keys, pool, serve, setup, table, traces
+from dirigent.cli import ask, audit, calibrate, demo, feedback, keys, learn, pool, serve, setup, table, traces
 from dirigent.cli import eval as evaluation
 from dirigent.cli.output import FAILED, MISUSED, say_error
 
@@ -97,6 +97,8 @@ app.add_typer(traces.app, name="traces")
 app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(table.app, name="table")
+app.add_typer(learn.app, name="learn")
+app.command()(learn.prove)
 app.command("eval", cls=Listing)(evaluation.evaluate)
 app.command()(calibrate.calibrate)
 app.add_typer(feedback.app, name="feedback")

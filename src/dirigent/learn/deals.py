@@ -35,7 +35,7 @@ from dirigent.learn.selector import (
 from dirigent.learn.table import Answer, Table
 
 MOST_CALLS = 10
-MOST_STATES = 700
+MOST_STATES = 320
 DEALS = 4
 WHOLE = 0.6
 """A worker that answered a smaller share of the questions takes no part."""
@@ -92,6 +92,10 @@ class DealtTable(msgspec.Struct, frozen=True, eq=False):
     def deals(self) -> int:
         return int(self.cost.shape[1])
 
+    def priced(self, questions: Ints) -> Priced:
+        """The part of the table that a replay needs, for these questions."""
+        return Priced(self.cost[questions], self.after)
+
     def some(self, questions: Ints) -> DealtTable:
         """The same table with these questions only, in this order."""
         new = np.full(len(self), -1)
@@ -110,6 +114,13 @@ class DealtTable(msgspec.Struct, frozen=True, eq=False):
             row_right=self.row_right[kept],
             place=moved[self.place[questions]].astype(np.int32),
         )
+
+
+class Priced(msgspec.Struct, frozen=True, eq=False):
+    """What calls cost and where they lead: the part of a `DealtTable` that a replay needs."""
+
+    cost: Floats
+    after: Ints
 
 
 class Judged(msgspec.Struct, frozen=True, eq=False):
@@ -199,7 +210,7 @@ def judged(table: DealtTable, selector: Selector) -> Judged:
 def fit_selector(
     table: DealtTable, questions: Ints, *, seed: int, settings: SelectorSettings, blind: Sequence[str] = ()
 ) -> Selector:
-    """A selector fitted on these questions of the table. `blind` names features that it may not see, by prefix."""
+    """A selector fitted on these questions of the table. `blind` names features that it may not see."""
     rng = np.random.default_rng(seed)
     flat = table.place.reshape(len(table), -1, table.place.shape[-1])
     columns = rng.integers(table.deals * len(table.states), size=(len(questions), settings.subsets))

@@ -67,9 +67,10 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Adapter:
-    """LoRA matrices for every linear layer, in full precision: the delta of a weight is `scale * b @ a`.
+    """LoRA matrices for linear layers, in full precision: the delta of a weight is `scale * b @ a`.
 
     The matrices of all blocks are stacked, so that a model of thirty blocks takes seven products and not two hundred.
+    An adapter that leaves a linear layer out leaves it out in every block.
     """
 
     def __init__(self, a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor], *, rank: int, alpha: float):
@@ -81,11 +82,20 @@ class Adapter:
         self.alpha = alpha
 
     @classmethod
-    def fresh(cls, weights: Mapping[str, torch.Tensor], shape: Shape, *, rank: int, alpha: float, seed: int) -> Adapter:
-        """A new adapter, which changes nothing yet: `a` is random, `b` is zero."""
+    def fresh(
+        cls,
+        weights: Mapping[str, torch.Tensor],
+        shape: Shape,
+        *,
+        rank: int,
+        alpha: float,
+        seed: int,
+        parts: Sequence[str] = LINEAR,
+    ) -> Adapter:
+        """A new adapter for these linear layers, which changes nothing yet: `a` is random, `b` is zero."""
         generator = torch.Generator().manual_seed(seed)
         a, b = {}, {}
-        for part in LINEAR:
+        for part in parts:
             first = weights[f"model.layers.0.{part}.weight"]
             out, width = first.shape
             drawn = torch.rand(shape.layers, rank, width, generator=generator) * 2 - 1
@@ -135,19 +145,20 @@ class Adapter:
 
     @classmethod
     def load(cls, folder: Path, *, device: str) -> Adapter:
-        """Read what `save` or PEFT wrote for every linear layer."""
+        """Read what `save` or PEFT wrote."""
         from safetensors.torch import load_file
 
         config = json.loads((folder / "adapter_config.json").read_text())
         tensors = load_file(folder / "adapter_model.safetensors")
-        layers = sum(f".{LINEAR[0]}.lora_A." in name for name in tensors)
+        parts = [part for part in LINEAR if any(f".{part}.lora_A." in name for name in tensors)]
+        layers = sum(f".{parts[0]}.lora_A." in name for name in tensors)
 
         def stacked(part: str, letter: str) -> torch.Tensor:
             names = [f"base_model.model.model.layers.{i}.{part}.lora_{letter}.weight" for i in range(layers)]
             return torch.stack([tensors[name] for name in names]).to(device, torch.float32)
 
-        a = {part: stacked(part, "A") for part in LINEAR}
-        b = {part: stacked(part, "B") for part in LINEAR}
+        a = {part: stacked(part, "A") for part in parts}
+        b = {part: stacked(part, "B") for part in parts}
         return cls(a, b, rank=config["r"], alpha=config["lora_alpha"])
 
 
@@ -177,7 +188,9 @@ class Decoder:
 
         def stacked(part: str) -> torch.Tensor:
             plain = torch.stack([weights[f"model.layers.{i}.{part}.weight"] for i in range(shape.layers)])
-            return plain if adapter is None else (plain.float() + adapter.delta(part)).to(self.dtype)
+            if adapter is None or part not in adapter.a:
+                return plain
+            return (plain.float() + adapter.delta(part)).to(self.dtype)
 
         def bias(layer: int) -> torch.Tensor | None:
             names = [f"model.layers.{layer}.self_attn.{letter}_proj.bias" for letter in "qkv"]

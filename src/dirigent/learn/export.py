@@ -215,7 +215,10 @@ def read_matrices(gguf: Path, *, heads: int, key_heads: int) -> Matrices:
 
 
 def load_adapter(path: Path, *, base: Base) -> Adapter:
-    """The adapter in a PEFT folder or a GGUF file, on the device of the base. It must cover every linear layer."""
+    """The adapter in a PEFT folder or a GGUF file, on the device of the base.
+
+    A linear layer that it adapts at all it must adapt in every block.
+    """
     device = str(base.weights["model.norm.weight"].device)
     if path.suffix != ".gguf":
         return Adapter.load(path, device=device)
@@ -223,35 +226,22 @@ def load_adapter(path: Path, *, base: Base) -> Adapter:
     shapes = shapes_of(base)
     rank = max(len(a) for a, _ in found.pairs.values())
     stacked: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] = ({}, {})
-    for part in LINEAR:
+    adapted = {layer for _, layer in found.pairs}
+    parts = [part for part in LINEAR if part.rpartition(".")[2] in adapted]
+    for part in parts:
         layer = part.rpartition(".")[2]
         blocks = []
         for block in range(base.shape.layers):
             name = f"blk.{block}.{LAYERS[layer]}.weight"
             if (block, layer) not in found.pairs:
-                raise ConfigError(f"{path} has no {name}; training wants an adapter for every linear layer")
+                raise ConfigError(f"{path} has no {name}; an adapter must cover a layer in every block or in none")
             blocks.append(found.pairs[block, layer])
             _check_fit(name, *blocks[-1], base=shapes, rank=rank)
         for side, matrices in zip(stacked, zip(*blocks, strict=True), strict=True):
             side[part] = torch.stack(list(matrices)).to(device)
-    if len(found.pairs) != base.shape.layers * len(LINEAR):
+    if len(found.pairs) != base.shape.layers * len(parts):
         raise ConfigError(f"{path} is for a model of more layers than the {base.shape.layers} of {base.name}")
     return Adapter(*stacked, rank=rank, alpha=found.alpha)
-
-
-def export_if_possible(folder: Path, out: Path, *, config: Any) -> str:
-    """Write the PEFT adapter in `folder` as GGUF for the model of this config; or say why not, in a line.
-
-    A file of an earlier adapter is not left under that name.
-    """
-    out.unlink(missing_ok=True)
-    try:
-        export_adapter(folder, out, base=base_of(config))
-    except ImportError as error:
-        return f"the package {error.name} is missing; pip install 'dirigent[learn]'"
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 class _LoraConfig(msgspec.Struct):

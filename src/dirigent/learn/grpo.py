@@ -27,7 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import torch
 
-from dirigent.errors import ConfigError
+from dirigent.errors import ConfigError, LimitError
 from dirigent.learn.base import Base
 from dirigent.learn.decoder import Adapter, Decoder, logprobs
 from dirigent.learn.sampler import Sampler
@@ -98,6 +98,10 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 1
 
 
+MAY_CHANGE = frozenset(("steps", "learning_rate", "rows_at_once", "measure_every", "save_every"))
+"""Settings that a resumed run may have other values of: how long and how fast it goes, what memory it takes."""
+
+
 class _Progress(msgspec.Struct):
     """What a checkpoint holds besides tensors."""
 
@@ -120,10 +124,14 @@ def train(
     observe: Observe = lambda facts: None,
     stop_after_s: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
+    runner: asyncio.Runner | None = None,
 ) -> Adapter:
     """Train from `start` and return the adapter.
 
-    Ends early, to be resumed, once `stop_after_s` seconds have passed or `stop()` is true before a step.
+    Ends early, to be resumed, before a step for which `stop()` is true, or that would not end within `stop_after_s`
+    seconds if it took as long as the longest so far. A task ends a
+    run with a `LimitError`: what was learned before is saved, then the error is raised. `runner` has the event loop on
+    which the task's workers live; without it every step has a loop of its own.
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,44 +140,59 @@ def train(
         parameter.requires_grad_()
     optimiser = torch.optim.AdamW(list(policy.parameters()), lr=settings.learning_rate, weight_decay=0.0)
     progress = _restored(folder / "checkpoint.pt", policy, optimiser, settings, task)
-    before = progress.seconds
+    before, longest_s = progress.seconds, 0.0
     reference = Decoder(base.weights, base.shape, start.copy()) if settings.beta else None
 
-    while progress.step < settings.steps and time.monotonic() - begun < stop_after_s and not stop():
-        step = progress.step
-        clock = _Clock()
-        for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate * rate_factor(step, settings)
+    try:
+        while progress.step < settings.steps and not stop():
+            step, now = progress.step, time.monotonic()
+            if now - begun + longest_s >= stop_after_s:
+                break
+            clock = _Clock()
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * rate_factor(step, settings)
 
-        asked = task.draw(settings.questions, step=step, rng=random.Random(f"{settings.seed}-{step}"))
-        prompts = [base.prompt_ids(one.prompt) for one in asked]
-        with torch.no_grad():
-            writer = Decoder(base.weights, base.shape, policy)
-        tokens_PG = sampler.sample(writer, prompts, group=settings.rollouts, seed=settings.seed * 1_000_003 + step)
-        plans_PG = [[base.text(ids) for ids in group] for group in tokens_PG]
-        clock.lap("write_s")
+            asked = task.draw(settings.questions, step=step, rng=random.Random(f"{settings.seed}-{step}"))
+            prompts = [base.prompt_ids(one.prompt) for one in asked]
+            with torch.no_grad():
+                writer = Decoder(base.weights, base.shape, policy)
+            tokens_PG = sampler.sample(writer, prompts, group=settings.rollouts, seed=settings.seed * 1_000_003 + step)
+            plans_PG = [[base.text(ids) for ids in group] for group in tokens_PG]
+            clock.lap("write_s")
 
-        rollouts_PG = asyncio.run(task.score(asked, plans_PG, step=step))
-        clock.lap("score_s")
+            scores = task.score(asked, plans_PG, step=step)
+            rollouts_PG = runner.run(scores) if runner is not None else asyncio.run(scores)
+            clock.lap("score_s")
 
-        advantages_PG = [group_advantages(group) for group in rollouts_PG]
-        taught = [p for p, group in enumerate(advantages_PG) if any(group)]
-        facts = _update(base, policy, reference, optimiser, prompts, tokens_PG, advantages_PG, taught, settings)
-        clock.lap("update_s")
+            advantages_PG = [group_advantages(group) for group in rollouts_PG]
+            taught = [p for p, group in enumerate(advantages_PG) if any(group)]
+            facts = _update(base, policy, reference, optimiser, prompts, tokens_PG, advantages_PG, taught, settings)
+            clock.lap("update_s")
 
-        progress.step += 1
-        progress.seconds = before + time.monotonic() - begun
-        facts |= _means(rollouts_PG) | clock.laps | {"step": step, "taught": len(taught) / len(asked)}
-        facts["distinct"] = sum(len(set(plans)) for plans in plans_PG) / sum(len(plans) for plans in plans_PG)
-        if progress.step % settings.measure_every == 0 or progress.step == settings.steps:
-            facts |= {f"dev/{name}": value for name, value in task.measure(greedy_plans(base, policy, sampler)).items()}
-        with (folder / "metrics.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode(facts) + b"\n")
-        observe(facts)
-        if progress.step % settings.save_every == 0 or progress.step == settings.steps:
-            _save(folder, policy, optimiser, progress, base, settings, task)
+            progress.step += 1
+            progress.seconds = before + time.monotonic() - begun
+            facts |= _means(rollouts_PG) | clock.laps | {"step": step, "taught": len(taught) / len(asked)}
+            facts["distinct"] = sum(len(set(plans)) for plans in plans_PG) / sum(len(plans) for plans in plans_PG)
+            if progress.step % settings.measure_every == 0 or progress.step == settings.steps:
+                measured = task.measure(greedy_plans(base, policy, sampler))
+                facts |= {f"dev/{name}": value for name, value in measured.items()}
+            with (folder / "metrics.jsonl").open("ab") as file:
+                file.write(msgspec.json.encode(facts) + b"\n")
+            observe(facts)
+            if progress.step % settings.save_every == 0 or progress.step == settings.steps:
+                _save(folder, policy, optimiser, progress, base, settings, task)
+            longest_s = max(longest_s, time.monotonic() - now)
+    except LimitError:
+        _save(folder, policy, optimiser, progress, base, settings, task)
+        raise
     _save(folder, policy, optimiser, progress, base, settings, task)
     return policy.copy()
+
+
+def steps_taken(folder: Path) -> int:
+    """The steps after which the run in this folder would go on."""
+    path = folder / "checkpoint.pt"
+    return msgspec.convert(_read(path)["progress"], _Progress).step if path.is_file() else 0
 
 
 def greedy_plans(base: Base, policy: Adapter, sampler: Sampler) -> Callable[[Sequence[Asked]], list[str]]:
@@ -322,9 +345,12 @@ def _restored(
     """Put the last checkpoint's state into policy, optimiser and task; a fresh run's progress if there is none."""
     if not path.is_file():
         return _Progress()
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    if state["settings"] != msgspec.to_builtins(settings):
-        raise ConfigError(f"{path} was written with other settings; use another folder or delete it")
+    state = _read(path)
+    now = msgspec.to_builtins(settings)
+    changed = {name: old for name, old in state["settings"].items() if name not in MAY_CHANGE and now[name] != old}
+    if changed:
+        told = ", ".join(f"{name} was {old} and is {now[name]}" for name, old in changed.items())
+        raise ConfigError(f"{path} was written with other settings ({told}); change them back or use another folder")
     with torch.no_grad():
         for mine, theirs in ((policy.a, state["a"]), (policy.b, state["b"])):
             for name, matrix in mine.items():
@@ -333,3 +359,11 @@ def _restored(
     if isinstance(task, Remembering) and state.get("task"):
         task.recall(state["task"])
     return msgspec.convert(state["progress"], _Progress)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever its unpickler meets
+        raise ConfigError(f"{path} cannot be read: {error}; bring the file back, or delete it to begin anew") from None
+    return state

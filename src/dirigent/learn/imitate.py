@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import torch
 
 from dirigent.learn.base import Base
-from dirigent.learn.decoder import Adapter, Decoder, logprobs
+from dirigent.learn.decoder import LINEAR, Adapter, Decoder, logprobs
 from dirigent.messages import Message
 
 
@@ -25,6 +25,8 @@ class Lesson(msgspec.Struct, frozen=True):
 class ImitationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rank: int = 16
     alpha: float = 32
+    parts: tuple[str, ...] = LINEAR
+    """The linear layers that get an adapter."""
     steps: int = 300
     batch: int = 64
     learning_rate: float = 1e-3
@@ -37,10 +39,11 @@ def imitate(
     draw: Callable[[int, random.Random], Sequence[Lesson]],
     settings: ImitationSettings,
     *,
+    start: Adapter | None = None,
     observe: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Adapter:
-    """A fresh adapter, fitted to the lessons that `draw` gives for each step."""
-    adapter = Adapter.fresh(base.weights, base.shape, rank=settings.rank, alpha=settings.alpha, seed=settings.seed)
+    """A copy of `start`, or a fresh adapter, fitted to the lessons that `draw` gives for each step."""
+    adapter = start.copy() if start is not None else fresh_adapter(base, settings)
     for parameter in adapter.parameters():
         parameter.requires_grad_()
     optimiser = torch.optim.AdamW(list(adapter.parameters()), lr=settings.learning_rate, weight_decay=0.0)
@@ -59,3 +62,28 @@ def imitate(
         optimiser.step()
         observe(step, float(loss.detach()))
     return adapter.copy()
+
+
+def fresh_adapter(base: Base, settings: ImitationSettings) -> Adapter:
+    """The adapter that `imitate` begins with if it is given none."""
+    return Adapter.fresh(
+        base.weights,
+        base.shape,
+        rank=settings.rank,
+        alpha=settings.alpha,
+        seed=settings.seed,
+        parts=settings.parts,
+    )
+
+
+def batches(lessons: Sequence[Lesson], size: int, rng: random.Random) -> Iterator[list[Lesson]]:
+    """Epoch after epoch, each in a new order. Lessons of like length share a batch, so that little is padded."""
+    order = list(lessons)
+    while True:
+        rng.shuffle(order)
+        found = []
+        for at in range(0, len(order), size * 16):
+            near = sorted(order[at : at + size * 16], key=lambda one: sum(len(turn.text) for turn in one.prompt))
+            found += [near[i : i + size] for i in range(0, len(near), size)]
+        rng.shuffle(found)
+        yield from found

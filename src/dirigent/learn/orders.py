@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dirigent.learn.deals import DealtTable, Ints, Judged
+from dirigent.learn.deals import DealtTable, Ints, Judged, Priced
 from dirigent.learn.selector import Floats
 
 Order = tuple[int, ...]
 """Places of workers in `DealtTable.workers`, in the order in which they are asked."""
 
-BEAM = 3
+BEAM = 2
 NEVER = 1.01
 """A threshold that no confidence reaches: every worker of the order is asked."""
 
@@ -40,16 +40,16 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def replay(
-    table: DealtTable, judged: Judged, orders: Sequence[Order], group: Ints, thresholds: Sequence[float]
+    table: DealtTable | Priced, judged: Judged, orders: Sequence[Order], group: Ints, thresholds: Sequence[float]
 ) -> Replayed:
     """Every question with the order and the threshold of its group."""
-    right, cost, calls, stopped = np.zeros((4, len(table)))
+    right, cost, calls, stopped = np.zeros((4, len(group)))
     for g, (order, threshold) in enumerate(zip(orders, thresholds, strict=True)):
         own = np.flatnonzero(group == g)
         if not len(own):
             continue
-        alive = np.ones((len(own), table.deals))
-        state, asked = 0, [0] * len(table.workers)
+        alive = np.ones((len(own), table.cost.shape[1]))
+        state, asked = 0, [0] * table.after.shape[1]
         for worker in order:
             cost[own] += (alive * table.cost[own, :, worker, asked[worker]]).mean(1)
             calls[own] += alive.mean(1)

@@ -340,6 +340,11 @@ def novelty(hashed: Vectors, familiar: Vectors, centres: Vectors) -> Vectors:
     return np.stack([outside, 1 - (words @ middle.T).max(1)], axis=1).astype(np.float32)
 
 
+def as_stored(values: npt.NDArray[np.floating]) -> Vectors:
+    """The values as they are after saving and loading, so that a policy decides the same before and after."""
+    return np.ascontiguousarray(values.astype(np.float16).astype(np.float32))
+
+
 def mark_of(text: str) -> int:
     """A mark of a question's text, equal for texts that differ in spaces and case only."""
     return int.from_bytes(hashlib.sha1(" ".join(text.split()).casefold().encode()).digest()[:8], "big")

@@ -5,8 +5,8 @@ price of cost the orders and thresholds of its clusters, chosen by replay on the
 is judged by a selector that never saw it. What that policy is worth on the fold's own questions is exact, because the
 table holds every worker's answer. These outcomes are the front; the policy that is kept is fitted on all questions.
 
-Clusters come in two grains: a few by what is expected of each worker, and many by words as well. A fine cluster gets
-an order of its own only if that gains more than its standard error over the coarse cluster's.
+Clusters come in three grains: all questions, a few clusters by what is expected of each worker, and many by words as
+well. A cluster gets an order of its own only if the order found on one half of its questions gains on the other half.
 
 A policy is switched on only at a point that the evidence supports. Two thirds of the questions choose the point
 called `same`; the other third, which chose nothing, must confirm it.
@@ -24,14 +24,24 @@ import numpy.typing as npt
 from dirigent.errors import ConfigError
 from dirigent.learn.deals import DealtTable, Ints, Judged, deal, fit_selector, judged
 from dirigent.learn.orders import NEVER, Found, Order, Replayed, Searchable, best_order, clusters, replay, searchable
-from dirigent.learn.policy import PRIOR_SCALE, Kind, Point, Policy, Vectors, cluster_points, marks_of, novelty
+from dirigent.learn.policy import (
+    PRIOR_SCALE,
+    Kind,
+    Point,
+    Policy,
+    Vectors,
+    as_stored,
+    cluster_points,
+    marks_of,
+    novelty,
+)
 from dirigent.learn.selector import Floats, Selector, SelectorSettings, cross_fitted_prior
 from dirigent.learn.table import Table
 
-PRICES = (0.0, 0.003, 0.006, 0.012, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.13, 0.17, 0.22, 0.3, 0.45, 0.8)
+PRICES = (0.0, 0.005, 0.012, 0.02, 0.03, 0.045, 0.06, 0.08, 0.11, 0.15, 0.22, 0.35, 0.7)
 """Right answers that one call of the best single worker must be worth."""
 THRESHOLDS = (
-    *(0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98),
+    *(0.1, 0.15, 0.2, 0.27, 0.34, 0.41, 0.48, 0.55, 0.62, 0.69, 0.76, 0.83, 0.88, 0.92, 0.95, 0.97, 0.985),
     NEVER,
 )
 FEWEST_LABELS = 25
@@ -39,6 +49,8 @@ MARGIN = 0.01
 """`same` may be at most so much worse than the best single worker."""
 Z_ONE_SIDED = 1.644854
 Z_TWO_SIDED = 1.959964
+FAMILIAR_SHARE = 0.975
+"""Of the questions a policy was fitted on, so many are below each limit of novelty."""
 MOST_LABELS = 100_000
 """A need for more labels than this is reported as none being enough."""
 
@@ -52,12 +64,12 @@ class PolicySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     per_fine: int = 60
     familiar: int = 128
     most_calls: int = 10
-    standard_errors: float = 1.0
-    """By how many a fine cluster's own order must gain."""
+    standard_errors: float = 0.0
+    """By how many a cluster's own order must gain over that of the clusters above it."""
     prices: tuple[float, ...] = PRICES
     selector: SelectorSettings = SelectorSettings(subsets=20, trees=120, rows=8_000, learning_rate=0.15, columns=0.3)
     blind: tuple[str, ...] = ()
-    """Features that selectors may not see, by the beginning of their names; for ablations."""
+    """Features that selectors may not see; for ablations."""
     plurality: bool = False
     """Take the most common answer and its share in place of a selector's choice; for ablations."""
     seed: int = 1
@@ -109,7 +121,7 @@ def fit_policy(
     dealt = deal(table, where=where, seed=settings.seed)
     _check(dealt, where)
     labels = sum(id in labelled for id in dealt.ids)
-    best = int(_best_single(dealt, np.arange(len(dealt))))
+    best = int(best_single(dealt, np.arange(len(dealt))))
     fingerprints = {worker.name: worker.fingerprint for worker in table.workers if worker.name in dealt.workers}
     policy = Policy(
         version=version,
@@ -118,7 +130,7 @@ def fit_policy(
         fingerprints=fingerprints,
         baseline=dealt.workers[best],
         baseline_accuracy=float(dealt.single[:, best].mean()),
-        baseline_cost=float(_single_cost(dealt, best).mean()),
+        baseline_cost=float(single_cost(dealt, best).mean()),
         questions=len(dealt),
         labels=labels,
         points=(),
@@ -144,9 +156,10 @@ def fit_policy(
 
 def folds_of(texts: Sequence[str], folds: int, seed: int) -> Ints:
     """The fold of each question; equal texts share one."""
-    order = {text: _number("fold", seed, " ".join(text.split())) for text in texts}
-    rank = {text: place for place, text in enumerate(sorted(order, key=lambda text: order[text]))}
-    return np.array([rank[text] % folds for text in texts], dtype=np.int64)
+    plain = [" ".join(text.split()) for text in texts]
+    drawn = sorted(set(plain), key=lambda text: _number("fold", seed, text))
+    rank = {text: place for place, text in enumerate(drawn)}
+    return np.array([rank[text] % folds for text in plain], dtype=np.int64)
 
 
 class CrossFitted:
@@ -212,13 +225,13 @@ class CrossFitted:
         """Each price's policies on the questions of every fold; `asked` marks those to be asked, default all."""
         shape = (len(self.settings.prices), len(self.table))
         right, cost, calls = (np.full(shape, np.nan) for _ in range(3))
-        single_right, single_cost = np.full((2, len(self.table)), np.nan)
+        single_right, paid = np.full((2, len(self.table)), np.nan)
         for fold in self.numbers:
             own = np.flatnonzero(self.folds == fold)
             rest = np.flatnonzero((self.folds >= 0) & (self.folds != fold))
-            best = _best_single(self.table, rest)
+            best = best_single(self.table, rest)
             single_right[own] = self.table.single[own, best]
-            single_cost[own] = _single_cost(self.table, best)[own]
+            paid[own] = single_cost(self.table, best)[own]
             fit = self.fit_but(fold)
             for p, found in enumerate(replayed(self.table.some(own), self.judged_fold(fold), fit)):
                 right[p, own], cost[p, own], calls[p, own] = found.right, found.cost, found.calls
@@ -226,8 +239,8 @@ class CrossFitted:
         if asked is not None:
             for values in (right, cost, calls):
                 values[:, ~asked] = np.nan
-            single_right[~asked] = single_cost[~asked] = np.nan
-        return Outcomes(right, cost, calls, single_right, single_cost)
+            single_right[~asked] = paid[~asked] = np.nan
+        return Outcomes(right, cost, calls, single_right, paid)
 
 
 def replayed(table: DealtTable, seen: Judged, fit: Fit) -> list[Replayed]:
@@ -258,57 +271,74 @@ def fit_kinds(
     parent = _nearest(fine[:, -prior.shape[1] :] / np.float32(PRIOR_SCALE), coarse)
     own = table.some(questions)
     seen_own = Judged(seen.confidence[questions], seen.right[questions])
-    unit = _single_cost(table, _best_single(table, questions))[questions].mean()
-    levels = [
-        _Level(own, seen_own, parent[fine_of], len(coarse), thresholds),
-        _Level(own, seen_own, fine_of, len(fine), thresholds),
-    ]
+    unit = single_cost(table, best_single(table, questions))[questions].mean()
+    half = np.array([_number("half", text) % 2 for text in own.texts])
+    root = _Level(own, seen_own, np.zeros(len(own), dtype=np.int64), thresholds, half)
+    grains = [(parent[fine_of], parent, len(coarse)), (fine_of, np.arange(len(fine)), len(fine))]
+    levels = [(_Level(own, seen_own, group, thresholds, half), of) for group, of, count in grains if count > 1]
     found = []
     for price in settings.prices:
-        kinds = [level.search(price / unit, settings.most_calls) for level in levels]
-        (coarse_orders, coarse_until), (fine_orders, fine_until) = kinds
-        utilities = []
-        for level, (orders, until) in zip(levels, kinds, strict=True):
-            worth = replay(own, seen_own, orders, level.group, until)
-            utilities.append(worth.right - price / unit * worth.cost)
-        orders, until = [], []
-        for place in range(len(fine)):
-            gain = (utilities[1] - utilities[0])[fine_of == place]
-            error = gain.std() / max(1, len(gain)) ** 0.5
-            if len(gain) > 5 and gain.mean() > settings.standard_errors * error:
-                orders.append(fine_orders[place])
-                until.append(fine_until[place])
-            else:
-                orders.append(coarse_orders[parent[place]])
-                until.append(coarse_until[parent[place]])
-        found.append((tuple(orders), tuple(until)))
-    return Fit(selector, fine, tuple(found))
+        everywhere = root.search(price / unit, settings.most_calls)[0]
+        chosen = [everywhere] * len(fine)
+        for level, place_of in levels:
+            own_kinds = level.search(price / unit, settings.most_calls)
+            orders, until = zip(*chosen, strict=True)
+            worth = replay(own, seen_own, orders, fine_of, until)
+            gains = level.crossed(price / unit) - (worth.right - price / unit * worth.cost)
+            for place, kind in own_kinds.items():
+                gain = gains[level.group == place]
+                if gain.mean() > settings.standard_errors * gain.std() / len(gain) ** 0.5:
+                    chosen = [kind if place_of[c] == place else old for c, old in enumerate(chosen)]
+        orders, until = zip(*chosen, strict=True)
+        found.append((orders, until))
+    return Fit(selector, as_stored(fine), tuple(found))
 
 
 class _Level:
-    """One grain of clusters. Prices are searched in rising order, so the thresholds to try move down with them."""
+    """One grain of clusters. Prices are searched in rising order, so the thresholds to try move down with them.
 
-    def __init__(self, table: DealtTable, seen: Judged, group: Ints, count: int, thresholds: Sequence[float]) -> None:
-        self.group, self.thresholds = group, thresholds
-        self._parts: list[Searchable | None] = []
-        for place in range(count):
-            own = np.flatnonzero(group == place)
-            self._parts.append(searchable(table, seen, own, np.ones(len(own))) if len(own) else None)
-        self._window = [range(len(thresholds)) for _ in range(count)]
+    Each cluster's kind is found three times: on all its questions, and on either half of them, so that `crossed` can
+    measure it on the other half. An order that was chosen among thousands looks better than it is where it was chosen.
+    """
 
-    def search(self, price: float, most_calls: int) -> tuple[list[Order], list[float]]:
-        orders, until = [], []
-        for place, part in enumerate(self._parts):
+    def __init__(self, table: DealtTable, seen: Judged, group: Ints, thresholds: Sequence[float], half: Ints) -> None:
+        self.group, self.thresholds, self.half = group, thresholds, half
+        self._table, self._seen = table, seen
+        self._parts: dict[tuple[int, int], Searchable] = {}
+        for place in np.unique(group).tolist():
+            for side in (-1, 0, 1):
+                own = np.flatnonzero((group == place) & (half != side))
+                if len(own):
+                    self._parts[place, side] = searchable(table, seen, own, np.ones(len(own)))
+        self._window = {part: range(len(thresholds)) for part in self._parts}
+        self._halves: dict[tuple[int, int], tuple[Order, float]] = {}
+
+    def search(self, price: float, most_calls: int) -> dict[int, tuple[Order, float]]:
+        """The order and threshold of each cluster at this price; also of its halves, for `crossed`."""
+        kinds = {}
+        for (place, side), part in self._parts.items():
             best, at = Found((0,), -np.inf), len(self.thresholds) - 1
-            for number in self._window[place] if part is not None else ():
-                assert part is not None
+            for number in self._window[place, side]:
                 found = best_order(part, price=price, threshold=self.thresholds[number], most_calls=most_calls)
                 if found.utility > best.utility:
                     best, at = found, number
-            self._window[place] = range(max(0, at - 4), min(len(self.thresholds), at + 2))
-            orders.append(best.order)
-            until.append(self.thresholds[at])
-        return orders, until
+            self._window[place, side] = range(max(0, at - 3), min(len(self.thresholds), at + 2))
+            if side < 0:
+                kinds[place] = (best.order, self.thresholds[at])
+            else:
+                self._halves[place, side] = (best.order, self.thresholds[at])
+        return kinds
+
+    def crossed(self, price: float) -> Floats:
+        """The utility of every question at its cluster's kind, found on the half that it is not in."""
+        utility = np.zeros(len(self._table))
+        for (place, side), (order, until) in self._halves.items():
+            own = np.flatnonzero((self.group == place) & (self.half == side))
+            if len(own):
+                seen = Judged(self._seen.confidence[own], self._seen.right[own])
+                worth = replay(self._table.priced(own), seen, [order], np.zeros(len(own), dtype=np.int64), [until])
+                utility[own] = worth.right - price * worth.cost
+        return utility
 
 
 def by_plurality(table: DealtTable) -> Judged:
@@ -342,7 +372,7 @@ def _with_points(
                 price=price,
                 kinds=both[0],
                 at_once=both[1],
-                plain=_plain(table, max(cost, policy.baseline_cost)),
+                plain=plain_vote(table, max(cost, policy.baseline_cost)),
                 accuracy=float(outcomes.right[p].mean()),
                 cost=cost,
                 calls=float(outcomes.calls[p].mean()),
@@ -351,26 +381,32 @@ def _with_points(
                 high=float(diff.mean()) + half,
             )
         )
+    familiar, above = familiarity(table, whole.centres, settings)
+    return msgspec.structs.replace(
+        policy,
+        points=tuple(points),
+        novel_above=above,
+        centres=whole.centres,
+        familiar=familiar,
+        seen=marks_of(table.texts),
+        words=whole.selector.words,
+    )
+
+
+def familiarity(table: DealtTable, centres: Vectors, settings: PolicySettings) -> tuple[Vectors, tuple[float, float]]:
+    """The directions of the table's words, and the measures of `novelty` that few questions of its kind exceed."""
     words = table.hashed[:, :-1]
     half_of = np.array([_number("half", text) % 2 for text in table.texts])
-    directions = max(1, min(settings.familiar, len(table) // 8))
+    count = max(1, min(settings.familiar, len(table) // 8))
     measured = np.concatenate(
         [
-            novelty(table.hashed[half_of == side], _directions(words[half_of != side], directions), whole.centres)
+            novelty(table.hashed[half_of == side], _directions(words[half_of != side], count), centres)
             for side in (0, 1)
             if (half_of == side).any() and (half_of != side).any()
         ]
     )
-    above = np.quantile(measured, 0.975, axis=0)
-    return msgspec.structs.replace(
-        policy,
-        points=tuple(points),
-        novel_above=(float(above[0]), float(above[1])),
-        centres=whole.centres,
-        familiar=_directions(words, directions),
-        seen=marks_of(table.texts),
-        words=whole.selector.words,
-    )
+    above = np.quantile(measured, FAMILIAR_SHARE, axis=0)
+    return _directions(words, count), (float(above[0]) + 0.002, float(above[1]) + 0.002)
 
 
 def _kinds(
@@ -391,7 +427,7 @@ def _kinds(
     return tuple(found)
 
 
-def _plain(table: DealtTable, most_cost: float) -> Order:
+def plain_vote(table: DealtTable, most_cost: float) -> Order:
     """The calls of the best plain vote that costs no more; ties go to programs."""
     calls = table.cost.mean((0, 1))
     cost = np.array(
@@ -480,14 +516,14 @@ def _check(table: DealtTable, where: str) -> None:
             )
 
 
-def _best_single(table: DealtTable, questions: Ints) -> int:
+def best_single(table: DealtTable, questions: Ints) -> int:
     """The worker that is right most often alone; the cheapest of equals."""
     right = table.single[questions].mean(0)
     cost = table.cost[questions][:, :, :, 0].mean((0, 1))
     return min(range(len(right)), key=lambda w: (-round(float(right[w]), 9), float(cost[w])))
 
 
-def _single_cost(table: DealtTable, worker: int) -> Floats:
+def single_cost(table: DealtTable, worker: int) -> Floats:
     return np.asarray(table.cost[:, :, worker, 0].mean(1))
 
 
@@ -503,8 +539,14 @@ def _nearest(points: Vectors, centres: Vectors) -> Ints:
 
 def _directions(words: Vectors, count: int) -> Vectors:
     """The directions in which most of the words' vectors lie."""
-    _, turned = np.linalg.eigh(words.T.astype(np.float64) @ words)
-    return np.ascontiguousarray(turned[:, ::-1][:, :count].T, dtype=np.float32)
+    rows = words.astype(np.float64)
+    if len(rows) < rows.shape[1]:
+        scale, turned = np.linalg.eigh(rows @ rows.T)
+        kept = [place for place in range(len(rows))[::-1][:count] if scale[place] > 1e-6 * scale[-1]]
+        found = turned[:, kept].T @ rows / np.sqrt(scale[kept, None])
+    else:
+        found = np.linalg.eigh(rows.T @ rows)[1][:, ::-1][:, :count].T
+    return as_stored(found)
 
 
 def _count(questions: int, most: int, each: int) -> int:

@@ -236,8 +236,8 @@ def fit_counted(
 ) -> Selector:
     """A selector fitted on rows of `counted` features, given whether each is right and whose question it is.
 
-    `hashed` and `targets` have a row for each question: its hashed words, and `worker_scores`. Features whose names
-    begin with a word of `blind` are hidden from it.
+    `hashed` and `targets` have a row for each question: its hashed words, and `worker_scores`. Features named
+    in `blind` are hidden from it; a name that ends in `*` stands for all that begin with it.
     """
     if not 0 < label.mean() < 1:
         raise ConfigError(
@@ -246,7 +246,7 @@ def fit_counted(
     prior = cross_fitted_prior(hashed, targets, rng)
     values = with_prior(values, prior[owner], len(workers))
     for column, name in enumerate(names(workers)):
-        if name.startswith(tuple(blind)):
+        if any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in blind):
             values[:, column] = 0  # a constant feature splits nothing
     base, chosen, thresholds, leaves = boosted(values, label, settings, rng)
     return Selector(workers, base, chosen, thresholds, leaves, ridge(hashed, targets))
@@ -340,8 +340,11 @@ def worker_scores(row: Row, workers: Sequence[str]) -> list[float]:
 
 
 def ridge(inputs: Floats, targets: Floats) -> Floats:
-    gram = inputs.T @ inputs + RIDGE * np.eye(inputs.shape[1])
-    return np.asarray(np.linalg.solve(gram, inputs.T @ targets))
+    """The weights of a ridge regression; with fewer rows than columns they are found through the rows."""
+    rows, columns = inputs.shape
+    if rows < columns:
+        return np.asarray(inputs.T @ np.linalg.solve(inputs @ inputs.T + RIDGE * np.eye(rows), targets))
+    return np.asarray(np.linalg.solve(inputs.T @ inputs + RIDGE * np.eye(columns), inputs.T @ targets))
 
 
 def hashed_words(question: str) -> Floats:

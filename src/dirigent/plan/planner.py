@@ -24,7 +24,7 @@ from dirigent.plan.prompt import (
 )
 from dirigent.workers.metering import metered
 from dirigent.workers.pool import Pool
-from dirigent.workers.worker import Worker
+from dirigent.workers.worker import Ability, Worker
 
 REPAIR_TEMPERATURE = 0.7
 """Of a planner that writes at temperature 0: a repair without any chance would repeat the same fault."""
@@ -58,8 +58,8 @@ class Brief(msgspec.Struct, frozen=True):
     deadline: float | None = None
     ledger: Ledger | None = None
     tenant: str = ""
-    tools: bool = False
-    """The caller offers tools."""
+    needs: frozenset[Ability] = frozenset()
+    """The abilities that a worker must have to answer the caller's request as it is."""
     warm: Warm | None = None
     """The workers that read the beginning of this conversation a short time ago."""
 

@@ -243,17 +243,18 @@ class Adapted(Shape):
 
 
 class Written:
-    """An existing plan as text, which a model wrote for this question in one batch with others."""
+    """A plan that a model wrote beforehand, in one batch with others. `then` is its plan of the second round."""
 
-    def __init__(self, text: str, *, name: str, dialect: Dialect = "lines") -> None:
+    def __init__(self, text: str, *, name: str, dialect: Dialect = "lines", then: str = "") -> None:
         self.name = name
         self._text = text
+        self._then = then
         self._dialect: Dialect = dialect
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        if brief.previous is not None:
-            return Draft(plan=Plan())
-        return Draft(self._text, self._dialect)
+        if brief.previous is None:
+            return Draft(self._text, self._dialect)
+        return Draft(self._then, self._dialect) if self._then else Draft(plan=Plan())
 
 
 # ---- what planners share -------------------------------------------------------------------------------------

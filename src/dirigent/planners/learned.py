@@ -16,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
-from dirigent.messages import Observe, Usage, estimate_tokens, ignore
+from dirigent.messages import Observe, Usage, asked_text, estimate_tokens, ignore
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
 from dirigent.planners.fixed import dearest, question_text, step
-from dirigent.workers.worker import WorkerInfo
+from dirigent.workers.worker import Ability, WorkerInfo
+
+UNMEASURED: frozenset[Ability] = frozenset({"tools", "images"})
+"""Tables hold answers to questions in words, without tools."""
 
 CHOOSE = "Choose the answer that is most likely right."
 
@@ -94,21 +97,19 @@ class Learned:
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
             return Draft(plan=Plan())
-        known = measured(self._policy, brief.pool.infos)
+        known = [name for name in measured(self._policy, brief.pool.infos) if self._can(brief, name)]
         missing = tuple(left_out(self._policy, brief.pool.infos).values())
         if not known:
-            best = dearest([info for info in brief.pool.infos if not info.reads_results])
-            why = f"{best} alone: the policy was fitted on none of the workers as they are now"
-            return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, chosen=(best,), left_out=missing))
+            return self._without_policy(brief, missing)
         decision = self._policy.plan_for(
-            question_text(brief),
+            asked_text(brief.question),
             known,
             prefer=self._prefer,
             most_calls=max(1, brief.limits.max_steps - 1),
             at=self._at,
         )
-        if brief.tools and (able := [name for name in known if "tools" in brief.pool[name].info.abilities]):
-            return self._with_tools(brief, decision, able, missing)
+        if brief.needs & UNMEASURED:
+            return self._alone(brief, decision, known, missing)
         order, why, switch_cost_usd = decision.order, decision.why, None
         warm = next((name for name in _warm(brief) if name in known), "")
         if warm and order[0] not in _warm(brief):
@@ -127,12 +128,21 @@ class Learned:
         )
         return Draft(plan=self._plan(brief, order, decision), reason=reason)
 
-    def _with_tools(self, brief: Brief, decision: Decision, able: Sequence[str], missing: tuple[str, ...]) -> Draft:
-        """One worker for the whole conversation: what workers do with tools was not measured."""
-        warm = next((name for name in _warm(brief) if name in able), "")
-        strongest = decision.baseline if decision.baseline in able else dearest([brief.pool[n].info for n in able])
+    def _can(self, brief: Brief, name: str) -> bool:
+        return brief.pool[name].info.abilities >= brief.needs
+
+    def _without_policy(self, brief: Brief, missing: tuple[str, ...]) -> Draft:
+        infos = [info for info in brief.pool.infos if not info.reads_results]
+        best = dearest([info for info in infos if self._can(brief, info.name)] or infos)
+        why = f"{best} alone: the policy was fitted on none of the workers that can answer this, as they are now"
+        return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, chosen=(best,), left_out=missing))
+
+    def _alone(self, brief: Brief, decision: Decision, known: Sequence[str], missing: tuple[str, ...]) -> Draft:
+        """One worker for the whole conversation, where the table says nothing of what is asked."""
+        warm = next((name for name in _warm(brief) if name in known), "")
+        strongest = decision.baseline if decision.baseline in known else dearest([brief.pool[n].info for n in known])
         chosen = warm or strongest
-        why = f"{chosen} alone: what workers do with tools was not measured"
+        why = f"{chosen} alone: what workers do with {' and '.join(sorted(brief.needs & UNMEASURED))} was not measured"
         if warm:
             why += f"; stays with {warm}, which has read the conversation"
         reason = Reason(why=why, chosen=(chosen,), baseline=decision.baseline, left_out=missing)

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dirigent.limits import Budget, Ledger, Limits
-from dirigent.messages import Message, Request, Result
+from dirigent.messages import Message, Request, Result, asked_text
 from dirigent.plan.plan import EarlierStep, Plan
 from dirigent.run.step_prompt import step_messages
 from dirigent.run.trace import StepRecord
 from dirigent.workers.pool import substitute
-from dirigent.workers.worker import Ability, Worker, WorkerInfo
+from dirigent.workers.worker import Worker, WorkerInfo, needed
 
 CHOICE_S = 0.5
 """Seconds that the steps of a plan with `until` leave its last step, of a run of 10 s or more."""
@@ -77,7 +77,7 @@ def step_request(
         warm=None,
         goes_on=goes_on,
         messages=(*messages, *record.tool_traffic) if record.tool_traffic else messages,
-        question="\n".join(message.text for message in terms.question) if info.reads_results else "",
+        question=asked_text(terms.question) if info.reads_results else "",
         results=_read_results(terms, index, results),
         tools=options.tools if options.tools and _gets_tools(terms, index, info) else (),
         tool_choice=options.tool_choice if last or options.tool_choice == "none" else "auto",
@@ -140,7 +140,7 @@ def late_message(terms: Terms, index: int, worker: str, *, deadline: float) -> s
 
 def substitute_for(terms: Terms, index: int, request: Request, *, tried: Sequence[str]) -> str | None:
     """The name of a worker that can answer this request in place of those tried; None if there is none."""
-    needs = _needs(request)
+    needs = needed(request)
     if not terms.answers(index) and not any(message.tool_calls for message in request.messages):
         needs.discard("tools")  # the step may call tools but does not have to
     return substitute(terms.workers, tried=tried, needs=needs, priced=terms.limits.max_cost_usd is not None)
@@ -166,19 +166,3 @@ def _step_ledger(terms: Terms, record: StepRecord) -> Ledger | None:
     budget = Budget(max_cost_usd=cap, parent=terms.ledger, what=f"step {record.index}")
     budget.spent_usd = record.cost_usd
     return budget
-
-
-def _needs(request: Request) -> set[Ability]:
-    """The abilities that a substitute must have."""
-    needs: set[Ability] = set()
-    if any(message.images for message in request.messages):
-        needs.add("images")
-    if request.tools:
-        needs.add("tools")
-    if request.schema is not None:
-        needs.add("schema")
-    if request.json_mode:
-        needs.add("json_mode")
-    if request.grammar:
-        needs.add("grammar")
-    return needs

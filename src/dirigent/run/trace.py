@@ -127,7 +127,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class RunUsage(msgspec.Struct, frozen=True):
-    """Tokens and calls of the whole run. The orchestration part is all but the answering step's own."""
+    """Tokens and calls of the whole run. The orchestration part is all but those of the step that wrote the answer."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -190,13 +190,19 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def answered_by(self) -> str:
-        """The worker that wrote the answer: of a choice among results, the writer of the result that was chosen."""
+        """The worker that wrote the answer."""
+        written = self.writing_step
+        return "" if written is None else written.worker
+
+    @property
+    def writing_step(self) -> StepRecord | None:
+        """The step that wrote the answer: of a choice among results, the one whose result was chosen."""
         steps = self.steps
         if not steps:
-            return ""
+            return None
         reply = steps[-1].reply
         chosen = reply.chosen.step if reply is not None and reply.chosen is not None else steps[-1].index
-        return next((step.worker for step in steps if step.index == chosen), steps[-1].worker)
+        return next((step for step in steps if step.index == chosen), steps[-1])
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
@@ -245,9 +251,9 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def usage(self) -> RunUsage:
-        attempts, steps = self.attempts, self.steps
+        attempts, written = self.attempts, self.writing_step
         total = total_usage(attempts)
-        answering = steps[-1].usage if steps else Usage()
+        answering = Usage() if written is None else written.usage
         return RunUsage(
             input_tokens=total.input_tokens,
             output_tokens=total.output_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -25,38 +26,42 @@ class Runner(Protocol):
 
 async def attack_all(sandbox: Runner) -> list[str]:
     """Returns the names of the attacks that got through. With any name, nothing may be graded."""
-    held = await gather_or_cancel(withstands(sandbox, attack) for attack in sandbox.attacks)
-    return [attack.name for attack, stood in zip(sandbox.attacks, held, strict=True) if not stood]
+    return await _through(sandbox, sandbox.attacks)
 
 
 async def attack_at_once(sandbox: Runner) -> list[str]:
     """The same with few processes: attacks that exhaust nothing go one after the other in one program.
 
-    It is for a start that must not take long: about a tenth of the time. A result that is missing counts as through.
+    It is for a start that must not take long: about a tenth of the time. An attack without a clear result there is
+    tried again alone, since a busy host may have ended the program early; it is through if it does not hold then.
     """
     brief = [attack for attack in sandbox.attacks if not attack.exhausts]
-    others = [attack for attack in sandbox.attacks if attack.exhausts]
-    said, *held = await gather_or_cancel([_said(sandbox, joined(brief)), *(_stood(sandbox, a) for a in others)])
-    through = [attack.name for attack, stood in zip(others, held, strict=True) if stood != "held"]
-    results: dict[int, list[str]] = {}
+    single = [attack for attack in sandbox.attacks if attack.exhausts]
+
+    async def try_brief() -> list[str]:
+        ran = await sandbox.run(joined(brief))
+        results = _results(ran.stdout.decode(errors="replace"))
+        return await _through(sandbox, [a for number, a in enumerate(brief) if results.get(number) != {"held"}])
+
+    of_brief, of_single = await gather_or_cancel([try_brief(), _through(sandbox, single)])
+    return of_brief + of_single
+
+
+async def _through(sandbox: Runner, attacks: Sequence[Attack]) -> list[str]:
+    held = await gather_or_cancel(withstands(sandbox, attack) for attack in attacks)
+    return [attack.name for attack, stood in zip(attacks, held, strict=True) if not stood]
+
+
+def _results(said: str) -> dict[int, set[str]]:
+    """Returns the words behind each attack's number."""
+    results: dict[int, set[str]] = {}
     number = -1
-    for line in said.split():
-        if line.isdigit():
-            number = int(line)
+    for word in said.split():
+        if word.isdigit():
+            number = int(word)
         else:
-            results.setdefault(number, []).append(line)
-    return [
-        *(a.name for n, a in enumerate(brief) if not results.get(n) or set(results[n]) != {"held"}),
-        *through,
-    ]
-
-
-async def _said(sandbox: Runner, source: str) -> str:
-    return (await sandbox.run(source)).stdout.decode(errors="replace")
-
-
-async def _stood(sandbox: Runner, attack: Attack) -> str:
-    return "held" if await withstands(sandbox, attack) else "through"
+            results.setdefault(number, set()).add(word)
+    return results
 
 
 async def withstands(sandbox: Runner, attack: Attack) -> bool:

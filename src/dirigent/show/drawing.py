@@ -63,7 +63,7 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
     lines = [_header(trace), *(_text((f"note   {one_line(note, width - 7)}", "yellow")) for note in trace.notes)]
     frame = _frame_of(trace, width)
     saved_usd = saved_usd_estimate(trace)
-    if saved_usd is not None and trace.reason is not None:
+    if saved_usd and trace.reason is not None:
         word = "less" if saved_usd >= 0 else "more"
         lines.append(
             _text((f"cost   about {usd_text(abs(saved_usd))} {word} than {trace.reason.baseline} alone", "dim"))
@@ -284,14 +284,14 @@ def _exchange(step: StepRecord, cells: int) -> list[str | tuple[str, str]]:
         mark = "–" if step.status == "skipped" else "✗"
         return [f'"{one_line(step.subtask, cells - len(label) - 4)}" ', (mark + label, _COLOURS[step.status])]
     quote, reply = _reply_text(step)
-    how = _how_text(step)
+    how = how_text(step)
     room = cells - len('"" → ""') - len(how)
     reply = one_line(reply, max(room // 2, room - _cells(one_line(step.subtask, room))))
     asked = one_line(step.subtask, room - _cells(reply))
     return [f'"{asked}"', (f" → {how}", "dim"), f"{quote}{reply}{quote}"]
 
 
-def _how_text(step: StepRecord) -> str:
+def how_text(step: StepRecord) -> str:
     """Returns `ran → ` if a program was run for the reply, `3 of 4 → ` if it was chosen; else an empty text."""
     reply = step.reply
     if reply is not None and reply.chosen is not None:

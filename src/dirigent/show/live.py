@@ -33,7 +33,7 @@ from dirigent.run.trace import (
     StepStarted,
     StepStatus,
 )
-from dirigent.show.drawing import plan_figures, print_plain
+from dirigent.show.drawing import how_text, plan_figures, print_plain
 from dirigent.show.words import escape, one_line, seconds_text, usd_text
 
 if TYPE_CHECKING:
@@ -235,13 +235,14 @@ def _step_lines(steps: tuple[Line, ...], index: int, now: float, width: int, spi
     figures = _figures(line, now, spinner)
     room = max(width - name_cells - len(reads) - len(figures) - 11, 24)
     reply = one_line(line.record.reply.text if line.record and line.record.reply else "", room // 3)
+    how = how_text(line.record) if line.record else ""
     row = Text.assemble(
         (f"  {index}  ", "bold"),
         (one_line(line.worker, name_cells).ljust(name_cells), "cyan"),
         "  ",
         one_line(line.subtask, room - room // 3),
         (reads, "cyan"),
-        (f" → {reply}" if reply else "", ""),
+        (f" → {how}{reply}" if reply else "", ""),
         (f"   {figures}" if figures else "", "dim"),
     )
     yield row

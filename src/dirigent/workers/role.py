@@ -79,15 +79,11 @@ class Role(Wrapper):
         self.settings = settings
         self._programs = programs
         caps = [cap for cap in (settings.max_output_tokens, info.output_tokens) if cap is not None]
-        self._info = msgspec.structs.replace(
+        self.info = msgspec.structs.replace(
             info,
             output_tokens=min(caps, default=None),
             abilities=info.abilities - LOST if settings.runs else info.abilities,
         )
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self._info
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         if self._programs is None:

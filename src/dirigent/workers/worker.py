@@ -88,6 +88,22 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """The worker chooses among results and says how sure it is (`Reply.confidence`). A plan with `until` ends in it."""
 
 
+def needed(request: Request) -> set[Ability]:
+    """The abilities that a worker must have to honour this request."""
+    needs: set[Ability] = set()
+    if any(message.images for message in request.messages):
+        needs.add("images")
+    if request.tools:
+        needs.add("tools")
+    if request.schema is not None:
+        needs.add("schema")
+    if request.json_mode:
+        needs.add("json_mode")
+    if request.grammar:
+        needs.add("grammar")
+    return needs
+
+
 class Worker(Protocol):
     """Anything that answers messages."""
 
@@ -104,10 +120,7 @@ class Wrapper:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-
-    @property
-    def info(self) -> WorkerInfo:
-        return self.worker.info
+        self.info: WorkerInfo = worker.info
 
 
 def layers(worker: Worker) -> Iterator[Worker]:

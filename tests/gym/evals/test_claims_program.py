@@ -6,8 +6,7 @@ import argparse
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,17 @@ from dirigent.plan.plan import format_plan
 from dirigent.planners.examples import MAX_SAMPLES
 from dirigent.workers.adapters import packaged
 from dirigent_gym.questions.probe import probe_accuracy
-from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.questions.split import generate
 from dirigent_gym.questions.warmstart import LANGUAGE_SHARE
-from dirigent_gym.train.claim import Claim, as_table
 from dirigent_gym.train.claims import (
     KNOW_NO_OTHERS,
     OTHER_SETS,
     PLACED,
     START_SAMPLED,
+    Claim,
     Evidence,
     Run,
+    as_table,
     claims,
     file_claims,
     scores,
@@ -43,8 +42,6 @@ from dirigent_gym.train.controls import Share
 from dirigent_gym.train.dataset import Row, held_rows
 from dirigent_gym.train.recipe import load_conductor
 from dirigent_gym.train.rows import right_plan
-from dirigent_gym.train.scorer import open_scorer
-from dirigent_gym.train.workers import ExactWorkers
 
 ROOT = Path(__file__).parents[3]
 RECIPE = load_conductor(ROOT / "gym" / "recipes" / "gym-gpu.toml")
@@ -67,21 +64,18 @@ class Scholar(Bench):
     def texts(
         self, adapter: str, conversations: Sequence[Any], *, group: int = 1, seed: int | None = None
     ) -> list[str]:
-        return ["42" for _ in conversations]
+        return ["42" if len(conversation) < 3 else "accept" for conversation in conversations]
 
     def _plan(self, adapter: str, row: Row) -> str:
         plan = right_plan(row)
         if adapter != "conductor":
             return "I would ask around."
-        if row.earlier_answer is not None:
-            return "accept"
         return format_plan(plan, row.names, dialect="lines") if plan else "nobody can"
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with open_scorer(RECIPE, workers=ExactWorkers(ROSTER)) as scorer:
-        yield Scholar(None, None, scorer, RECIPE)  # type: ignore[arg-type]
+def bench() -> Bench:
+    return Scholar(RECIPE, None, {})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -403,11 +397,9 @@ def test_questions_from_elsewhere_join_a_table_that_lacks_their_plans(
     sizes = {"test": 10, "seed": 1, "probes": 8}
     (run.parent / "table.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(table, sizes=sizes)))
 
-    @contextmanager
-    def opened(recipe: Any, adapters: dict[str, Path], *, workers: str) -> Iterator[Bench]:
-        assert (adapters, workers) == ({"conductor": run / "adapter"}, "exact")
-        with open_scorer(RECIPE, workers=ExactWorkers(ROSTER)) as scorer:
-            yield Scholar(None, None, scorer, RECIPE)  # type: ignore[arg-type]
+    def opened(recipe: Any, adapters: dict[str, Path]) -> Bench:
+        assert adapters == {"conductor": run / "adapter"}
+        return Scholar(RECIPE, None, {})  # type: ignore[arg-type]
 
     monkeypatch.setattr("gym.benchmarks.claims_evidence.open_bench", opened)
     found = program.added(adding(run.parent / "table.json", conductor=str(run), elsewhere=True))
@@ -449,12 +441,12 @@ def adding(table: Path, **given: Any) -> argparse.Namespace:
         "elsewhere": False,
         "recipe": ROOT / "gym" / "recipes" / "gym-gpu.toml",
     }
-    return argparse.Namespace(**roles | asked | {"add": table, "specialists": [], "workers": "local"} | given)
+    return argparse.Namespace(**roles | asked | {"add": table} | given)
 
 
 def test_a_table_from_a_gpu_gets_the_lines_that_want_a_cpu(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def on_this_cpu(args: argparse.Namespace, _: Any, rows: Sequence[Row], conductor: Path) -> program.Files:
-        assert (conductor, args.workers) == (packaged()["conductor"], "exact")  # as the table was measured
+        assert conductor == packaged()["conductor"]
         return program.Files({row.task.id: 1.0 for row in rows[:4]}, Share(1.0, (0.5, 1.0), 4))
 
     monkeypatch.setattr(program, "_locally", on_this_cpu)

@@ -24,8 +24,7 @@ from dirigent.workers.pool import Pool
 from dirigent_gym.evals.pools import GymSettings
 from dirigent_gym.evals.workers import exact_worker
 from dirigent_gym.questions import ROSTER, plan_for, solvable
-from dirigent_gym.train.claim import Claim
-from dirigent_gym.train.claims import KNOW_NO_OTHERS, OTHER_SETS, PLACED, Evidence, claims
+from dirigent_gym.train.claims import KNOW_NO_OTHERS, OTHER_SETS, PLACED, Claim, Evidence, claims
 
 SETTINGS = GymSettings(limit=30, seed=3, calibration=20, noise_seeds=2)
 CONTROLS = 8

@@ -11,8 +11,7 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent_gym.questions import generate
-from dirigent_gym.questions.operation_files import read_solved
-from dirigent_gym.questions.skills import OPERATIONS
+from dirigent_gym.questions.skills import OPERATIONS, read_solved
 
 
 def digest(value: Any) -> str:

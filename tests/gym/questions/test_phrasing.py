@@ -7,7 +7,6 @@ import random
 import pytest
 
 from dirigent.errors import ConfigError
-from dirigent_gym.questions.operation import Operation
 from dirigent_gym.questions.phrasing import (
     LEADS,
     direct,
@@ -25,6 +24,7 @@ from dirigent_gym.questions.skills import (
     RL_SKILLS,
     WARM_OPERATIONS,
     WARM_SKILLS,
+    Operation,
     find_operation,
 )
 

@@ -13,13 +13,13 @@ from dirigent.errors import ConfigError
 from dirigent_gym.questions import ROSTER, generate
 from dirigent_gym.questions.examples import examples
 from dirigent_gym.questions.frames import SEQUENCES
-from dirigent_gym.questions.operation import Operation
 from dirigent_gym.questions.phrasing import (
     LEADS,
     Template,
     asked_templates,
     direct,
     nested,
+    read_phrases,
     references,
     referring,
     templates,
@@ -31,8 +31,8 @@ from dirigent_gym.questions.skills import (
     PUZZLE_OPERATIONS,
     RL_OPERATIONS,
     WARM_OPERATIONS,
+    Operation,
 )
-from dirigent_gym.questions.training_phrases import read_phrases
 
 ASKED = [pytest.param(op, id=op.full_name) for op in (*RL_OPERATIONS, *PUZZLE_OPERATIONS)]
 

@@ -13,8 +13,19 @@ from dirigent.evals.stats import wilson
 from dirigent.plan.plan import Plan, format_plan
 from dirigent_gym.questions import ROSTER, exact_pool
 from dirigent_gym.questions.handwritten import handwritten
-from dirigent_gym.train.claim import Claim, as_table, missed, over_seeds
-from dirigent_gym.train.claims import KNOW_NO_OTHERS, OTHER_SETS, PLACED, START_SAMPLED, Evidence, Run, claims
+from dirigent_gym.train.claims import (
+    KNOW_NO_OTHERS,
+    OTHER_SETS,
+    PLACED,
+    START_SAMPLED,
+    Claim,
+    Evidence,
+    Run,
+    as_table,
+    claims,
+    missed,
+    over_seeds,
+)
 from dirigent_gym.train.controls import (
     Followed,
     aliased_rows,

@@ -24,9 +24,8 @@ n = 60
 steps = 4
 batch = 8
 measure = 20
-max_answer_tokens = 6
 [base]
-tiny = { hidden = 32, layers = 1, heads = 2, words = 400 }
+tiny = { hidden = 32, layers = 1, heads = 2, words = 400, steps = 4 }
 [policy]
 rank = 4
 alpha = 8

@@ -10,27 +10,24 @@ import msgspec
 import pytest
 from tests.facts import facts
 
-from dirigent.plan.plan import EarlierStep, Plan, Step, format_plan
+from dirigent.plan.plan import Plan, Step, format_plan
 from dirigent_gym.questions import RL_ROSTER, find_specialist, generate, solvable
 from dirigent_gym.train.dataset import (
     LEAST_GROUPS,
+    MEMORY,
     Estimate,
     Row,
     RowSettings,
     RowSource,
     RowState,
-    Sifted,
     held_rows,
     kind_weight,
     make_row,
     next_stage,
-    second_round,
-    sift,
 )
 from dirigent_gym.train.reward import Scored, score
 from dirigent_gym.train.rows import right_plan
-from dirigent_gym.train.secondround import first_rounds
-from dirigent_gym.train.workers import ExactWorkers
+from dirigent_gym.train.workers import exact_workers
 
 RIGHT, WRONG, DROPPED = Scored(True, True, 1.0), Scored(True, False, 0.1), Scored(True, False, None)
 
@@ -76,7 +73,7 @@ def test_names_that_are_no_shares_are_an_error(shares: dict[str, float]) -> None
 
 
 def test_each_way_of_naming_has_its_own_share_of_the_rows() -> None:
-    rows = RowSource(1, RowSettings(rename=0.6, misname=0.1, candidates=1)).draw(200)
+    rows = RowSource(1, RowSettings(rename=0.6, misname=0.1)).draw(200)
     unnamed = sum(not set(row.shown) & set(row.names) for row in rows)
     anothers = sum(row.shown != row.names and set(row.shown) == set(row.names) for row in rows)
     assert 90 < unnamed < 150
@@ -88,7 +85,7 @@ def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
     rows = [row for row in source.draw(60) if right_plan(row) is not None and row.task.depth == 1]
     texts = [format_plan(row.as_shown(right_plan(row) or Plan(())), row.shown, dialect="lines") for row in rows]
     assert any(row.shown != row.names for row in rows)
-    scored = asyncio.run(score(rows, texts, ExactWorkers(RL_ROSTER)))
+    scored = asyncio.run(score(rows, texts, exact_workers(RL_ROSTER)))
     assert all(one.correct for one in scored)
 
 
@@ -98,8 +95,6 @@ def test_a_share_of_the_rows_is_asked_in_everyday_words_and_none_that_is_measure
     assert 60 <= drawn["everyday"] <= 120
     for rows in (held_rows("dev", 60, seed=1, settings=settings), RowSource(1).draw(60)):
         assert "everyday" not in {row.task.tags["style"] for row in rows}
-    again = {row.task.tags["style"] for row in first_rounds(random.Random(1), 60, settings=settings)}
-    assert "everyday" in again
     with pytest.raises(ValueError, match=facts("everyday 0 1 1.5")):
         RowSettings(everyday=1.5)
 
@@ -120,13 +115,13 @@ def test_draws_follow_one_another_and_can_be_taken_up_from_the_state() -> None:
 
 
 def test_all_rows_are_of_the_train_split_and_different() -> None:
-    rows = RowSource(3, RowSettings(first_stage=2)).draw(200)
+    rows = RowSource(3, state=RowState(stage=2)).draw(200)
     assert {row.task.tags["split"] for row in rows} == {"train"}
     assert len({row.id for row in rows}) == len({row.task.question for row in rows}) == 200
 
 
 def test_nine_pools_in_ten_can_solve_their_question_and_no_pool_holds_the_held_out_worker() -> None:
-    rows = RowSource(4, RowSettings(first_stage=2)).draw(400)
+    rows = RowSource(4, state=RowState(stage=2)).draw(400)
     able = [solvable(row.task, [find_specialist(name) for name in row.names]) for row in rows]
     assert 0.9 <= sum(able) / 400 < 1.0
     assert not any("planets" in row.names for row in rows)
@@ -199,8 +194,8 @@ def test_questions_of_a_depth_are_drawn_as_often_as_their_weight_says() -> None:
 
 @pytest.mark.parametrize(("stage", "often"), [(0, False), (1, False), (2, True)])
 def test_in_the_last_stage_depths_have_weights_of_their_own(stage: int, often: bool) -> None:
-    settings = RowSettings(depth_weights={"1": 0.05}, later_depth_weights={"1": 5.0}, first_stage=stage)
-    rows = RowSource(4, settings).draw(200)
+    settings = RowSettings(depth_weights={"1": 0.05}, later_depth_weights={"1": 5.0})
+    rows = RowSource(4, settings, state=RowState(stage=stage)).draw(200)
     assert (sum(row.task.depth == 1 for row in rows) > 100) is often
     assert settings.depth_weight(2, stage=stage) == 1.0
 
@@ -216,7 +211,7 @@ def test_a_depth_that_is_none_and_a_weight_that_draws_nothing_are_refused() -> N
 
 def test_an_estimate_is_its_own_groups_filled_up_with_those_of_its_depth() -> None:
     state = RowState(kinds={"known": Estimate(6.0, 8.0)}, depths={2: Estimate(1.5, 9.0)})
-    source = RowSource(1, RowSettings(prior_groups=2.0), state=state)
+    source = RowSource(1, state=state)
     by_depth = (1.5 + 0.5) / 10
     assert source.estimate("never seen", 2) == pytest.approx(by_depth)
     assert source.estimate("known", 2) == pytest.approx((6 + 2 * by_depth) / 10)
@@ -231,11 +226,11 @@ def test_a_group_counts_once_however_many_rollouts_it_has_and_dropped_ones_not_a
 
 
 def test_old_results_fade() -> None:
-    source = RowSource(2, RowSettings(memory=0.5))
+    source = RowSource(2)
     (row,) = source.draw(1)
     source.update([row], [RIGHT])
     source.update([row], [WRONG])
-    assert source.state.kinds[row.kind] == Estimate(0.5, 1.5)
+    assert source.state.kinds[row.kind] == Estimate(pytest.approx(MEMORY), 1.0 + MEMORY)
 
 
 def test_held_rows_cover_every_depth_of_their_split() -> None:
@@ -250,30 +245,3 @@ def test_held_out_cards_are_worded_as_training_never_does() -> None:
     other = make_row(task, random.Random(1), size=4, wording="held_out")
     assert train.names == other.names
     assert {info.about for info in train.infos}.isdisjoint(info.about for info in other.infos)
-
-
-def test_a_second_round_shows_the_draft_and_its_answer() -> None:
-    (row,) = RowSource(1).draw(1)
-    second = second_round(row, "Do it. | facts 0 | -", (EarlierStep("facts", "Do it.", reply="Oslo"),))
-    assert second.messages[:2] == row.messages
-    assert second.messages[2].text == "Do it. | facts 0 | -"
-    assert "Oslo" in second.messages[3].text
-    assert second.earlier_answer == "Oslo"
-    assert second.kind != row.kind
-
-
-def test_groups_that_all_scored_the_same_are_dropped_and_made_up_for() -> None:
-    same, mixed = [0.1, 0.1], [0.1, 1.0]
-    assert sift([same, mixed, mixed, mixed], wanted=4) == Sifted((1, 2, 3), (0,), refill=2)
-    assert sift([mixed, mixed], wanted=2) == Sifted((0, 1), (), refill=0)
-    assert sift([same] * 8, wanted=8) == Sifted((), tuple(range(8)), refill=32)
-    assert sift([], wanted=3) == Sifted((), (), refill=3)
-
-
-def test_a_group_with_fewer_than_two_rewards_teaches_nothing() -> None:
-    assert sift([[None, 1.0], [None, None], [None, 1.0, 0.1]], wanted=1).keep == (2,)
-
-
-def test_a_spread_below_the_least_one_counts_as_none() -> None:
-    assert sift([[0.999, 1.0]], wanted=1, least_spread=0.01).keep == ()
-    assert sift([[0.999, 1.0]], wanted=1).keep == (0,)

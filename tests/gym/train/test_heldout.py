@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import lzma
+import random
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 from tests.facts import facts
 
-pytest.importorskip("trl", reason="needs the train extra")
+pytest.importorskip("torch", reason="needs the train extra")
 
 from gym.benchmarks import must
 from gym.benchmarks.claims_evidence import Sizes, rounds_tasks
@@ -25,9 +26,9 @@ from dirigent_gym.train import direct, heldout, lessons
 from dirigent_gym.train.dataset import Row
 from dirigent_gym.train.heldout import HeldOut, held_out
 from dirigent_gym.train.recipe import DirectRecipe, Recipe, load_conductor
-from dirigent_gym.train.rollouts import Rollouts
 from dirigent_gym.train.rows import training_rows
-from dirigent_gym.train.sft import Pair
+from dirigent_gym.train.task import GymTask
+from dirigent_gym.train.workers import Hands
 
 ROOT = Path(__file__).parents[3]
 
@@ -102,9 +103,9 @@ def test_kept_lessons_with_a_test_text_are_not_taken_up(
     kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=lessons.Kept)
     first, text = kept.pairs[0], reported[0].question
     if place == "question":
-        leak = Pair((*first.messages[:-1], Message("user", text)), first.completion)
+        leak = lessons.Pair((*first.messages[:-1], Message("user", text)), first.completion)
     else:
-        leak = Pair(first.messages, f"{text} | facts 0 | -")
+        leak = lessons.Pair(first.messages, f"{text} | facts 0 | -")
     leaking = msgspec.structs.replace(kept, pairs=(*kept.pairs[1:], leak))
     file.write_bytes(lzma.compress(msgspec.msgpack.encode(leaking)))
     with pytest.raises(ConfigError, match=facts("training")):
@@ -120,17 +121,17 @@ def test_rows_with_a_test_text_are_not_trained_on(recipe: Recipe, reported: list
         return [*rows[1:], msgspec.structs.replace(rows[0], task=reported[0])]
 
     source.draw = leaking  # type: ignore[method-assign]
-    policy = SimpleNamespace(write=lambda *_, **__: pytest.fail("a plan was written for it"))
-    rollouts = Rollouts(recipe, policy, SimpleNamespace(), rows=source)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=facts("training")):
-        rollouts.groups(4, step=0)
+    with asyncio.Runner() as runner:
+        task = GymTask(recipe, rows=source, dev=(), hands=Hands({}), runner=runner)
+        with pytest.raises(ConfigError, match=facts("training")):
+            task.draw(4, step=0, rng=random.Random(0))
 
 
 def test_the_direct_control_is_shown_none_either(reported: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = DirectRecipe("direct", n=20, measure=20)
-    assert len(direct.pairs_for(recipe)) == 20
+    assert len(direct.lessons_for(recipe)) == 20
     for test in (reported[0], direct.measured_on("test", recipe)[0]):
         drawn = {"train": [test], "test": generate("test", 20, seed=direct.MEASURE_SEED)}
         monkeypatch.setattr(direct, "generate", lambda split, *_, drawn=drawn, **__: drawn[split])
         with pytest.raises(ConfigError, match=facts("training")):
-            direct.pairs_for(recipe)
+            direct.lessons_for(recipe)

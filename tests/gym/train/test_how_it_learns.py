@@ -10,7 +10,7 @@ from tests.facts import says
 
 from dirigent_gym.questions.handwritten import handwritten
 from dirigent_gym.questions.reasoning import FAMILIES, read_sample
-from dirigent_gym.train.claim import Claim, as_table
+from dirigent_gym.train.claims import Claim, as_table
 from dirigent_gym.train.dataset import DEFAULT_ROWS
 from dirigent_gym.train.folder import MAY_CHANGE
 from dirigent_gym.train.metrics import DEFAULT_WATCH, Collapse

@@ -28,9 +28,9 @@ def row_of(task: Task, names: tuple[str, ...] = NAMES) -> Row:
     return Row(f"{task.id}/{names[0]}", task, tuple(map(WorkerInfo, names)), names, (), kind_of(task))
 
 
-def scored(plan: Plan | None, *, correct: bool = False, cost: float = 0.0, tokens: int = 0) -> Scored:
+def scored(plan: Plan | None, *, correct: bool = False, cost: float = 0.0) -> Scored:
     reward = (1.0 if correct else 0.1) if plan is not None else 0.0
-    return Scored(plan is not None, correct, reward, cost=cost, plan=plan, tokens=tokens)
+    return Scored(plan is not None, correct, reward, cost=cost, plan=plan)
 
 
 DROPPED = Scored(True, False, None)
@@ -113,11 +113,10 @@ def test_routing_is_told_apart_for_workers_under_other_names() -> None:
     assert (found["routing_own_names"], found["routing_other_names"]) == (1.0, 0.5)
 
 
-def test_cost_and_tokens_are_means() -> None:
+def test_cost_is_a_mean() -> None:
     plan = right(CHAIN)
-    found = step_metrics([CHAIN] * 3, [scored(plan, cost=2, tokens=10), scored(plan, cost=4, tokens=20), scored(None)])
+    found = step_metrics([CHAIN] * 3, [scored(plan, cost=2), scored(plan, cost=4), scored(None)])
     assert found["cost"] == 3.0
-    assert found["plan_tokens"] == 10.0
 
 
 def test_groups_that_differ_in_nothing_but_cost_have_zero_variance() -> None:

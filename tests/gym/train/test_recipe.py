@@ -12,10 +12,8 @@ from tests.facts import facts
 from dirigent.config.file import load_config
 from dirigent.errors import ConfigError
 from dirigent.workers.adapters import read_cards
-from dirigent_gym.train.batching import Batching, batching
 from dirigent_gym.train.recipe import (
     DirectRecipe,
-    GrpoSettings,
     Recipe,
     SpecialistsRecipe,
     WorkerSettings,
@@ -23,21 +21,20 @@ from dirigent_gym.train.recipe import (
     load_recipe,
     parse_recipe,
 )
+from dirigent_gym.train.reward import score
 from dirigent_gym.train.rows import dev_rows
-from dirigent_gym.train.scorer import open_scorer
+from dirigent_gym.train.workers import open_hands
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "gym" / "recipes"
 PAPER = ROOT / "recipes" / "paper-7b.toml"
-RECIPES = [*sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-")), PAPER]
+RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("eval-"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_that_ships_is_read_and_carries_its_files_name(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe.name == path.stem
-    if isinstance(recipe, Recipe):
-        assert batching(recipe.grpo, processes=1).rows == recipe.grpo.prompts * recipe.grpo.rollouts
 
 
 NAMED = re.compile(r"[\w./-]+\.(?:toml|yaml|jsonl?|py|md)\b")
@@ -62,28 +59,15 @@ def test_files_that_a_recipe_or_its_comment_names_are_there(path: Path) -> None:
     assert [name for name in missing if not name.startswith("reports/")] == []
 
 
-def test_the_papers_launch_is_one_that_accelerate_reads() -> None:
-    """DeepSpeed ZeRO-3 in bf16 on two GPUs; batches and accumulation are left to the recipe, which DeepSpeed asks."""
-    accelerate = pytest.importorskip("accelerate.commands.launch", reason="needs the train extra")
-    command = re.search(r"^#   accelerate launch (.*)$", PAPER.read_text(encoding="utf-8"), re.M)
-    assert command is not None
-    typed = command[1].replace("recipes/", f"{PAPER.parent}/").split()
-    args, *_ = accelerate._validate_launch_command(accelerate.launch_command_parser().parse_args(typed))
-    assert (args.use_deepspeed, args.zero_stage, args.mixed_precision, args.num_processes) == (True, 3, "bf16", 2)
-    assert args.gradient_accumulation_steps is None
-    assert (args.module, args.training_script) == (True, "dirigent_gym.train.run")
-    assert load_conductor(Path(args.training_script_args[0])).grpo.prompts % args.num_processes == 0
-
-
 def test_the_three_recipes_are_there() -> None:
-    assert {path.stem for path in RECIPES} >= {"tiny-cpu", "gym-gpu", "paper-7b"}
+    assert {path.stem for path in RECIPES} >= {"tiny-cpu", "gym-gpu", "own-tasks"}
 
 
 def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     recipe = load_conductor(FOLDER / "gym-gpu.toml")
     grpo = recipe.grpo
     assert (grpo.prompts, grpo.rollouts, grpo.learning_rate, grpo.beta) == (64, 16, 4e-4, 0.04)
-    assert (grpo.scale, grpo.temperature, recipe.policy.rank) == ("with_cost", 1.0, 16)
+    assert (grpo.scale, recipe.policy.rank) == ("with_cost", 16)
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.1, 1.0)
     assert (recipe.cost.most, recipe.cost.from_share) == (0.2, 0.7)
     assert recipe.warm_start.lessons == "gym_decompositions"
@@ -104,20 +88,10 @@ def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> 
     assert msgspec.structs.replace(ours.rows, everyday=0.0) == theirs.rows
 
 
-def test_paper_7b_has_the_papers_settings() -> None:
-    recipe = load_conductor(PAPER)
-    grpo = recipe.grpo
-    assert recipe.base.model == "Qwen/Qwen2.5-7B-Instruct"
-    assert (grpo.steps, grpo.prompts, grpo.rollouts, grpo.max_completion_tokens) == (200, 4, 64, 1024)
-    assert (grpo.learning_rate, grpo.schedule, grpo.warmup, grpo.epsilon) == (1e-6, "cosine", 0.03, 0.2)
-    assert (grpo.loss, grpo.scale, grpo.beta, recipe.policy.rank) == ("bnpo", "group", 0.0, 0)
-    assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.5, 1.0)
-
-
 FREE = "price = { input = 0, output = 0 }\n"
 
 
-def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path: Path) -> None:
+async def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path: Path) -> None:
     recipe = load_conductor(FOLDER / "own-tasks.toml")
     said = [
         line.removeprefix("#   ") for line in (FOLDER / "own-tasks.toml").read_text().splitlines() if "#   " in line
@@ -133,11 +107,12 @@ def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path
         recipe.tasks, file=str(tmp_path / recipe.tasks.file), dev_file=str(tmp_path / recipe.tasks.dev_file)
     )
     workers = msgspec.structs.replace(recipe.workers, config=str(tmp_path / recipe.workers.config))
-    with open_scorer(msgspec.structs.replace(recipe, tasks=tasks, workers=workers)) as scorer:
-        assert scorer.spending is not None
-        assert scorer.spending.cap_usd == 10.0
-        rows = dev_rows(msgspec.structs.replace(recipe, tasks=tasks), scorer.pool, n=1)
-        (found,) = scorer.score(rows, ["Say it. | one 0 | -"])
+    recipe = msgspec.structs.replace(recipe, tasks=tasks, workers=workers)
+    async with open_hands(recipe) as hands:
+        assert hands.spending is not None
+        assert hands.spending.max_cost_usd == 10.0
+        rows = dev_rows(recipe, [worker.info for worker in hands.workers.values()], n=1)
+        (found,) = await score(rows, ["Say it. | one 0 | -"], hands.workers, ledger=hands.spending)
     assert found.correct
     profile = load_config(tmp_path / "dirigent.toml").config.profile[recipe.workers.profile]
     assert profile.max_steps == recipe.rows.max_steps, "so that it is asked as it was trained"
@@ -155,20 +130,17 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[base]\nweights = "a.gguf"\nmodel = "b"', "weights model tiny"),
+        ('[base]\nweights = "a.gguf"\n[base.tiny]', "weights tiny"),
         ("[grpo]\nrollouts = 1", "rollouts 2 1"),
-        ("[grpo]\nkeep_checkpoints = 1", "keep_checkpoints 2"),
         ("[grpo]\nsteps = -1", "steps 0 -1"),
-        ("[grpo]\nrefills = -1", "refills 0"),
         ("[grpo]\noversample = 0.5", "oversample 1"),
-        ("[grpo]\ntemperature = 0.0", "temperature 0"),
         ("[warm_start]\nn = 0", "warm_start.n 1 0 128"),
         ("[warm_start]\nbatch = 0", "warm_start.batch 1 40000 0"),
         ("[eval]\nevery_steps = 0", "eval.every_steps 1 0 256"),
         ("[eval]\nn = 0", "eval.n 1 20 0"),
         ('[workers]\nkind = "config"', "config"),
         ('[workers]\nkind = "exact"\nmisled = 1.5', "misled 0 1 1.5"),
-        ("[workers]\nmisled = 0.3", "misled exact"),
+        ('[workers]\nkind = "config"\nconfig = "a.toml"\nmisled = 0.3', "misled exact"),
         ('[workers]\nprofile = "ultra"', "profile config"),
         ("[workers]\nmax_cost_usd = 1.0", "max_cost_usd config"),
         ('[workers]\nkind = "config"\nconfig = "a.toml"\nmax_cost_usd = -1.0', "max_cost_usd 0 -1.0"),
@@ -178,26 +150,16 @@ def test_a_misspelt_key_names_its_neighbour_and_its_line() -> None:
         ('[tasks]\nskills = ["roman"]\n[rows]\neveryday = 0.3', "everyday rows.everyday"),
         ("[rows]\neveryday = -0.1", "everyday 0 1 -0.1"),
         ("[policy]\nrank = 0", "policy.rank"),
-        ('[warm_start]\nadapter = "conductor"', "warm_start.adapter lessons policy.rank"),
+        ('[warm_start]\nadapter = "conductor"', "warm_start.adapter lessons"),
         ('[warm_start]\nlessons = "none"\n[base.tiny]\n[workers]\nkind = "exact"', "warm_start.lessons"),
         ("[reward]\nwrong = 2.0", "rewards 0 2 1"),
         ('[reward]\ncontrol = "shufled"', "shuffled"),
-        ('algorithm = "rft"\n[grpo]\nsampler = "vllm"', "rft grpo.sampler torch"),
         ("[rows]\nsmall_pool = [4, 2]", "small_pool 1 4 2"),
         ("[rows]\nlarge_pool = [0, 2]", "not 0 and 2"),
-        ("[rows]\nfirst_stage = 3", "first_stage 0 2 3"),
         ("[rows]\nmax_steps = 40", "max_steps 1 32 40"),
         ("[grpo]\nlearning_rate = 0.0", "learning_rate 0"),
-        ("[grpo]\nupdates = 0", "updates 1 0"),
-        ("[grpo]\nprompts = 64\nupdates = 3", "updates prompts 64 3"),
-        ("[second_round]\nshare = 1.0", "second_round.share 0 1"),
-        ("[second_round]\nshare = 0.5\nevery_steps = 0", "second_round.every_steps 1"),
-        ('[second_round]\nshare = 0.5\n[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"', "second_round.share 0"),
-        ('[tasks]\nprompt = "prompted"', "prompted file"),
-        ('[tasks]\nfile = "a.jsonl"\ndev_file = "b.jsonl"\ndialect = "json"', "lines json prompt"),
         ('kind = "specialist"', "specialist specialists"),
         ('kind = "specialists"\n[specialist.date]\nrank = 8', "date dates"),
-        ('kind = "specialists"\nprocesses = 0', "processes 1"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(text: str, said: str) -> None:
@@ -208,27 +170,6 @@ def test_settings_that_cannot_work_together_are_refused(text: str, said: str) ->
 def test_a_recipe_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=facts("nowhere.toml")):
         load_recipe(tmp_path / "nowhere.toml")
-
-
-def test_groups_never_straddle_processes() -> None:
-    settings = GrpoSettings(prompts=6, rollouts=16, minibatch_rows=16)
-    assert batching(settings, processes=2) == Batching(rows=48, minibatch=16, accumulation=3)
-    with pytest.raises(ConfigError, match=facts("6 4")):
-        batching(settings, processes=4)
-    with pytest.raises(ConfigError, match=facts("48 36")):
-        batching(GrpoSettings(prompts=3, rollouts=16, minibatch_rows=36), processes=1)
-
-
-def test_groups_never_straddle_updates() -> None:
-    settings = GrpoSettings(prompts=8, rollouts=16, updates=2, minibatch_rows=1024)
-    assert batching(settings, processes=1) == Batching(rows=128, minibatch=64, accumulation=1)
-    assert batching(settings, processes=2) == Batching(rows=64, minibatch=32, accumulation=1)
-    smaller = msgspec.structs.replace(settings, minibatch_rows=16)
-    assert batching(smaller, processes=1) == Batching(rows=128, minibatch=16, accumulation=4)
-    with pytest.raises(ConfigError, match=facts("1 2 16")):
-        batching(settings, processes=8)
-    with pytest.raises(ConfigError, match=facts("64 48")):
-        batching(msgspec.structs.replace(settings, minibatch_rows=48), processes=1)
 
 
 def test_a_specialist_has_the_common_settings_but_for_what_the_recipe_changes() -> None:
@@ -319,30 +260,23 @@ planner_worker = "mine"
 """
 
 
-def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:
+async def offered(file: Path, *, profile: str = "") -> list[str]:
+    async with open_hands(Recipe("mine", workers=WorkerSettings("config", config=str(file), profile=profile))) as hands:
+        return list(hands.workers)
+
+
+async def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:
     file = tmp_path / "pool.toml"
     file.write_text(TO_BE_TRAINED)
-    settings = WorkerSettings("config", config=str(file), profile="team")
-    with open_scorer(Recipe("mine", workers=settings)) as scorer:
-        assert [info.name for info in scorer.pool] == ["one"]
-    everybody = WorkerSettings("config", config=str(file))
-    with (
-        pytest.raises(ConfigError, match=facts("conductor.gguf")),
-        open_scorer(Recipe("mine", workers=everybody)),
-    ):
-        pass
+    assert await offered(file, profile="team") == ["one"]
+    with pytest.raises(ConfigError, match=facts("conductor.gguf")):
+        await offered(file)
 
 
-def test_a_policy_is_not_offered_the_worker_that_plans(tmp_path: Path) -> None:
+async def test_a_policy_is_not_offered_the_worker_that_plans(tmp_path: Path) -> None:
     file = tmp_path / "pool.toml"
     file.write_text(POOL)
-    for profile, offered in (("", ["one", "two"]), ("conductor", ["one"])):
-        settings = WorkerSettings("config", config=str(file), profile=profile)
-        with open_scorer(Recipe("mine", workers=settings)) as scorer:
-            assert [info.name for info in scorer.pool] == offered
-    settings = WorkerSettings("config", config=str(file), profile="ultra")
-    with (
-        pytest.raises(ConfigError, match=facts("ultra conductor")),
-        open_scorer(Recipe("mine", workers=settings)),
-    ):
-        pass
+    assert await offered(file) == ["one", "two"]
+    assert await offered(file, profile="conductor") == ["one"]
+    with pytest.raises(ConfigError, match=facts("ultra conductor")):
+        await offered(file, profile="ultra")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +18,30 @@ from dirigent.errors import ConfigError  # noqa: E402
 from dirigent_gym.questions.examples import examples  # noqa: E402
 from dirigent_gym.questions.judging import Marks, Matrix, columns_of, is_own, markdown  # noqa: E402
 from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, beyond, find_specialist  # noqa: E402
-from dirigent_gym.train import judge  # noqa: E402
-from dirigent_gym.train.judge import Score, score_specialist, truth  # noqa: E402
+from dirigent_gym.train import specialists  # noqa: E402
 from dirigent_gym.train.recipe import (  # noqa: E402
     BaseSettings,
     FitChanges,
     FitSettings,
     SpecialistsRecipe,
     TinySettings,
-    load_recipe,
 )
 from dirigent_gym.train.run import carry_out  # noqa: E402
 from dirigent_gym.train.specialists import (  # noqa: E402
     Fitted,
+    Score,
     SpecialistsResult,
-    dealt,
     is_done,
     read_fitted,
+    score_specialist,
     train_specialists,
+    truth,
 )
 
 RECIPES = Path(__file__).parents[3] / "gym" / "recipes"
 TINY = SpecialistsRecipe(
     "few",
-    base=BaseSettings(tiny=TinySettings(hidden=32, layers=1, heads=2, words=400, max_tokens=2048)),
+    base=BaseSettings(tiny=TinySettings(hidden=32, layers=1, heads=2, words=400)),
     names=("roman", "sums"),
     fit=FitSettings(steps=2, batch=4, rounds=2),
     specialist={"sums": FitChanges(rounds=1, rank=2)},
@@ -74,9 +70,9 @@ def test_a_specialist_of_small_numbers_practises_mostly_on_small_ones() -> None:
 def answering(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     """Put a rule in the place of the model: what it would say to an example."""
     asked: list[Any] = []
-    draw = judge.examples
-    monkeypatch.setattr(judge, "examples", lambda *args, **kw: asked.extend(draw(*args, **kw)) or asked)
-    monkeypatch.setattr(judge, "replies_to", lambda *_, **__: [reply(example) for example in asked])
+    draw = specialists.examples
+    monkeypatch.setattr(specialists, "examples", lambda *args, **kw: asked.extend(draw(*args, **kw)) or asked)
+    monkeypatch.setattr(specialists, "replies_to", lambda *_, **__: [reply(example) for example in asked])
 
 
 def test_the_cheap_adder_is_judged_on_small_numbers_and_on_large_ones_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +91,7 @@ def test_others_have_no_large_numbers_to_be_judged_on(monkeypatch: pytest.Monkey
 
 def test_a_specialist_judged_again_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(judge, "replies_to", lambda *given, **_: asked.append(given[2]) or [""] * len(given[2]))
+    monkeypatch.setattr(specialists, "replies_to", lambda *given, **_: asked.append(given[2]) or [""] * len(given[2]))
     for _ in range(2):
         score_specialist(None, None, find_specialist("roman"), n=20)
     assert asked[0] == asked[1]
@@ -166,94 +162,6 @@ def test_a_first_round_is_not_begun_where_anybody_elses_would_not_end_in_time(tm
     (tmp_path / "fitted" / "sums.json").write_bytes(msgspec.json.encode(others))
     assert train_specialists(recipe, out=tmp_path, seconds=900.0, quiet=True).missing == ("roman",)
     assert not (tmp_path / "adapters").exists()
-
-
-def test_the_longest_are_dealt_first_and_evenly() -> None:
-    recipe = load_recipe(RECIPES / "specialists.toml")
-    assert isinstance(recipe, SpecialistsRecipe)
-    shares = dealt(recipe, [specialist.name for specialist in ROSTER])
-    assert len(shares) == recipe.processes
-    assert shares[0][0] == "dates"
-    assert sorted(name for share in shares for name in share) == sorted(s.name for s in ROSTER)
-    work = [sum(recipe.fit_of(n).steps * recipe.fit_of(n).rounds for n in share) for share in shares]
-    assert max(work) < 1.6 * min(work)
-
-
-@pytest.mark.timeout(300)
-def test_processes_share_the_work_and_a_failure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = msgspec.structs.replace(
-        TINY, processes=2, fit=FitSettings(steps=1, batch=2, rounds=1), judge=2, matrix=0, alone=0
-    )
-    assert train_specialists(recipe, out=tmp_path, quiet=True).finished
-    assert (tmp_path / "adapters" / "roman" / "adapter_model.safetensors").exists()
-    monkeypatch.setattr("dirigent_gym.train.specialists.sys.executable", "false")  # a program that only fails
-    with pytest.raises(ConfigError, match=r"\b(roman|sums)\b"):
-        train_specialists(recipe, out=tmp_path / "other", quiet=True)
-
-
-def test_a_run_that_is_broken_off_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    interrupts = iter([KeyboardInterrupt])
-
-    class Sleeping(subprocess.Popen[bytes]):
-        def __init__(self, command: list[str], **options: Any) -> None:
-            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
-            started.append(self)
-
-        def wait(self, timeout: float | None = None) -> int:
-            if (interrupt := next(interrupts, None)) is not None:
-                raise interrupt
-            return super().wait(timeout)
-
-    monkeypatch.setattr("dirigent_gym.train.specialists.subprocess.Popen", Sleeping)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            train_specialists(msgspec.structs.replace(TINY, processes=2), out=tmp_path, quiet=True)
-        assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-@pytest.mark.parametrize(("at", "processes"), [("start", 1), ("wait", 2)])
-def test_a_run_that_is_told_to_end_leaves_no_process_behind(
-    at: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By SIGTERM, as service managers and `kill` say it; also while it starts the second process."""
-    started: list[subprocess.Popen[bytes]] = []
-    heard: list[str] = []
-
-    def told(when: str) -> None:
-        if when == at and not heard:
-            heard.append(when)
-            os.kill(os.getpid(), signal.SIGTERM)
-            pytest.fail("the run went on")
-
-    class Sleeping(subprocess.Popen[bytes]):
-        def __init__(self, command: list[str], **options: Any) -> None:
-            if started:
-                told("start")
-            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
-            started.append(self)
-
-        def wait(self, timeout: float | None = None) -> int:
-            told("wait")
-            return super().wait(timeout)
-
-    monkeypatch.setattr("dirigent_gym.train.specialists.subprocess.Popen", Sleeping)
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        with pytest.raises(SystemExit) as left:
-            train_specialists(msgspec.structs.replace(TINY, processes=2), out=tmp_path, quiet=True)
-        assert left.value.code == 128 + signal.SIGTERM
-        assert [process.poll() for process in started] == [-signal.SIGTERM] * processes
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN, "as it was"
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def test_marks_kept_after_half_a_line_are_read_again(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from dirigent.cli.output import FAILED, JsonOption, carry_out, print_json, print
 from dirigent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dirigent_gym.train.recipe import AnyRecipe, Loop
+    from dirigent_gym.train.recipe import AnyRecipe
 
 
 def train(
@@ -21,8 +21,8 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Continue from the newest whole checkpoint. The recipe may have more steps now, another learning rate "
-            "or schedule, smaller passes, another cost cap, and other settings of measuring and saving.",
+            help="Go on from the last checkpoint. The recipe may have more steps now, another learning rate, smaller "
+            "passes, another cost cap, and other settings of what is measured and saved.",
         ),
     ] = False,
     out: Annotated[
@@ -41,10 +41,6 @@ def train(
             "the same recipe and folder afterwards.",
         ),
     ] = False,
-    loop: Annotated[
-        str | None,
-        typer.Option(help="Another loop than the recipe's: `learn` (the product's) or `trl` (several GPUs)."),
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Trains a recipe's model: a conductor, the gym's specialists, or a control. Needs the extra `train`.
@@ -59,14 +55,13 @@ def train(
     def _trained() -> int:
         from dirigent_gym.train.folder import default_folder
         from dirigent_gym.train.recipe import load_recipe
-        from dirigent_gym.train.run import carry_out as carry_out_recipe
 
-        if loop not in (None, "learn", "trl"):
-            raise ConfigError(f"--loop is {loop!r}; write learn or trl")
-        loaded = load_recipe(recipe, seed=seed, loop=cast("Loop | None", loop))
+        loaded = load_recipe(recipe, seed=seed)
         folder = out or default_folder(loaded, seed=seed)
         if draw_lessons:
             return _keep_lessons(loaded, folder, as_json=as_json)
+        from dirigent_gym.train.run import carry_out as carry_out_recipe
+
         result = carry_out_recipe(loaded, out=folder, resume=resume, seconds=seconds, quiet=as_json)
         if as_json:
             print_json(result)

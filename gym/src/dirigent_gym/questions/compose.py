@@ -16,8 +16,8 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.tasks.task import Sketch, SketchStep
-from dirigent_gym.questions.operation import Key, Operation, fits
-from dirigent_gym.questions.skills import CHECK_SKILL, OPERATIONS, PUZZLE_OPERATIONS, WARM_SKILLS
+from dirigent_gym.questions.skills import CHECK_SKILL, OPERATIONS, PUZZLE_OPERATIONS, WARM_SKILLS, Operation, fits
+from dirigent_gym.questions.solving import Key
 
 Shape = Literal["chain", "fan", "check"]
 

@@ -23,9 +23,9 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent_gym.questions.compose import Blueprint, Link, Rules, list_keys, walk
 from dirigent_gym.questions.frames import PLAIN_WORDINGS, Told, Writer, nest, refer, tell
-from dirigent_gym.questions.operation import Key, Operation
 from dirigent_gym.questions.phrasing import direct, lowered, nested
-from dirigent_gym.questions.skills import OPERATIONS
+from dirigent_gym.questions.skills import OPERATIONS, Operation
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.training_frames import Mood
 
 FILE = Path(__file__).with_name("everyday.toml")

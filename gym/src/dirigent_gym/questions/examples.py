@@ -14,7 +14,6 @@ from functools import cache
 import msgspec
 
 from dirigent_gym.questions.compose import Link
-from dirigent_gym.questions.operation import Key, Operation, fits
 from dirigent_gym.questions.oracle import Result, answer, distractors
 from dirigent_gym.questions.phrasing import (
     TEST_LEADS,
@@ -25,7 +24,8 @@ from dirigent_gym.questions.phrasing import (
     references,
     referring,
 )
-from dirigent_gym.questions.skills import GYM_OPERATIONS, OPERATIONS
+from dirigent_gym.questions.skills import GYM_OPERATIONS, OPERATIONS, Operation, fits
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.specialists import UNKNOWN, Specialist, beyond, operations_of
 
 OFF_SKILL_SHARE = 0.1

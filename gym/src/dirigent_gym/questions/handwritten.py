@@ -29,9 +29,9 @@ import msgspec
 from dirigent.errors import ConfigError
 from dirigent.tasks.task import Task
 from dirigent_gym.questions.compose import Blueprint, Link, Shape, sketch_of
-from dirigent_gym.questions.operation import Key
 from dirigent_gym.questions.phrasing import direct, references, referring, templates
 from dirigent_gym.questions.skills import PUZZLE_SKILL, find_operation
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.split import SplitRules, held_out_combination
 
 Style = Literal["plain", "story", "reversed", "indirect", "distractor"]

@@ -1,7 +1,7 @@
 """The matrix of specialists: the questions for every specialist, the marks of its replies, and the resulting table.
 
-`dirigent_gym/train/judge.py` asks adapters in torch, and `gym/benchmarks/specialists.py` asks the shipped files as
-users run them; both use these functions, which ask no worker. A worker sees exactly the prompt that `execute` would
+`dirigent_gym/train/specialists.py` asks adapters in torch, and `gym/benchmarks/specialists.py` asks the shipped files
+as users run them; both use these functions, which ask no worker. A worker sees exactly the prompt that `execute` would
 show it; in a reply only the letter case does not matter.
 """
 

@@ -17,9 +17,9 @@ from dirigent.messages import Message, Observe, Reply, Request, ignore
 from dirigent.tasks.task import tidy
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import WorkerInfo
-from dirigent_gym.questions.operation import Key
 from dirigent_gym.questions.recognition import Reading, recognise
 from dirigent_gym.questions.skills import OPERATIONS, PUZZLE_SKILL
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.specialists import UNKNOWN, Specialist, beyond
 
 Result = tuple[str, str]
@@ -83,9 +83,13 @@ def distractors(operation: str, key: Key) -> tuple[str, ...]:
 
 
 class ExactSpecialist:
-    """A specialist as a Worker. The number of equal requests distinguishes attempts."""
+    """A specialist as a Worker, as a perfectly trained one would answer, apart from the noise of noisy ones.
 
-    def __init__(self, specialist: Specialist, *, seed: int = 0) -> None:
+    With a seed, attempts differ by how often it was asked the same subtask; without one, by the seed of each request.
+    `misled` is how often results that it does not need lead it to a wrong answer.
+    """
+
+    def __init__(self, specialist: Specialist, *, seed: int | None = 0, misled: float = 0.0) -> None:
         self.specialist = specialist
         self.info = WorkerInfo(
             specialist.name,
@@ -93,16 +97,21 @@ class ExactSpecialist:
             kind="exact",
             price=specialist.price,
             skills=specialist.skills,
+            abilities=frozenset({"seed"} if seed is None else ()),
             subtask_only=True,
         )
         self._seed = seed
+        self._misled = misled
         self._asked: Counter[str] = Counter()
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         subtask, results = read_view(request.messages[-1])
-        attempt = self._asked[subtask]
-        self._asked[subtask] += 1
-        return Reply(answer(self.specialist, subtask, results, seed=f"{self._seed} {subtask} {attempt}"))
+        if self._seed is None:
+            luck = str(request.seed or 0)
+        else:
+            luck = f"{self._seed} {subtask} {self._asked[subtask]}"
+            self._asked[subtask] += 1
+        return Reply(answer(self.specialist, subtask, results, seed=luck, misled=self._misled))
 
 
 def exact_pool(specialists: Iterable[Specialist], *, seed: int = 0) -> Pool:

@@ -8,16 +8,17 @@ value's place. All three are one template with its slots filled differently.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
-from dirigent_gym.questions.operation import Key, Phrases
-from dirigent_gym.questions.skills import OPERATIONS, WARM_SKILLS
+from dirigent.errors import ConfigError
+from dirigent_gym.questions.skills import OPERATIONS, PUZZLE_OPERATIONS, RL_OPERATIONS, WARM_SKILLS, Phrases
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.training_frames import Mood, training_frames
-from dirigent_gym.questions.training_phrases import NONE, training_phrases
 
 Home = Literal["everywhere", "train", "dev", "test"]
 """The splits that use a wording: every split, training and development, development alone, or the test alone. The
@@ -115,7 +116,7 @@ def templates(operation: str) -> tuple[Template, ...]:
         for mood, texts in _by_mood(OPERATIONS[operation].phrases)
         for i, text in enumerate(texts)
     )
-    further = training_phrases().get(operation, NONE)
+    further = training_phrases().get(operation, NO_PHRASES)
     return own + tuple(
         Template(operation, mood, text, home)
         for mood, texts in _by_mood(further)
@@ -207,3 +208,32 @@ def _capital(text: str, template: Template) -> str:
 def lowered(clause: str) -> str:
     """A clause as it reads after "Then": its first word small."""
     return clause[0].lower() + clause[1:]
+
+
+# ---- wordings that only training uses
+#
+# With the few wordings of its skills an operation can be remembered rather than read; with many more of another
+# build it cannot. They are apart from the skills because no test asks them and no specialist learns them, so
+# that more of them change neither.
+
+TRAINING_FILE = Path(__file__).with_name("training_phrases.toml")
+
+NO_PHRASES = Phrases((), (), ())
+
+
+@cache
+def training_phrases() -> Mapping[str, Phrases]:
+    """The phrases that ship, by the full name of their operation."""
+    return read_phrases(TRAINING_FILE)
+
+
+def read_phrases(file: Path) -> dict[str, Phrases]:
+    """Phrases from such a file; every table must be of an operation that training asks about."""
+    try:
+        found = msgspec.toml.decode(file.read_bytes(), type=dict[str, Phrases])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{file.name} is not a file of phrases: {error}") from None
+    asked = {op.full_name for op in (*RL_OPERATIONS, *PUZZLE_OPERATIONS)}
+    if unknown := [name for name in found if name not in asked]:
+        raise ConfigError(f"{file.name}: training never asks about {unknown[0]!r}; take its table out")
+    return found

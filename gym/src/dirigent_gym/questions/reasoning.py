@@ -29,9 +29,8 @@ import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.tasks.task import Sketch, SketchStep, Task
-from dirigent_gym.questions.operation import Operation, fits
 from dirigent_gym.questions.phrasing import direct, lowered, references, referring, templates
-from dirigent_gym.questions.skills import OPERATIONS, RL_OPERATIONS
+from dirigent_gym.questions.skills import OPERATIONS, RL_OPERATIONS, Operation, fits
 from dirigent_gym.questions.tables import WEEKDAYS
 
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ from functools import cache, lru_cache
 import msgspec
 
 from dirigent_gym.questions.frames import FANS, SEQUENCES
-from dirigent_gym.questions.operation import Key
 from dirigent_gym.questions.phrasing import LEADS, Template, is_counted, nested, references, referring, templates
 from dirigent_gym.questions.skills import GYM_OPERATIONS, OPERATIONS
+from dirigent_gym.questions.solving import Key
 
 CONNECTIVES = (
     *("then", "next", "after that", "now", "finally", "first", "and", "separately", "also"),

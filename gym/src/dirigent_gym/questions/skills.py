@@ -1,16 +1,171 @@
-"""All skills in one place, by the part they play.
+"""Skills: what specialists can do, each operation over a closed table of inputs, read from TOML files.
+
+Everything an operation may ever be asked is in its table, so that a small model can learn all of it and an answer can
+be looked up rather than trusted. A key holds the values first (those an earlier step may supply), then the parameter
+(always written in the subtask): `("Oslo",)`, `("28", "7")` for 28 times 7, `("3", "9")` for the larger. Phrases are
+noun phrases, orders and questions with slots: `{x}` the value, `{y}` a second value, `{k}` the parameter, `{x's}` the
+value as an owner. In every list the last entry is kept from a conductor's training.
 
 RL skills are what a conductor trains on and is tested on. Warm-only skills teach the language of plans and appear
-nowhere else. The held-out skill and its worker are met for the first time in the test.
+nowhere else: they are many and unlike one another, so that a model learns from them where a clause ends rather than a
+few phrases. No question asks for what such an operation gives: a table only has to lead on to a value of the right
+type, so the files in `warm/` list values and wordings but no results. The held-out skill and its worker are met for
+the first time in the test.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
+from itertools import permutations, product
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from dirigent.errors import ConfigError
-from dirigent_gym.questions.operation import Operation
-from dirigent_gym.questions.operation_files import read_operations, read_solved
+from dirigent.tasks.task import Grader
+from dirigent_gym.questions.solving import DOMAINS, Key
+
+WORDS = frozenset({"country", "capital", "currency", "element", "month", "weekday", "planet"})
+"""Types whose values are ordinary words, which the operations on letters take."""
+
+NUMERIC = frozenset({"number"})
+
+
+class Phrases(msgspec.Struct, frozen=True):
+    nouns: tuple[str, ...]
+    orders: tuple[str, ...]
+    asks: tuple[str, ...]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    skill: str
+    name: str
+    takes: tuple[str, ...]
+    """Types of the values it works on: one, or two for an operation that joins results."""
+    gives: str
+    table: dict[Key, str]
+    phrases: Phrases
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.skill}.{self.name}"
+
+    @property
+    def arity(self) -> int:
+        return len(self.takes)
+
+    @property
+    def grader(self) -> Grader:
+        if self.gives in NUMERIC:
+            return "number"
+        return "list" if self.gives == "list" else "word"
+
+
+def fits(gives: str, *, takes: str) -> bool:
+    """Whether a result of one type may be given to an operation that takes another."""
+    return gives == takes or (takes == "word" and gives in WORDS)
+
+
+# ---- reading the files
+
+FOLDER = Path(__file__).with_name("warm")
+NUMBERS = tuple(str(n) for n in range(2, 51))
+"""The values of the type that all files of `warm/` share."""
+
+F = TypeVar("F")
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    takes: str
+    gives: str
+    nouns: tuple[str, ...]
+    orders: tuple[str, ...]
+    asks: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
+
+
+class _Solved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    takes: str
+    gives: str
+    nouns: tuple[str, ...]
+    orders: tuple[str, ...]
+    asks: tuple[str, ...]
+    table: dict[str, str] | None = None
+
+
+class _SolvedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    operation: tuple[_Solved, ...]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    types: dict[str, tuple[str, ...]]
+    operation: tuple[_Entry, ...]
+
+
+def read_operations(folder: Path = FOLDER) -> tuple[Operation, ...]:
+    """Every operation of every file, files in order of their names."""
+    return tuple(op for file in sorted(folder.glob("*.toml")) for op in _read(file))
+
+
+def read_solved(file: Path) -> tuple[Operation, ...]:
+    """The operations of this file, every key solved."""
+    content = _decoded(file, _SolvedFile)
+    found = []
+    for entry in content.operation:
+        if entry.table is None and entry.name not in DOMAINS:
+            raise ConfigError(f"{file.name}: {entry.name} has neither a table nor a domain in solving.py")
+        if entry.table is not None:
+            table: dict[Key, str] = {(value,): result for value, result in entry.table.items()}
+        else:
+            keys, solve = DOMAINS[entry.name]
+            table = {key: str(solve(*key)) for key in keys}
+        found.append(_built(entry, table))
+    return tuple(found)
+
+
+def _read(file: Path) -> list[Operation]:
+    content = _decoded(file, _File)
+    values = {"number": NUMBERS, **content.types}
+    for entry in content.operation:
+        for kind in (*entry.takes.split(), entry.gives):
+            if kind not in values:
+                raise ConfigError(f"{file.name}: {entry.name} speaks of the type {kind!r}, which [types] does not have")
+    return [_operation(entry, values) for entry in content.operation]
+
+
+def _operation(entry: _Entry, values: dict[str, tuple[str, ...]]) -> Operation:
+    takes = tuple(entry.takes.split())
+    starts: Iterable[Key] = (
+        permutations(values[takes[0]], 2) if len(takes) == 2 else ((value,) for value in values[takes[0]])
+    )
+    ends: list[Key] = [(parameter,) for parameter in entry.parameters] or [()]
+    table = {(*start, *end): _any_of(values[entry.gives], (*start, *end)) for start, end in product(starts, ends)}
+    return _built(entry, table)
+
+
+def _built(entry: _Entry | _Solved, table: dict[Key, str]) -> Operation:
+    skill, _, short = entry.name.partition(".")
+    phrases = Phrases(entry.nouns, entry.orders, entry.asks)
+    return Operation(skill, short, tuple(entry.takes.split()), entry.gives, table, phrases)
+
+
+def _decoded(file: Path, kind: type[F]) -> F:
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{file.name} is not a file of operations: {error}") from None
+
+
+def _any_of(values: tuple[str, ...], key: Key) -> str:
+    """One of the values, always the same for a key."""
+    return values[zlib.crc32("|".join(key).encode()) % len(values)]
+
+
+# ---- all skills, by the part they play
 
 HELD_OUT_SKILL = "planets"
 PUZZLE_SKILL = "puzzles"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import permutations
 
-from dirigent_gym.questions.operation import Key
 from dirigent_gym.questions.tables import (
     ALPHABET,
     COUNTRIES,
@@ -22,6 +21,9 @@ from dirigent_gym.questions.tables import (
     WEEKDAYS,
     WORD_TABLE,
 )
+
+Key = tuple[str, ...]
+"""The input of an operation: the values first, then the parameter."""
 
 Domain = tuple[Iterable[Key], Callable[..., object]]
 """The keys of an operation, and the function that solves one; a result is written as text."""

@@ -42,8 +42,17 @@ from dirigent_gym.questions.frames import (
     add_decoy,
     tell,
 )
-from dirigent_gym.questions.operation import WORDS, Key, Operation, fits
-from dirigent_gym.questions.skills import GYM_OPERATIONS, HELD_OUT_OPERATIONS, HELD_OUT_SKILL, OPERATIONS, RL_OPERATIONS
+from dirigent_gym.questions.skills import (
+    GYM_OPERATIONS,
+    HELD_OUT_OPERATIONS,
+    HELD_OUT_SKILL,
+    OPERATIONS,
+    RL_OPERATIONS,
+    WORDS,
+    Operation,
+    fits,
+)
+from dirigent_gym.questions.solving import Key
 
 Split = Literal["train", "dev", "test", "novel"]
 

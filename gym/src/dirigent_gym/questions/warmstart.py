@@ -21,9 +21,9 @@ from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
 from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, tell
-from dirigent_gym.questions.operation import Key, Operation
 from dirigent_gym.questions.pools import cards_for, draw_pool, plan_for, renamed, solvable
-from dirigent_gym.questions.skills import WARM_OPERATIONS
+from dirigent_gym.questions.skills import WARM_OPERATIONS, Operation
+from dirigent_gym.questions.solving import Key
 from dirigent_gym.questions.specialists import RL_ROSTER
 from dirigent_gym.questions.split import generate
 

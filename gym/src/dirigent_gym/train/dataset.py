@@ -10,7 +10,6 @@ that is resumed from it draws the same rows again. Knows nothing of models, rewa
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -20,17 +19,13 @@ import msgspec
 
 from dirigent.limits import Limits
 from dirigent.messages import Message, conversation
-from dirigent.plan.plan import EarlierStep, Plan
-from dirigent.plan.prompt import next_round_messages, trained_planner_messages
+from dirigent.plan.plan import Plan
+from dirigent.plan.prompt import trained_planner_messages
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.pools import Cards, cards_for, draw_pool, misnamed, renamed
 from dirigent_gym.questions.specialists import RL_ROSTER, Specialist
 from dirigent_gym.questions.split import Split, generate
-
-SECRET = "gym"
-"""Marks around earlier results must be unguessable where users write; here they only have to be the same every time."""
-
 
 Names = Literal["own", "none", "another's"]
 """What workers are called in a row: their own names, names that say nothing, or one another's."""
@@ -49,10 +44,6 @@ class Row(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     kind: str
     """Shape and skills: what the running estimates are kept by."""
-    earlier_answer: str | None = None
-    """In a second round: the answer that may be accepted with an empty plan."""
-    earlier: tuple[EarlierStep, ...] = ()
-    """In a second round: the steps of the first round, which the new plan may read."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -74,7 +65,16 @@ def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
 
 
 LAST_STAGE = 2
-"""Every depth that is trained, over pools of every size."""
+"""Every depth that is trained, over pools of every size. Stage 0 has depths 1 and 2, stage 1 depth 3 as well."""
+
+CANDIDATES = 4
+"""Questions drawn for each one kept."""
+
+MEMORY = 0.97
+"""What a kind's earlier results still count after one more group of it."""
+
+PRIOR_GROUPS = 2.0
+"""How many groups of its own a kind needs before they outweigh what its depth suggests."""
 
 
 class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,8 +83,6 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     large_pool: tuple[int, int] = (3, 10)
     next_stage_at: float = 0.6
     """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
-    first_stage: int = 0
-    """0: depths 1 and 2. 1: depth 3 as well. 2: large pools as well."""
     rename: float = 0.25
     """Share of rows that show workers under names that say nothing, so that their cards must be read: a policy that
     meets none goes by names alone, and one that meets little else finds nothing to begin with. Training only: what is
@@ -96,8 +94,6 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     later_misname: float | None = None
     everyday: float = 0.0
     """Share of questions in everyday words (`dirigent_gym/questions/everyday.py`), in lessons and in RL."""
-    candidates: int = 4
-    """Questions drawn for each one kept."""
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
     """How much likelier than in the gym's own mix questions of a depth are drawn: `{1 = 0.3}`. At first, one step pays
     far more often than two; asked as often, questions of one step teach a policy to write one step everywhere."""
@@ -105,10 +101,6 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same in the last stage, when several steps are learned; as at first where it is not said."""
     kind_floor: float = 0.4
     """Weight of a kind that is always right or always wrong; one that is right half of the time has 1."""
-    memory: float = 0.97
-    """What a kind's earlier results still count after one more group of it."""
-    prior_groups: float = 2.0
-    """How many groups of its own a kind needs before they outweigh what its depth suggests."""
     max_steps: int = 5
 
     def __post_init__(self) -> None:
@@ -121,8 +113,6 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             fewest, most = getattr(self, name)
             if not 1 <= fewest <= most:
                 raise ValueError(f"{name} is the fewest workers and the most, from 1 on, not {fewest} and {most}")
-        if not 0 <= self.first_stage <= LAST_STAGE:
-            raise ValueError(f"first_stage is 0 to {LAST_STAGE}, not {self.first_stage}")
         Limits(max_steps=self.max_steps)
         for stage in (0, 1):
             if min(shares := self.names_at(stage)) < 0.0 or sum(shares) > 1.0:
@@ -189,7 +179,7 @@ class RowSource:
     ) -> None:
         self.seed = seed
         self.settings = settings
-        self.state = state or RowState(stage=settings.first_stage)
+        self.state = state or RowState()
         self._roster = tuple(roster)
 
     def draw(self, n: int) -> list[Row]:
@@ -198,7 +188,7 @@ class RowSource:
         self.state = msgspec.structs.replace(state, draws=state.draws + 1)
         rng = random.Random(f"rows {self.seed} {state.draws}")
         depths = (1, 2) if state.stage == 0 else (1, 2, 3)
-        count = n * max(1, settings.candidates)
+        count = CANDIDATES * n
         tasks = generate("train", count, seed=rng.getrandbits(48), depths=depths, everyday=settings.everyday)
         weights = [self._weight(task) for task in tasks]
         size = settings.small_pool if state.stage < LAST_STAGE else settings.large_pool
@@ -225,8 +215,8 @@ class RowSource:
         kinds, depths = dict(self.state.kinds), dict(self.state.depths)
         for row_id, hits in groups.items():
             row, share = row_of[row_id], sum(hits) / len(hits)
-            kinds[row.kind] = _remember(kinds.get(row.kind), share, self.settings.memory)
-            depths[row.task.depth] = _remember(depths.get(row.task.depth), share, self.settings.memory)
+            kinds[row.kind] = _remember(kinds.get(row.kind), share)
+            depths[row.task.depth] = _remember(depths.get(row.task.depth), share)
         self.state = msgspec.structs.replace(self.state, kinds=kinds, depths=depths)
         # Some 30 groups count: about as many as one draw has of a depth. A lucky one opens a stage early.
         self._pass_on({depth: e.right / e.seen for depth, e in depths.items() if e.seen >= LEAST_GROUPS})
@@ -238,7 +228,7 @@ class RowSource:
     def estimate(self, kind: str, depth: int) -> float:
         """How often the policy is thought to be right on a kind: its own results, filled up by its depth's."""
         by_depth = self.state.depths.get(depth, Estimate()).share(0.5, 1.0)
-        return self.state.kinds.get(kind, Estimate()).share(by_depth, self.settings.prior_groups)
+        return self.state.kinds.get(kind, Estimate()).share(by_depth, PRIOR_GROUPS)
 
     def _weight(self, task: Task) -> float:
         by_kind = kind_weight(self.estimate(kind_of(task), task.depth), floor=self.settings.kind_floor)
@@ -302,21 +292,6 @@ def make_row(
     )
 
 
-def second_round(row: Row, draft: str, steps: Sequence[EarlierStep]) -> Row:
-    """The same question after a first plan was carried out: accept its answer, the last reply, or plan again."""
-    turns = next_round_messages(draft, steps, dialect="lines", secret=SECRET)
-    said = "\n".join([draft, *(step.reply for step in steps)])
-    told_apart = hashlib.blake2b(said.encode(), digest_size=5).hexdigest()
-    return msgspec.structs.replace(
-        row,
-        id=f"{row.id}/{told_apart}",
-        messages=(*row.messages, *turns),
-        kind=f"second {row.kind}",
-        earlier_answer=steps[-1].reply,
-        earlier=tuple(steps),
-    )
-
-
 def held_rows(
     split: Split, n: int, *, seed: int, settings: RowSettings = DEFAULT_ROWS, wording: Cards = "train"
 ) -> list[Row]:
@@ -328,36 +303,9 @@ def held_rows(
     ]
 
 
-class Sifted(msgspec.Struct, frozen=True):
-    """Which groups teach something."""
-
-    keep: tuple[int, ...]
-    dropped: tuple[int, ...]
-    refill: int
-    """How many groups to draw so that about as many as wanted are kept."""
-
-
-def sift(rewards_PG: Sequence[Sequence[float | None]], *, wanted: int, least_spread: float = 1e-6) -> Sifted:  # noqa: N803
-    """Set aside the groups whose rollouts all scored the same, and say how many new ones would make up for them.
-
-    A group is judged by those of its rollouts that have a reward; with fewer than two it has nothing to compare.
-    """
-    keep = tuple(p for p, rewards_G in enumerate(rewards_PG) if _spread(rewards_G) > least_spread)
-    dropped = tuple(p for p in range(len(rewards_PG)) if p not in set(keep))
-    missing = max(0, wanted - len(keep))
-    # Of the new groups some will be dropped too; at most four are drawn for each one missing.
-    kept_share = max(0.25, len(keep) / len(rewards_PG)) if rewards_PG else 1.0
-    return Sifted(keep, dropped, math.ceil(missing / kept_share))
-
-
-def _spread(rewards_G: Sequence[float | None]) -> float:  # noqa: N803
-    given = [reward for reward in rewards_G if reward is not None]
-    return max(given) - min(given) if len(given) >= 2 else 0.0
-
-
-def _remember(estimate: Estimate | None, share_right: float, memory: float) -> Estimate:
+def _remember(estimate: Estimate | None, share_right: float) -> Estimate:
     old = estimate or Estimate()
-    return Estimate(old.right * memory + share_right, old.seen * memory + 1.0)
+    return Estimate(old.right * MEMORY + share_right, old.seen * MEMORY + 1.0)
 
 
 def _weighted_sample(rng: random.Random, tasks: Sequence[Task], weights: Sequence[float], n: int) -> list[Task]:

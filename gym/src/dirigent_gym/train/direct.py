@@ -6,25 +6,27 @@ questions as well as a conductor with its workers, conducting was not needed; th
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from dirigent.learn.base import Base
+from dirigent.learn.decoder import Adapter
+from dirigent.learn.imitate import ImitationSettings, Lesson, batches, imitate
 from dirigent.messages import Message
 from dirigent.tasks.task import Task, grade
 from dirigent_gym.questions.split import Split, generate
-from dirigent_gym.train.checkpoint import write_durably
+from dirigent_gym.train.faults import within_memory
+from dirigent_gym.train.folder import RESULT_FILE, write_durably
 from dirigent_gym.train.heldout import HeldOut, held_out
-from dirigent_gym.train.judge import replies_to
-from dirigent_gym.train.memory import within_memory
-from dirigent_gym.train.policy import ADAPTER, Policy, export, open_base
-from dirigent_gym.train.recipe import DirectRecipe, TinySettings
-from dirigent_gym.train.sft import Pair, SftSettings, fit_adapter
-from dirigent_gym.train.tiny import tiny_base
+from dirigent_gym.train.recipe import DirectRecipe
+from dirigent_gym.train.run import open_base
+from dirigent_gym.train.specialists import replies_to
 
 MEASURE_SEED = 7
+ANSWER_TOKENS = 32
 
 
 class DirectResult(msgspec.Struct, frozen=True):
@@ -48,36 +50,35 @@ class DirectResult(msgspec.Struct, frozen=True):
 
 
 def train_direct(recipe: DirectRecipe, *, out: Path, quiet: bool = False) -> DirectResult:
-    """Fit, measure on held-out questions, export. Short enough that a cut run simply begins again."""
+    """Fit, measure on held-out questions, export. Short enough that a run that is cut begins again."""
     began = time.monotonic()
-    pairs = pairs_for(recipe)
-    model, tokenizer = _base(recipe, pairs)
+    lessons = lessons_for(recipe)
+    base = open_base(recipe.base, lambda: lessons, out, seed=recipe.seed)
+    drawn = batches(lessons, recipe.batch, random.Random(recipe.seed))
 
     def report(step: int, loss: float) -> None:
-        if not quiet:
+        if not quiet and step % 20 == 0:
             print(f"step {step}/{recipe.steps}  loss {loss:.4f}", flush=True)
 
-    needs = f"lower batch, which is {recipe.batch}, and raise steps as much"
-    with within_memory("while the adapter was fitted", advice=needs):
-        model = fit_adapter(model, tokenizer, pairs, name=ADAPTER, settings=_settings(recipe), report=report)
-    accuracy: dict[str, float] = {}
-    splits: tuple[Split, ...] = ("dev", "test")
-    for split in splits:
-        accuracy |= measure_direct(model, tokenizer, split, recipe=recipe)
-    export(Policy(model, tokenizer, max_completion_tokens=recipe.max_answer_tokens), out / "adapter")
+    advice = f"lower batch, which is {recipe.batch}, and raise steps as much"
+    with within_memory("while the adapter was fitted", advice=advice):
+        adapter = imitate(base, lambda count, rng: next(drawn), _settings(recipe), observe=report)
+    adapter.save(out / "adapter", base=base.name)
+    accuracy = measure_direct(base, adapter, "dev", recipe=recipe)
+    accuracy |= measure_direct(base, adapter, "test", recipe=recipe)
     result = DirectResult(
         recipe.name, str(out), str(out / "adapter"), accuracy, recipe.steps * recipe.batch, time.monotonic() - began
     )
-    write_durably(out / "result.json", msgspec.json.encode(result))
+    write_durably(out / RESULT_FILE, msgspec.json.encode(result))
     return result
 
 
-def pairs_for(recipe: DirectRecipe) -> list[Pair]:
+def lessons_for(recipe: DirectRecipe) -> list[Lesson]:
     """Questions of the training split and their bare answers; no test text among them."""
     tasks = generate("train", recipe.n, seed=recipe.seed)
     for tests in (held_out(), HeldOut(task.question for task in measured_on("test", recipe))):
         tests.check(task.question for task in tasks)
-    return [Pair(asked(task), task.answer) for task in tasks]
+    return [Lesson(asked(task), task.answer) for task in tasks]
 
 
 def measured_on(split: Split, recipe: DirectRecipe) -> list[Task]:
@@ -88,10 +89,10 @@ def asked(task: Task) -> tuple[Message, ...]:
     return (Message("user", task.question),)
 
 
-def measure_direct(model: Any, tokenizer: Any, split: Split, *, recipe: DirectRecipe) -> dict[str, float]:
+def measure_direct(base: Base, adapter: Adapter, split: Split, *, recipe: DirectRecipe) -> dict[str, float]:
     """Accuracy on a split, greedy, and at each depth of the test."""
     tasks = measured_on(split, recipe)
-    replies = replies_to(model, tokenizer, [asked(task) for task in tasks], max_new_tokens=recipe.max_answer_tokens)
+    replies = replies_to(base, adapter, [asked(task) for task in tasks], max_tokens=ANSWER_TOKENS)
     right = [grade(task, reply).correct for task, reply in zip(tasks, replies, strict=True)]
     figures: dict[str, float] = {split: sum(right) / len(right)}
     if split == "test":
@@ -101,21 +102,12 @@ def measure_direct(model: Any, tokenizer: Any, split: Split, *, recipe: DirectRe
     return figures
 
 
-def _settings(recipe: DirectRecipe) -> SftSettings:
-    return SftSettings(
+def _settings(recipe: DirectRecipe) -> ImitationSettings:
+    return ImitationSettings(
         rank=recipe.policy.rank,
         alpha=recipe.policy.alpha,
-        targets=recipe.policy.targets,
         learning_rate=recipe.learning_rate,
         steps=recipe.steps,
         batch=recipe.batch,
         seed=recipe.seed,
     )
-
-
-def _base(recipe: DirectRecipe, pairs: list[Pair]) -> tuple[Any, Any]:
-    tiny: TinySettings | None = recipe.base.tiny
-    if tiny is None:
-        return open_base(recipe.base)
-    texts = [text for pair in pairs for text in (pair.messages[0].text, pair.completion)]
-    return tiny_base(texts, settings=tiny, seed=recipe.seed)

@@ -19,16 +19,17 @@ import msgspec
 import dirigent_gym.questions
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
-from dirigent.messages import conversation
-from dirigent.plan.plan import Dialect, Plan, format_plan
+from dirigent.messages import Message, conversation
+from dirigent.plan.plan import Plan, format_plan
 from dirigent.plan.prompt import next_round_messages, trained_planner_messages
 from dirigent_gym.questions.warmstart import Lesson, gym_decompositions, right_plans, warm_start
-from dirigent_gym.train.checkpoint import write_durably
-from dirigent_gym.train.dataset import SECRET
+from dirigent_gym.train.folder import write_durably
 from dirigent_gym.train.heldout import held_out
 from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.rows import skill_lesson, skill_row, skill_tasks
-from dirigent_gym.train.sft import Pair
+
+SECRET = "gym"
+"""Marks around earlier results must be unguessable where users write; here they must be the same every time."""
 
 FILE = "lessons.xz"
 GENERATOR = Path(dirigent_gym.questions.__file__).parent
@@ -40,6 +41,13 @@ LESSONS: dict[str, Callable[..., list[Lesson]]] = {
     "gym_decompositions": gym_decompositions,
     "right_plans": right_plans,
 }
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A conversation and the reply it should get."""
+
+    messages: tuple[Message, ...]
+    completion: str
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -82,16 +90,15 @@ def draw_lessons(recipe: Recipe, *, seed: int) -> list[Pair]:
 
 def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
     n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
-    dialect = recipe.tasks.dialect
     if skills := recipe.tasks.skills:
         rng = random.Random(f"skill lessons {seed}")
         pairs = []
         for task in skill_tasks("train", n, skills=skills, seed=seed):
             row = skill_row(task, skills, max_steps=limits.max_steps)
             plan = skill_lesson(task, rng, names=row.names)
-            pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect=dialect)))
+            pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect="lines")))
         return pairs
-    return [_pair(lesson, limits=limits, dialect=dialect) for lesson in _lessons(recipe, n, seed=seed)]
+    return [_pair(lesson, limits=limits) for lesson in _lessons(recipe, n, seed=seed)]
 
 
 def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
@@ -100,13 +107,13 @@ def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
     return draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
 
 
-def _pair(lesson: Lesson, *, limits: Limits, dialect: Dialect) -> Pair:
+def _pair(lesson: Lesson, *, limits: Limits) -> Pair:
     names = [card.name for card in lesson.cards]
     messages = trained_planner_messages(conversation(lesson.question), lesson.cards, limits=limits)
     if lesson.earlier:
-        draft = format_plan(Plan(lesson.earlier), names, dialect=dialect)
-        messages = (*messages, *next_round_messages(draft, lesson.earlier, dialect=dialect, secret=SECRET))
-    return Pair(messages, format_plan(lesson.plan, names, dialect=dialect))
+        draft = format_plan(Plan(lesson.earlier), names, dialect="lines")
+        messages = (*messages, *next_round_messages(draft, lesson.earlier, dialect="lines", secret=SECRET))
+    return Pair(messages, format_plan(lesson.plan, names, dialect="lines"))
 
 
 def _without_test_texts(pairs: list[Pair]) -> list[Pair]:
@@ -126,7 +133,7 @@ def _digest(recipe: Recipe) -> str:
     start = recipe.warm_start
     settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.rows.everyday, recipe.tasks)
     limits = Limits(max_steps=recipe.rows.max_steps)
-    shown = [_pair(lesson, limits=limits, dialect=recipe.tasks.dialect) for lesson in warm_start(SHOWN, seed=0)]
+    shown = [_pair(lesson, limits=limits) for lesson in warm_start(SHOWN, seed=0)]
     digest = hashlib.sha256(msgspec.json.encode((settings, shown)))
     for path in sorted(GENERATOR.rglob("*")):
         if path.suffix in (".py", ".toml", ".jsonl"):

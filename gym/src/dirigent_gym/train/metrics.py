@@ -43,7 +43,6 @@ def step_metrics(rows: Sequence[Row], scored: Sequence[Scored]) -> Metrics:
         "accuracy_given_valid": _mean(one.correct for _, one in kept if one.valid),
         "reward_base": _mean(one.reward_base for _, one in kept if one.reward_base is not None),
         "zero_variance_groups": _mean(_all_alike(group) for group in grouped(rows, scored)),
-        "plan_tokens": _mean(one.tokens for _, one in kept),
         "questions": float(len({row.id for row, _ in kept})),
         "plans_known": _mean(row.task.sketch is not None for row, _ in kept),
         "cost": _mean(one.cost for _, one in kept if one.valid),

@@ -1,8 +1,8 @@
 """Recipe: everything a training run depends on, as one TOML file.
 
-The file mirrors these structs table for table; every default runs, a misspelt key is an error that names its
-neighbour. Parsing needs no torch, so recipes can be checked anywhere. What the settings mean to the optimiser is in
-`grpo.py`; what they mean to the gym in `rows.py`, `dataset.py` and `reward.py`, whose settings stand here as they are.
+The file mirrors these structs table for table. Every default runs, and a misspelt key is an error that names its
+neighbour. Parsing needs no torch, so recipes can be checked anywhere. The settings of rows, rewards and cost are in
+`dataset.py` and `reward.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ import msgspec
 
 from dirigent import toml
 from dirigent.errors import ConfigError
-from dirigent.plan.plan import Dialect
 from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.train.dataset import RowSettings
 from dirigent_gym.train.reward import LambdaSettings, RewardSettings
 
 Lessons = Literal["warm_start", "gym_decompositions", "right_plans", "none"]
-Loss = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
-Scale = Literal["none", "floored_std", "with_cost", "group"]
-Loop = Literal["learn", "trl"]
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+Scale = Literal["none", "with_cost"]
 
 
 class TinySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,34 +32,28 @@ class TinySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heads: int = 4
     words: int = 600
     """Entries of its vocabulary, learned from the lessons."""
-    max_tokens: int = 512
     steps: int = 600
-    """Steps in which all its weights learn the lessons, before any adapter is put on."""
+    """Steps in which all its weights learn the lessons, before it gets an adapter."""
     learning_rate: float = 4e-3
 
 
 class BaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The model that is trained: exactly one of the three."""
+    """The model under the adapter: one of the two."""
 
     weights: str = ""
-    """A GGUF file, or the name of weights that `dirigent pool pull` brings."""
-    model: str = ""
-    """A model of the Hugging Face hub, or a folder in its format."""
+    """A GGUF file, or the name of weights that `dirigent pool pull` fetches."""
     tiny: TinySettings | None = None
 
     def __post_init__(self) -> None:
-        if sum(map(bool, (self.weights, self.model, self.tiny))) != 1:
-            raise ValueError('the base needs exactly one of "weights", "model" and "tiny"')
+        if bool(self.weights) == bool(self.tiny):
+            raise ValueError('the base needs exactly one of "weights" and "tiny"')
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who carries plans out."""
+    """The workers that carry plans out."""
 
-    kind: Literal["adapters", "exact", "config"] = "adapters"
-    """The gym's specialists as adapters on the base; the same by table, without a model; or a pool of any kind."""
-    adapters: tuple[str, ...] = ("packaged",)
-    """Folders with an adapter a specialist, a PEFT folder or a GGUF file; the first that has it counts. `packaged` are
-    those that ship."""
+    kind: Literal["exact", "config"] = "exact"
+    """The gym's specialists by table, without a model; or a pool of any kind."""
     misled: float = 0.0
     """Of workers by table: the share of subtasks on which one goes wrong if it reads results that it does not need. The
     trained ones do on about 5 of 100. More of it teaches a policy to hand on what is needed and nothing else, long
@@ -71,18 +61,18 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: str = ""
     """A dirigent.toml whose workers are the pool."""
     profile: str = ""
-    """Only the workers of this profile of that file: those it names, and never the one that plans for it."""
+    """Only the workers of this profile of that file, without the worker that plans for it."""
     max_cost_usd: float | None = None
-    """Most that the workers of that file may cost the run, its parts before `--resume` and all that is measured
-    included. Needs a price for every worker."""
+    """Most that the workers of that file may cost the run, with its parts before `--resume` and all that is measured.
+    Needs a price for every worker."""
 
     def __post_init__(self) -> None:
         if (self.kind == "config") != bool(self.config):
-            raise ValueError('"config" names the pool\'s file where kind is "config", and only there')
+            raise ValueError('"config" names the pool\'s file if kind is "config", and only then')
         if not 0.0 <= self.misled <= 1.0:
             raise ValueError(f"misled is a share from 0 to 1, not {self.misled}")
         if self.misled and self.kind != "exact":
-            raise ValueError('"misled" is of workers by table: it wants kind "exact"')
+            raise ValueError('"misled" is of workers by table: it needs kind "exact"')
         if self.profile and not self.config:
             raise ValueError('"profile" chooses among the workers of "config"; name that file too')
         if self.max_cost_usd is not None:
@@ -93,33 +83,30 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked."""
+    """The questions."""
 
     file: str = ""
     """Tasks as JSON lines; empty: the gym."""
     dev_file: str = ""
     skills: tuple[str, ...] = ()
-    """Of the gym, only questions that need no others, with only their workers offered; empty: all."""
-    prompt: Literal["trained", "prompted"] = "trained"
-    """Cards and question alone, or the long prompt with examples for a model that was never warm-started."""
-    dialect: Dialect = "lines"
+    """Of the gym, only questions that need no other skills, with only their workers offered; empty: all."""
 
     def __post_init__(self) -> None:
         if self.file and self.skills:
             raise ValueError('"skills" choose among the gym\'s questions; leave them out with "file"')
         if bool(self.file) != bool(self.dev_file):
             raise ValueError('"file" and "dev_file" belong together')
-        if self.prompt == "prompted" and not self.file:
-            raise ValueError('the gym\'s questions are put in the prompt "trained"; "prompted" wants a "file"')
-        if self.prompt == "trained" and self.dialect != "lines":
-            raise ValueError(f'the prompt "trained" asks for lines, not {self.dialect}; set prompt = "prompted"')
 
 
 class PolicySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The LoRA adapter that is trained, on every linear layer."""
+
     rank: int = 16
-    """Of the LoRA adapter; 0 trains all weights."""
     alpha: int = 32
-    targets: tuple[str, ...] = ALL_LINEAR
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"policy.rank must be 1 or more, not {self.rank}")
 
 
 class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,81 +130,39 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 360
-    """With none a run ends after its warm start."""
+    """With 0 a run ends after its warm start."""
     prompts: int = 64
-    """Questions a step, over all processes."""
+    """Questions a step."""
     rollouts: int = 16
     """Plans sampled for each question: a group."""
-    updates: int = 1
-    """Optimiser steps for each draw of rollouts, each over its share of the groups; several are held near the policy
-    that drew them by the clipped ratio (`epsilon`). A step, wherever steps are counted, is one draw with all of its
-    updates; only the rate moves with each of them."""
     minibatch_rows: int = 1024
-    """Rows of one forward and backward pass on one process; gradients add up over a whole update."""
-    share_prompts: bool = True
-    """Read a prompt once for all rows of a pass that have it; whole groups want `minibatch_rows` of whole groups."""
+    """Rows of one forward and backward pass; gradients add up over a step."""
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
     warmup: float = 0.02
     """Share of the steps in which the rate rises."""
-    clip_norm: float = 1.0
-    epsilon: float = 0.2
     beta: float = 0.04
-    """Weight of the KL term against the start: it keeps a policy from giving up what does not pay yet."""
-    entropy_target: float = 0.0
-    """Nats a token, on average, below which entropy is rewarded, so that a policy does not settle on what pays first.
-    The weight grows by `entropy_step` an update while entropy is below, up to `entropy_most`. 0: never."""
-    entropy_step: float = 0.002
-    entropy_most: float = 0.03
-    temperature: float = 1.0
+    """Weight of the distance from the start: it keeps a policy from giving up what does not pay yet."""
     max_completion_tokens: int = 128
-    loss: Loss = "dapo"
     scale: Scale = "with_cost"
-    """What advantages are divided by: nothing, the group's spread but at least 0.1, or the spread whatever it is, which
-    cancels the weight of cost (docs/how-it-learns.md). `with_cost` is nothing until cost counts and the floored spread
-    from then on: where all of a group is right, cost alone tells its plans apart, and by very little."""
+    """What advantages are divided by: nothing; or nothing until cost counts and from then on the group's spread, at
+    least 0.1: if all of a group is right, cost alone tells its plans apart, and by very little."""
     oversample: float = 1.0
-    """Groups sampled at once for each one wanted, once the first stage is passed; of a file, which has no stages, from
-    the beginning. By then about half of them have no variance, and twice the rows take little longer to write than one
-    draw after another."""
-    refills: int = 1
-    """How often groups without variance are replaced by newly drawn ones within a step."""
-    refill_below: float = 0.6
-    """Share of the groups that suffices: with so many that have variance, none are replaced. Sampling is most of a
-    step, so a smaller batch now is often worth more than a full one later."""
-    gradient_checkpointing: bool = False
-    sampler: Literal["torch", "vllm"] = "torch"
-    cache: Literal["auto", "dynamic", "static", "graphs"] = "auto"
-    """What the torch sampler reads from while it writes; `auto` takes CUDA graphs on a GPU, a growing cache else."""
-    merge: bool = True
-    """On a GPU the torch sampler writes with the adapter merged into its base: quicker, and rounded otherwise."""
-    vllm_memory: float = 0.5
-    """Share of each GPU's memory that a colocated vLLM takes."""
+    """Groups sampled for each one wanted, once the first stage is passed; of a file, which has no stages, from the
+    beginning. By then about half of them have no variance."""
     save_every_steps: int = 10
-    keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"steps must be 0 or more, not {self.steps}: with 0 a run ends after its warm start")
-        for name in ("prompts", "updates", "minibatch_rows", "max_completion_tokens", "save_every_steps"):
+        for name in ("prompts", "minibatch_rows", "max_completion_tokens", "save_every_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
         if self.rollouts < 2:
             raise ValueError(f"rollouts must be 2 or more, not {self.rollouts}: a group is compared with itself")
-        if self.prompts % self.updates:
-            raise ValueError(f"updates must divide prompts, so that groups stay whole: {self.prompts} / {self.updates}")
-        if self.keep_checkpoints < 2:
-            raise ValueError(
-                f"keep_checkpoints must be 2 or more, not {self.keep_checkpoints}: one may be half written"
-            )
         if self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate:g}")
-        if self.refills < 0:
-            raise ValueError(f"refills must be 0 or more, not {self.refills}")
         if self.oversample < 1:
             raise ValueError(f"oversample must be 1 or more, not {self.oversample:g}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be above 0, not {self.temperature:g}: equal plans teach nothing")
 
 
 class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,31 +170,10 @@ class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     every_steps: int = 20
     n: int = 256
-    ceiling: float | None = None
-    """Accuracy of the right plans; measured where tasks know theirs."""
 
     def __post_init__(self) -> None:
         if min(self.every_steps, self.n) < 1:
             raise ValueError(f"eval.every_steps and eval.n must be 1 or more, not {self.every_steps} and {self.n}")
-
-
-class SecondRoundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Accept-or-repair rows: a checkable question with a plan of the policy's own and the answer it got."""
-
-    share: float = 0.0
-    """Of a step's rows; 0: none."""
-    from_stage: int = 2
-    """The stage of the curriculum that opens them: they come last."""
-    every_steps: int = 10
-    """How often they are written anew by the policy as it is then."""
-    tries: int = 256
-    """First rounds run each time to choose from."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.share < 1.0:
-            raise ValueError(f"second_round.share must be from 0 up to 1, not {self.share:g}")
-        if self.every_steps < 1 or self.tries < 2:
-            raise ValueError("second_round.every_steps must be 1 or more and second_round.tries 2 or more")
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -264,15 +188,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: TaskSettings = TaskSettings()
     policy: PolicySettings = PolicySettings()
     warm_start: WarmStartSettings = WarmStartSettings()
-    loop: Loop = "trl"
-    """`learn` trains with the product's loop (`dirigent.learn.grpo`) on one machine, an adapter on a small model over
-    workers that answer by table; `trl` with TRL's trainer, which also shares large models out over several GPUs."""
     algorithm: Literal["grpo", "rft", "online_rft"] = "grpo"
     """GRPO, or a control: of as many rollouts the right ones are imitated, and nothing is learned from the others.
     They are drawn from the start (rejection-sampling fine-tuning, RFT) or from the policy as it is by then (online)."""
     grpo: GrpoSettings = GrpoSettings()
     rows: RowSettings = RowSettings()
-    second_round: SecondRoundSettings = SecondRoundSettings()
     reward: RewardSettings = RewardSettings()
     cost: LambdaSettings = LambdaSettings()
     eval: EvalSettings = EvalSettings()
@@ -280,32 +200,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.base.tiny is not None and self.warm_start.lessons == "none":
             raise ValueError("a tiny base knows nothing; warm_start.lessons must teach it to write")
-        if self.warm_start.adapter and (self.warm_start.lessons != "none" or not self.policy.rank):
-            raise ValueError('warm_start.adapter is a start of its own: set lessons = "none" and policy.rank')
-        if self.policy.rank == 0 and self.workers.kind == "adapters":
-            raise ValueError("policy.rank = 0 trains the base itself, under the workers that are adapters on it")
-        if self.algorithm == "rft" and self.grpo.sampler == "vllm":
-            raise ValueError('rft draws from its start, which vLLM does not keep: set grpo.sampler = "torch"')
-        if self.loop == "learn" and (fault := self._unfit_for_learn()):
-            raise ValueError(f'loop = "learn" does not know {fault}; set loop = "trl"')
-        if self.second_round.share and self.tasks.file:
-            raise ValueError("second_round rows are the gym's; set second_round.share = 0")
+        if self.warm_start.adapter and self.warm_start.lessons != "none":
+            raise ValueError('warm_start.adapter is a start of its own: set lessons = "none"')
         if self.rows.everyday and (self.tasks.file or self.tasks.skills):
             raise ValueError("everyday words are for questions of the whole gym; set rows.everyday = 0")
-
-    def _unfit_for_learn(self) -> str:
-        """The setting that the product's loop does not know; empty if it knows all of them."""
-        if self.workers.kind != "exact":
-            return f'workers.kind = "{self.workers.kind}"'
-        if self.base.model:
-            return f'base.model = "{self.base.model}"'
-        if self.policy.rank == 0 or set(self.policy.targets) != set(ALL_LINEAR):
-            return "a policy that is not an adapter on every linear layer"
-        if self.grpo.sampler != "torch":
-            return f'grpo.sampler = "{self.grpo.sampler}"'
-        if self.tasks.prompt != "trained":
-            return f'tasks.prompt = "{self.tasks.prompt}"'
-        return ""
 
 
 class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -321,13 +219,11 @@ class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FitChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one specialist has different."""
+    """The settings in which one specialist differs."""
 
     rank: int | None = None
     steps: int | None = None
-    batch: int | None = None
     rounds: int | None = None
-    learning_rate: float | None = None
 
 
 class SpecialistsRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -344,8 +240,6 @@ class SpecialistsRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     specialist: dict[str, FitChanges] = {}
     goal: float = 0.99
     """Share of its own questions that ends a specialist's fitting early; less its noise for the noisy one."""
-    processes: int = 1
-    """Specialists fitted at the same time, each in a process with a copy of the base."""
     judge: int = 2000
     """Fresh examples that a round is judged on."""
     matrix: int = 200
@@ -358,8 +252,6 @@ class SpecialistsRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         for name in (*self.names, *self.specialist):
             if name not in known:
                 raise ValueError(f'there is no specialist "{name}"{toml.nearest(name, known)}')
-        if self.processes < 1:
-            raise ValueError(f"processes must be 1 or more, not {self.processes}")
 
     def fit_of(self, name: str) -> FitSettings:
         """The settings of one specialist."""
@@ -382,7 +274,6 @@ class DirectRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 2000
     batch: int = 128
     learning_rate: float = 1e-3
-    max_answer_tokens: int = 32
     measure: int = 1000
     """Questions of the development and of the test split that it is tried on."""
 
@@ -395,31 +286,22 @@ KINDS: dict[str, type[AnyRecipe]] = {
 }
 
 
-def load_recipe(path: Path, *, seed: int | None = None, loop: Loop | None = None) -> AnyRecipe:
-    """The recipe in this file, with another seed or loop if one is given; any fault is a `ConfigError` that names the
-    key and the line."""
+def load_recipe(path: Path, *, seed: int | None = None) -> AnyRecipe:
+    """The recipe in this file, with another seed if one is given; any fault is a `ConfigError` that names the key and
+    the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the recipe {path} cannot be read: {error.strerror or error}") from None
     recipe = parse_recipe(text, file=path.name)
-    if seed is not None:
-        recipe = msgspec.structs.replace(recipe, seed=seed)
-    if loop is None:
-        return recipe
-    if not isinstance(recipe, Recipe):
-        raise ConfigError(f'{path} is a recipe of kind "{recipe.kind}"; only one of kind "conductor" has a loop')
-    try:
-        return msgspec.structs.replace(recipe, loop=loop)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    return recipe if seed is None else msgspec.structs.replace(recipe, seed=seed)
 
 
 def load_conductor(path: Path) -> Recipe:
-    """The same where only a conductor's recipe will do."""
+    """The same if only a conductor's recipe will do."""
     recipe = load_recipe(path)
     if not isinstance(recipe, Recipe):
-        raise ConfigError(f'{path} is a recipe of kind "{recipe.kind}"; one of kind "conductor" is wanted')
+        raise ConfigError(f'{path} is a recipe of kind "{recipe.kind}"; give one of kind "conductor"')
     return recipe
 
 
@@ -427,7 +309,7 @@ def parse_recipe(text: str, *, file: str = "recipe") -> AnyRecipe:
     try:
         kind = tomllib.loads(text).get("kind", "conductor")
     except tomllib.TOMLDecodeError:
-        kind = "conductor"  # said with its place by the decoder below
+        kind = "conductor"  # the decoder below reports the fault with its place
     if kind not in KINDS:
         raise ConfigError(f"{file}: kind is {kind!r}{toml.nearest(str(kind), KINDS)}")
     return toml.decode(text, KINDS[kind], file=file)

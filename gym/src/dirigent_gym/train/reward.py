@@ -9,8 +9,8 @@ group. So cost only ranks correct rollouts among themselves: it never moves a gr
 would be the only difference and teach the policy to write one cheap step about nothing. For the same reason advantages
 are not divided by the group's spread unless a setting asks for it: that would cancel lambda.
 
-The arithmetic is pure and knows nothing of models. `score` runs plans over any workers; a worker's fault is not the
-policy's, nor is a judge's, so such a rollout gets no reward at all (None) and leaves its group.
+The arithmetic is pure and knows nothing of models. `score` carries plans out with `dirigent.learn.live_plans`. A fault
+of a worker or a judge is not the policy's: such a rollout gets no reward (None) and leaves its group.
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ from typing import Literal
 import msgspec
 
 from dirigent.concurrency import gather_or_cancel
-from dirigent.conduct import Conductor
-from dirigent.errors import CostError, GradeError, PlanError
+from dirigent.learn.live_plans import carry_out
 from dirigent.limits import Ledger, Limits
-from dirigent.messages import Observe, Reply, Request, estimate_tokens, ignore
-from dirigent.plan.plan import Dialect, EarlierStep, Plan, critical_path, parse_plan
-from dirigent.planners.fixed import Written
-from dirigent.run.execution import execute
-from dirigent.run.trace import Trace
+from dirigent.messages import Observe, Reply, Request, ignore
+from dirigent.plan.plan import EarlierStep, Plan, critical_path
 from dirigent.sandbox import Sandbox
-from dirigent.tasks.graders import judge
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.questions.specialists import ROSTER
-from dirigent_gym.train.dataset import SECRET, Row
+from dirigent_gym.train.dataset import Row
+
+CALL_USD = 1e-5
+"""The price of one call, which is a unit of cost: about a hundred tokens at the usual specialist's rate."""
 
 NOISY = frozenset(specialist.name for specialist in ROSTER if specialist.noise)
 """Workers that may answer the same thing differently each time."""
@@ -51,12 +49,6 @@ class RewardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invalid: float = 0.0
     wrong: float = 0.1
     right: float = 1.0
-    call_usd: float = 1e-5
-    """What counts as the price of one call: about a hundred tokens at the usual specialist's rate."""
-    price_weight: float = 1.0
-    """Cost of one such price."""
-    path_weight: float = 1.0
-    """Cost of one step on the critical path: of waiting for one call. Steps side by side count once."""
     control: Control = "none"
     """What a control trains on instead: `format` rewards every valid plan alike, `shuffled` deals the rewards of a
     group out at random."""
@@ -66,14 +58,9 @@ class RewardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"rewards must rise: invalid {self.invalid:g} <= wrong {self.wrong:g} < right {self.right:g}"
             )
-        if self.call_usd <= 0:
-            raise ValueError(f"call_usd must be above 0, not {self.call_usd:g}")
 
 
 DEFAULT_REWARDS = RewardSettings()
-
-PAPER_REWARDS = RewardSettings(invalid=0.0, wrong=0.5, right=1.0)
-"""The Conductor paper's 0 / 0.5 / 1."""
 
 
 class ScoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,8 +68,6 @@ class ScoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     """Of the unreliable workers' luck."""
     max_steps: int = 5
-    dialect: Dialect = "lines"
-    """What plans are written in."""
     concurrency: int = 2048
     """Plans carried out at the same time. Large, because workers in memory answer all that is waiting at once."""
     deadline_s: float = 300.0
@@ -100,13 +85,11 @@ class Scored(msgspec.Struct, frozen=True):
     reward_base: float | None
     """Before cost. None: no fault of the policy's, to be left out of its group."""
     cost: float = 0.0
-    """In calls: price plus critical path, as the settings weigh them."""
+    """In calls: the price, and the length of the critical path."""
     cost_usd: float = 0.0
     plan: Plan | None = None
     answer: str = ""
     error: str = ""
-    tokens: int = 0
-    """Tokens of the plan as the policy wrote it."""
     steps: tuple[EarlierStep, ...] = ()
     """The plan's steps with their replies, which a second round may read."""
     unpaid: bool = False
@@ -123,34 +106,33 @@ async def score(
     workers: Mapping[str, Worker],
     settings: ScoreSettings = DEFAULT_SCORING,
     *,
-    tokens: Sequence[int] = (),
+    then: Sequence[str] = (),
     sandbox: Sandbox | None = None,
     ledger: Ledger | None = None,
 ) -> list[Scored]:
     """Carry out and grade each text as a plan for its row; a row stands once for each of its rollouts.
 
     Equal plans for one row are carried out once, unless they ask a worker that may answer differently each time.
-    `tokens` are the lengths of the texts where the caller has counted; else they are estimated. `sandbox` is where
-    answers that are programs are judged, `ledger` where calls are entered.
+    `then` are plans of a second round. `sandbox` is where answers that are programs are judged, `ledger` where calls
+    are entered.
     """
-    counts = tokens or [estimate_tokens(text) for text in texts]
     scoring = _Scoring(settings, asyncio.Semaphore(settings.concurrency), sandbox, ledger)
     attempts: Counter[str] = Counter()
     pools: dict[str, Pool] = {}
-    running: dict[tuple[str, str], asyncio.Task[Scored]] = {}
+    running: dict[tuple[str, str, str], asyncio.Task[Scored]] = {}
     tasks: list[asyncio.Task[Scored]] = []
-    for row, text in zip(rows, texts, strict=True):
+    for row, text, later in zip(rows, texts, then or [""] * len(texts), strict=True):
         attempt = attempts[row.id]
         attempts[row.id] += 1
         if row.id not in pools:
             pools[row.id] = shown_pool(row, workers)
-        same = running.get((row.id, text)) if _repeatable(row, text) else None
+        same = running.get((row.id, text, later)) if _repeatable(row, text) else None
         if same is None:
-            same = asyncio.create_task(_carried_out(row, text, pools[row.id], scoring, attempt=attempt))
-            running[row.id, text] = same
+            same = asyncio.create_task(_carried_out(row, text, later, pools[row.id], scoring, attempt=attempt))
+            running[row.id, text, later] = same
         tasks.append(same)
     await gather_or_cancel(set(tasks))
-    return [msgspec.structs.replace(task.result(), tokens=n) for task, n in zip(tasks, counts, strict=True)]
+    return [task.result() for task in tasks]
 
 
 def shown_pool(row: Row, workers: Mapping[str, Worker]) -> Pool:
@@ -255,9 +237,9 @@ def lambda_at(step: int, start_step: int | None, settings: LambdaSettings = DEFA
     return settings.most * min(1.0, max(0.0, risen))
 
 
-def plan_cost(plan: Plan, cost_usd: float, settings: RewardSettings = DEFAULT_REWARDS) -> float:
-    """What a plan took, in calls: the price of its calls and the length of its critical path."""
-    return settings.price_weight * cost_usd / settings.call_usd + settings.path_weight * critical_path(plan)
+def plan_cost(plan: Plan, cost_usd: float) -> float:
+    """What a plan took, in calls: the price of its calls, and the length of its critical path."""
+    return cost_usd / CALL_USD + critical_path(plan)
 
 
 def grouped(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Scored]]:
@@ -282,92 +264,42 @@ def _repeatable(row: Row, text: str) -> bool:
     return not any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
 
 
-async def _carried_out(row: Row, text: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
+async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
     settings = scoring.settings
-    limits = Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s)
-    if row.earlier_answer is not None:
-        return await _second_round(row, text, pool, limits, scoring, attempt=attempt)
-    conductor = Conductor(
-        Written(text, name="policy", dialect=settings.dialect), pool, limits=limits, repairs=0, reassign=False
-    )
-    options = Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt), ledger=scoring.ledger)
     async with scoring.bound:
-        trace = await conductor.run(row.task.question, options=options)
-    return await _scored(row, trace, scoring)
-
-
-async def _second_round(row: Row, text: str, pool: Pool, limits: Limits, scoring: _Scoring, *, attempt: int) -> Scored:
-    """The worth of a plan for a row whose first round was carried out when the row was drawn."""
-    settings = scoring.settings
-    try:
-        shown = parse_plan(text, row.shown, limits, dialect=settings.dialect, may_accept=True, earlier=len(row.earlier))
-    except PlanError as error:
-        return _invalid(str(error), settings)
-    plan = row.as_meant(shown)
-    if not plan.steps:
-        return await _judged(row, plan, row.earlier_answer or "", scoring=scoring)
-    async with scoring.bound:
-        execution = await execute(
-            shown,
+        ran = await carry_out(
+            text,
+            row.task,
             pool,
-            row.task.question,
-            earlier=row.earlier,
-            limits=limits,
-            options=Request((), seed=attempt_seed(settings.seed, _luck_of(row), attempt)),
-            secret=SECRET,
+            limits=Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s),
+            dialect="lines",
+            # The same under other cards, so that only the cards differ.
+            seed=attempt_seed(settings.seed, row.task.id, attempt),
+            then=then,
             ledger=scoring.ledger,
+            sandbox=scoring.sandbox,
         )
-    if execution.error is not None or execution.reply is None:
-        unpaid = isinstance(execution.error, CostError)
-        return Scored(True, False, None, plan=plan, error=str(execution.error), unpaid=unpaid)
-    cost_usd = sum(step.cost_usd for step in execution.steps)
-    scored = await _judged(row, plan, execution.reply.text, cost_usd=cost_usd, scoring=scoring)
-    return msgspec.structs.replace(scored, steps=tuple(step.as_earlier for step in execution.steps))
-
-
-async def _scored(row: Row, trace: Trace, scoring: _Scoring) -> Scored:
-    """What the run was worth. A plan that is none is the policy's fault; any other failure is not."""
-    if trace.error_kind == "PlanError":
-        return _invalid(trace.error, scoring.settings)
-    shown = trace.rounds[-1].plan if trace.rounds else None
-    plan = None if shown is None else row.as_meant(shown)
-    if trace.status != "done" or plan is None:
-        unpaid = trace.error_kind == "CostError"
-        return Scored(True, False, None, plan=plan, error=trace.error, unpaid=unpaid)
-    scored = await _judged(row, plan, trace.answer, cost_usd=trace.cost_usd, scoring=scoring)
-    return msgspec.structs.replace(scored, steps=tuple(step.as_earlier for step in trace.steps))
-
-
-def _invalid(error: str, settings: ScoreSettings) -> Scored:
-    return Scored(False, False, settings.rewards.invalid, error=error)
-
-
-def _luck_of(row: Row) -> str:
-    """A question's luck is the same under other cards, so that only the cards differ; a second round has its own."""
-    return row.task.id if row.earlier_answer is None else row.id
+    if not ran.valid:
+        return Scored(False, False, settings.rewards.invalid, error=ran.trace.error)
+    plan = None if ran.plan is None else row.as_meant(ran.plan)
+    if ran.dropped or plan is None:
+        return Scored(True, False, None, plan=plan, error=ran.dropped, unpaid=ran.unpaid)
+    return Scored(
+        True,
+        ran.correct,
+        settings.rewards.right if ran.correct else settings.rewards.wrong,
+        cost=plan_cost(plan, ran.trace.cost_usd),
+        cost_usd=ran.trace.cost_usd,
+        plan=plan,
+        answer=ran.trace.answer,
+        steps=tuple(step.as_earlier for step in ran.trace.steps),
+    )
 
 
 def attempt_seed(seed: int, asked: str, attempt: int) -> int:
     """A seed of its own for each attempt at what is asked. Far apart, since each step adds its position to it."""
     digest = hashlib.blake2b(f"{seed} {asked} {attempt}".encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
-
-
-async def _judged(row: Row, plan: Plan, answer: str, *, cost_usd: float = 0.0, scoring: _Scoring) -> Scored:
-    rewards = scoring.settings.rewards
-    try:
-        correct = (await judge(row.task, answer, sandbox=scoring.sandbox)).correct
-    except GradeError as error:
-        return Scored(True, False, None, plan=plan, answer=answer, error=str(error))
-    return Scored(
-        True,
-        correct,
-        rewards.right if correct else rewards.wrong,
-        cost=plan_cost(plan, cost_usd, rewards),
-        cost_usd=cost_usd,
-        plan=plan,
-        answer=answer,
-    )
 
 
 def _group_rewards(

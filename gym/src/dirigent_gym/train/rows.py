@@ -18,7 +18,7 @@ from dirigent.errors import ConfigError
 from dirigent.limits import Limits
 from dirigent.messages import conversation
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.prompt import prompted_planner_messages, trained_planner_messages
+from dirigent.plan.prompt import trained_planner_messages
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Shape, draw_blueprint, sketch_of
@@ -28,7 +28,6 @@ from dirigent_gym.questions.skills import OPERATIONS, RL_SKILLS
 from dirigent_gym.questions.specialists import RL_ROSTER, Specialist, find_specialist
 from dirigent_gym.questions.split import Split, SplitRules
 from dirigent_gym.train.dataset import (
-    SECRET,
     Outcome,
     Row,
     RowSettings,
@@ -37,8 +36,7 @@ from dirigent_gym.train.dataset import (
     held_rows,
     kind_of,
 )
-from dirigent_gym.train.processes import own_seed
-from dirigent_gym.train.recipe import Recipe, TaskSettings
+from dirigent_gym.train.recipe import Recipe
 
 DEV_SEED = 7
 
@@ -55,12 +53,12 @@ class Rows(Protocol):
     def note_dev(self, accuracy_by_depth: dict[int, float]) -> None: ...
 
 
-def training_rows(recipe: Recipe, pool: Sequence[WorkerInfo], *, process: int = 0) -> Rows:
-    """The recipe's source. Each process of a run draws rows of its own."""
-    seed = own_seed(recipe.seed, process)
+def training_rows(recipe: Recipe, pool: Sequence[WorkerInfo]) -> Rows:
+    """The recipe's source."""
+    seed = recipe.seed
     if recipe.tasks.file:
         tasks = read_tasks(Path(recipe.tasks.file))
-        return FileRows(tasks, pool, seed=seed, settings=recipe.rows, task_settings=recipe.tasks)
+        return FileRows(tasks, pool, seed=seed, settings=recipe.rows)
     if recipe.tasks.skills:
         return SkillRows(recipe.tasks.skills, seed=seed, settings=recipe.rows)
     return RowSource(seed, recipe.rows)
@@ -70,7 +68,7 @@ def dev_rows(recipe: Recipe, pool: Sequence[WorkerInfo], *, n: int) -> list[Row]
     """`n` development questions, the same for every seed of a recipe."""
     if recipe.tasks.dev_file:
         tasks = read_tasks(Path(recipe.tasks.dev_file))[:n]
-        return [file_row(task, pool, settings=recipe.tasks, max_steps=recipe.rows.max_steps) for task in tasks]
+        return [file_row(task, pool, max_steps=recipe.rows.max_steps) for task in tasks]
     if recipe.tasks.skills:
         tasks = skill_tasks("dev", n, skills=recipe.tasks.skills, seed=DEV_SEED)
         return [skill_row(task, recipe.tasks.skills, max_steps=recipe.rows.max_steps) for task in tasks]
@@ -178,12 +176,10 @@ class FileRows(RowSource):
         *,
         seed: int,
         settings: RowSettings,
-        task_settings: TaskSettings,
     ) -> None:
         super().__init__(seed, settings)
         self._tasks = list(tasks)
         self._pool = tuple(pool)
-        self._task_settings = task_settings
         random.Random(f"file rows {seed}").shuffle(self._tasks)
 
     def draw(self, n: int) -> list[Row]:
@@ -191,17 +187,12 @@ class FileRows(RowSource):
         self.state = msgspec.structs.replace(self.state, draws=start + n)
         chosen = [(i, self._tasks[i % len(self._tasks)]) for i in range(start, start + n)]
         max_steps = self.settings.max_steps
-        rows = [file_row(task, self._pool, settings=self._task_settings, max_steps=max_steps) for _, task in chosen]
+        rows = [file_row(task, self._pool, max_steps=max_steps) for _, task in chosen]
         return [msgspec.structs.replace(row, id=f"{row.id}/{i}") for row, (i, _) in zip(rows, chosen, strict=True)]
 
 
-def file_row(task: Task, pool: Sequence[WorkerInfo], *, settings: TaskSettings, max_steps: int) -> Row:
-    limits = Limits(max_steps=max_steps)
-    question = conversation(task.question)
-    if settings.prompt == "trained":
-        messages = trained_planner_messages(question, pool, limits=limits)
-    else:
-        messages = prompted_planner_messages(question, pool, limits=limits, dialect=settings.dialect, secret=SECRET)
+def file_row(task: Task, pool: Sequence[WorkerInfo], *, max_steps: int) -> Row:
+    messages = trained_planner_messages(conversation(task.question), pool, limits=Limits(max_steps=max_steps))
     return Row(task.id, task, tuple(pool), tuple(info.name for info in pool), messages, kind_of(task))
 
 

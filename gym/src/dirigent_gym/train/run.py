@@ -1,57 +1,71 @@
-"""One command from recipe to adapter: base, warm start, GRPO, export; or the specialists; or a control.
+"""Train what a recipe describes: a conductor, the gym's specialists, or the control that answers by itself.
 
     python -m dirigent_gym.train.run gym/recipes/gym-gpu.toml --out runs/gym-gpu [--resume] [--seconds 540]
 
-The run's folder holds everything: `recipe.json`, `warm-start/`, `checkpoint-N/`, `metrics.jsonl`, `tensorboard/`, and
-at the end `adapter/` (PEFT), the same as `conductor.gguf` for llama.cpp, and `result.json`. A run that is interrupted,
-killed, or out of time or memory goes on with `--resume` (`folder.py` says from where); one that reached its end says so
-and does nothing more, unless its recipe now has more steps.
+A conductor is trained with the product's own loop: base, warm start, `dirigent.learn.grpo`, export. The run's folder
+holds `recipe.json`, `warm-start/`, `loop/` (the loop's checkpoint and adapter), `metrics.jsonl`, `tensorboard/`, and at
+the end `adapter/` (PEFT), the same as `conductor.gguf` for llama.cpp, and `result.json`. A run that is interrupted,
+killed, or out of time, memory or money goes on with `--resume`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import math
 import os
+import random
 import sys
 import time
-import warnings
-from collections.abc import Mapping
-from contextlib import closing
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.serve.http.gc_tuning import seldom_collecting
+from dirigent.workers.adapters import packaged
+from dirigent.workers.weights import KNOWN, cached
 from dirigent.workers.worker import Worker
-from dirigent_gym.train.batching import batching
-from dirigent_gym.train.checkpoint import latest, write_durably
-from dirigent_gym.train.disk import within_disk
-from dirigent_gym.train.endings import ends_gently, says_what_is_kept
-from dirigent_gym.train.folder import RESULT_FILE, Claim, claim, claim_unchanged, default_folder, held
-from dirigent_gym.train.memory import within_memory
-from dirigent_gym.train.processes import meeting
-from dirigent_gym.train.recipe import AnyRecipe, GrpoSettings, Recipe, SpecialistsRecipe, load_recipe
-from dirigent_gym.train.result import GGUF_FILE, Change, Result, Stop
-from dirigent_gym.train.shards import refuse_unfit, take_own_device
+from dirigent_gym.train.controls import unevenness
+from dirigent_gym.train.faults import Stop, ends_gently, within_disk, within_memory
+from dirigent_gym.train.folder import RESULT_FILE, SEAL, WARM_START, claim, default_folder, held, write_durably
+from dirigent_gym.train.lessons import lessons_for
+from dirigent_gym.train.progress import Progress
+from dirigent_gym.train.recipe import AnyRecipe, BaseSettings, Recipe, SpecialistsRecipe, load_recipe
+from dirigent_gym.train.reward import Scored
+from dirigent_gym.train.rows import dev_rows, training_rows
+from dirigent_gym.train.workers import CapReached, Hands, open_hands
 
-if TYPE_CHECKING:
-    from dirigent_gym.train.policy import Policy
-    from dirigent_gym.train.progress import Progress
-    from dirigent_gym.train.scorer import Scorer
+try:
+    import torch
 
-COLLECT_AFTER = 200_000
-"""New objects after which Python looks for unreachable cycles. A step makes a few hundred thousand; by default it would
-be looked through hundreds of times."""
+    from dirigent.learn.base import Base
+    from dirigent.learn.decoder import Adapter, Decoder, Shape
+    from dirigent.learn.export import export_trained, load_adapter
+    from dirigent.learn.grpo import GrpoSettings, greedy_plans, steps_taken, train
+    from dirigent.learn.imitate import ImitationSettings, Lesson, batches, fresh_adapter, imitate
+    from dirigent.learn.sampler import BatchedSampler, Sampler
+except ImportError as error:
+    raise ConfigError(f"training needs more packages ({error.name}); pip install 'dirigent-gym[train]'") from None
 
-Base = tuple[Any, Any]
-"""A model and its tokenizer."""
+from dirigent_gym.train.task import Collapsed, GymTask
+from dirigent_gym.train.tiny import make_tiny
+
+GGUF_FILE = "conductor.gguf"
+LOOP = "loop"
+
+LEAST_VALID = 0.98
+"""Share of valid plans, greedy and sampled, that a start must have."""
+MOST_UNEVEN = 0.02
+"""How far a worker's share may be from an even one, so that whatever routing a conductor shows came from RL."""
+SAMPLES = 4
+"""Plans sampled for each row that a start is measured on: a few hundred choices could not tell two points apart."""
 
 
 class AnyResult(Protocol):
-    """What every kind of run can say of itself."""
+    """What every kind of run reports."""
 
     @property
     def finished(self) -> bool: ...
@@ -60,20 +74,77 @@ class AnyResult(Protocol):
     def summary(self) -> str: ...
 
 
+class WarmStart(msgspec.Struct, frozen=True):
+    """How good a start is."""
+
+    valid_greedy: float
+    valid_sampled: float
+    uneven: float
+    """Largest distance of a worker's share of the steps from an even share, over workers and over positions."""
+    accuracy_greedy: float
+    accuracy_sampled: float
+
+    @property
+    def figures(self) -> str:
+        valid = f"valid {self.valid_greedy:.1%} greedy, {self.valid_sampled:.1%} sampled"
+        return f"{valid}; right {self.accuracy_greedy:.1%}; workers within {self.uneven:.1%} of even"
+
+    @property
+    def fault(self) -> str:
+        """Why it should not be trained on; empty if nothing speaks against it."""
+        if min(self.valid_greedy, self.valid_sampled) < LEAST_VALID:
+            return (
+                f"only {self.valid_greedy:.1%} of its greedy and {self.valid_sampled:.1%} of its sampled plans are "
+                f"valid, {LEAST_VALID:.0%} are wanted; raise warm_start.steps"
+            )
+        if self.uneven > MOST_UNEVEN:
+            return f"it chooses workers up to {self.uneven:.1%} away from evenly; raise warm_start.n"
+        return ""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How far a run came, and what it wrote."""
+
+    recipe: str
+    out: str
+    step: int
+    steps: int
+    stopped: str = ""
+    """Why it ended before its last step."""
+    adapter: str = ""
+    gguf: str = ""
+    """The same adapter as llama.cpp loads it."""
+    start: dict[str, float] = {}
+    """The warm start, measured."""
+    dev: dict[str, float] = {}
+    """The last measurement on the development questions."""
+    ceiling: float = 1.0
+    """Accuracy of the right plans; 1 if the tasks do not know theirs."""
+    seconds: float = 0.0
+    spent_usd: float = 0.0
+    """What the workers of a pool have cost, in all parts of the run."""
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.steps
+
+    @property
+    def summary(self) -> str:
+        right = f"{self.start.get('accuracy_greedy', 0.0):.1%} -> {self.dev.get('accuracy', 0.0):.1%}"
+        spent = f"; workers cost ${self.spent_usd:.4g}" if self.spent_usd else ""
+        reached = f"step {self.step}/{self.steps}; right on dev {right}, ceiling {self.ceiling:.1%}{spent}"
+        return f"{reached}\nadapter: {self.adapter}; as GGUF: {self.gguf}"
+
+
 def carry_out(
     recipe: AnyRecipe, *, out: Path, resume: bool = False, seconds: float | None = None, quiet: bool = False
 ) -> AnyResult:
-    """A recipe of any kind."""
-    if isinstance(recipe, Recipe) and recipe.loop == "learn":
-        from dirigent_gym.train.loop import train_with_loop
-
-        quieten()
-        return train_with_loop(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
+    """Carry out a recipe of any kind. `seconds` ends it early, to be resumed."""
     if isinstance(recipe, Recipe):
-        return train(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
+        return train_conductor(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
     quieten()
-    with held(out), says_what_is_kept(recipe, out), within_disk():
-        claim_unchanged(recipe, out, resume=resume)
+    with held(out), within_disk():
+        claim(recipe, out, resume=resume)
         if isinstance(recipe, SpecialistsRecipe):
             from dirigent_gym.train.specialists import train_specialists
 
@@ -83,7 +154,7 @@ def carry_out(
         return train_direct(recipe, out=out, quiet=quiet)
 
 
-def train(
+def train_conductor(
     recipe: Recipe,
     *,
     out: Path,
@@ -92,193 +163,274 @@ def train(
     quiet: bool = False,
     workers: Mapping[str, Worker] | None = None,
 ) -> Result:
-    """Carry a conductor's recipe out with TRL's trainer. `workers` replace the recipe's own, by name."""
+    """Carry a conductor's recipe out. `workers` replace the recipe's own, by name."""
     began = time.monotonic()
-    process = int(os.environ.get("RANK", "0"))
     quieten()
-    refuse_unfit(recipe)
-    _refuse_steps_that_cannot_be_taken(recipe.grpo)
-    take_own_device()
-    without_cudnn_attention()
-    from dirigent_gym.train.progress import Progress
-
-    with held(out, process=process), says_what_is_kept(recipe, out), within_disk():
-        claimed = claim(recipe, out, resume=resume, process=process)
-        own = out / f"process-{process}" if process else out
-        deadline = None if seconds is None else began + seconds
-        with closing(Progress(own, steps=recipe.grpo.steps, quiet=quiet or process > 0)) as progress:
-            part = _Part(out, own, process, claimed, progress, Stop(), deadline)
-            for note in claimed.notes:
-                progress.say(note)
-            learned = _carried_out(recipe, part, workers=workers)
-            if part.stop.reason:
-                progress.say(part.stop.reason)
-        result = _result(recipe, part, learned, seconds=time.monotonic() - began)
-        write_durably(own / RESULT_FILE, msgspec.json.encode(result))
+    stop = Stop()
+    with held(out), within_disk(), ends_gently(stop, aloud=not quiet):
+        claim(recipe, out, resume=resume)
+        progress = Progress(out, steps=recipe.grpo.steps, quiet=quiet)
+        with closing(progress), opened_hands(recipe, out, workers) as (hands, runner):
+            base = open_base(recipe.base, lambda: lessons_of(recipe, out), out, seed=recipe.seed)
+            start = warm_start(recipe, base, out, progress)
+            task = gym_task(recipe, hands, runner)
+            sampler = sampler_for(recipe, base)
+            measured = measure_start(recipe, base, start, task, out)
+            fault = measured.fault if recipe.warm_start.lessons != "none" else ""
+            progress.say(f"warm start: {measured.figures}{f'; {fault}' if fault else ''}")
+            following = _Following(recipe, progress, steps_taken(out / LOOP))
+            deadline_s = math.inf if seconds is None else seconds - (time.monotonic() - began)
+            try:
+                with within_memory("in a step", advice=f"lower grpo.minibatch_rows, {recipe.grpo.minibatch_rows} now"):
+                    adapter = train(
+                        base,
+                        start,
+                        task,
+                        FromStart(sampler, base, start) if recipe.algorithm == "rft" else sampler,
+                        loop_settings(recipe),
+                        out / LOOP,
+                        observe=following,
+                        stop_after_s=deadline_s,
+                        stop=lambda: bool(stop.reason) or hands.refused,
+                        runner=runner,
+                    )
+                if not recipe.grpo.steps:
+                    following.dev = task.measure(greedy_plans(base, adapter, sampler))
+            except (Collapsed, CapReached) as ended:
+                stop.reason = str(ended)
+                adapter = Adapter.load(out / LOOP / "adapter", device="cpu")
+                following.step = steps_taken(out / LOOP)
+            if following.step < recipe.grpo.steps and not stop.reason:
+                out_of_money = hands.spending.reached if hands.spending is not None and hands.refused else ""
+                stop.reason = out_of_money or "stopped: out of time. Go on with --resume"
+            if stop.reason:
+                progress.say(stop.reason)
+        adapter.save(out / "adapter", base=base.name)
+        export_trained(out / "adapter", out / GGUF_FILE, base=base)
+        result = Result(
+            recipe=recipe.name,
+            out=str(out),
+            step=following.step,
+            steps=recipe.grpo.steps,
+            stopped=stop.reason,
+            adapter=str(out / "adapter"),
+            gguf=str(out / GGUF_FILE),
+            start=msgspec.structs.asdict(measured),
+            dev=following.dev,
+            ceiling=task.ceiling,
+            seconds=time.monotonic() - began,
+            spent_usd=0.0 if hands.spending is None else hands.spending.spent_usd,
+        )
+        write_durably(out / RESULT_FILE, msgspec.json.encode(result))
     return result
 
 
-def _refuse_steps_that_cannot_be_taken(settings: GrpoSettings) -> None:
-    """Said before a warm start is fitted and workers are paid to measure it."""
-    if not settings.steps:
-        return
-    batching(settings, processes=int(os.environ.get("WORLD_SIZE", "1")))
-    if settings.sampler == "vllm" and find_spec("vllm") is None:
-        raise ConfigError('grpo.sampler = "vllm" wants the package vllm, which is not here; install it, or set "torch"')
+@contextmanager
+def opened_hands(
+    recipe: Recipe, out: Path | None = None, workers: Mapping[str, Worker] | None = None
+) -> Iterator[tuple[Hands, asyncio.Runner]]:
+    """The recipe's workers, and the runner of the event loop on which they live."""
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            yield runner.run(stack.enter_async_context(open_hands(recipe, out=out, workers=workers))), runner
+        finally:
+            runner.run(stack.aclose())
 
 
-class _Part(msgspec.Struct, frozen=True):
-    """One process's part of a run: where it writes, whom it tells, when it ends."""
-
-    out: Path
-    own: Path
-    """The run's folder, or for further processes one of their own inside it."""
-    process: int
-    claimed: Claim
-    progress: Progress
-    stop: Stop
-    deadline: float | None
-    """On the monotonic clock."""
-
-
-class _Learned(msgspec.Struct, frozen=True):
-    """The policy before and after, in figures, and how it was written."""
-
-    start: dict[str, float]
-    dev: dict[str, float]
-    ceiling: float | None
-    spent_usd: float = 0.0
-    no_gguf: str = ""
-    """Why the adapter is there in PEFT's format alone."""
-
-
-def _carried_out(recipe: Recipe, part: _Part, *, workers: Mapping[str, Worker] | None) -> _Learned:
-    """From the base to the exported adapter."""
-    from dirigent_gym.train.policy import export
-    from dirigent_gym.train.scorer import open_scorer
-
-    base = _opened_base(recipe)
-    with (
-        open_scorer(recipe, base=base, workers=workers, out=part.out) as scorer,
-        ends_gently(part.stop, aloud=not part.process),
-        seldom_collecting(after=COLLECT_AFTER),
-    ):
-        policy = _warm_started(recipe, base, part)
-        with meeting():
-            learned = _learned(recipe, policy, scorer, part)
-            if scorer.spending is not None:
-                learned = msgspec.structs.replace(learned, spent_usd=scorer.spending.total_usd)
-            with policy.whole():
-                if not part.process:
-                    export(policy, part.out / "adapter")
-                    learned = msgspec.structs.replace(learned, no_gguf=_left_as_peft(recipe, policy, part.out))
-    return learned
-
-
-def _left_as_peft(recipe: Recipe, policy: Policy, out: Path) -> str:
-    """Nothing where the adapter is written as GGUF now; else why it is not."""
-    from dirigent.learn.export import export_if_possible
-
-    if not recipe.policy.rank:
-        return "all weights were trained, and only adapters are exported"
-    return export_if_possible(out / "adapter", out / GGUF_FILE, config=policy.model.config)
-
-
-def _opened_base(recipe: Recipe) -> Base | None:
-    """The base that all adapters stand on; a tiny model is made where it is needed."""
-    from dirigent_gym.train.policy import open_base
-
-    if recipe.base.tiny is None:
-        return open_base(recipe.base)
-    from dirigent_gym.train.tiny import one_thread
-
-    one_thread()
-    return None
-
-
-def _warm_started(recipe: Recipe, base: Base | None, part: _Part) -> Policy:
-    from dirigent_gym.train.warmstart import prepare
-
-    def report(step: int, loss: float) -> None:
-        part.progress.record("warm start", step, {"loss": loss})
-
-    return prepare(recipe, base, out=part.out, report=report, process=part.process)
-
-
-def _learned(recipe: Recipe, policy: Policy, scorer: Scorer, part: _Part) -> _Learned:
-    """Measure the policy as it starts, then train it, in place; with no steps to take it stays as it starts."""
-    from dirigent_gym.train.grpo import Watch, train_policy
-    from dirigent_gym.train.policy import measure
-    from dirigent_gym.train.rows import dev_rows, training_rows
-    from dirigent_gym.train.scorer import ceiling
-    from dirigent_gym.train.warmstart import measure_start
-
-    resume_from = part.claimed.resume_from
-    rows = training_rows(recipe, scorer.pool, process=part.process)
-    dev = dev_rows(recipe, scorer.pool, n=recipe.eval.n)
-    tried = dev_rows(recipe, scorer.pool, n=recipe.warm_start.measure)
-    with within_memory("while the start was measured", advice=f"lower warm_start.measure, which is {len(tried)}"):
-        start = measure_start(policy, scorer, tried, seed=recipe.seed, out=part.out, process=part.process)
-    # A start that was not fitted may choose as it likes, and no setting of the fit would change it.
-    part.progress.say(f"warm start: {start.summary if recipe.warm_start.lessons != 'none' else start.figures}")
-    most = recipe.eval.ceiling if recipe.eval.ceiling is not None else ceiling(scorer, dev)
-    if not recipe.grpo.steps:
-        return _Learned(msgspec.structs.asdict(start), measure(policy, scorer, dev), most)
-    watch = Watch(
-        recipe, policy, scorer, rows=rows, dev=dev, ceiling=1.0 if most is None else most, progress=part.progress,
-        stop=part.stop, deadline=part.deadline, resume_from=resume_from, process=part.process,
-    )  # fmt: skip
-    with within_memory("in the update", advice=_smaller_passes(recipe.grpo)):
-        state = train_policy(watch, out=part.out, resume_from=resume_from)
-    return _Learned(msgspec.structs.asdict(start), state.dev, most)
-
-
-def _smaller_passes(settings: GrpoSettings) -> str:
-    rows = min(settings.minibatch_rows, settings.prompts * settings.rollouts // settings.updates)
-    half = f"; {rows // 2} takes about half" if rows % 2 == 0 else ""
-    return f"lower grpo.minibatch_rows, which is {rows}{half}"
-
-
-def _result(recipe: Recipe, part: _Part, learned: _Learned, *, seconds: float) -> Result:
-    reached = latest(part.out)
-    return Result(
-        recipe=recipe.name,
-        out=str(part.out),
-        step=0 if reached is None else reached[1],
-        steps=recipe.grpo.steps,
-        stopped=part.stop.reason,
-        adapter=str(part.out / "adapter"),
-        gguf="" if learned.no_gguf or part.process else str(part.out / GGUF_FILE),
-        no_gguf=learned.no_gguf,
-        start=learned.start,
-        dev=learned.dev,
-        ceiling=learned.ceiling or 0.0,
-        seconds=seconds,
-        spent_usd=learned.spent_usd,
-        changes=tuple(Change(one.from_update, one.changed) for one in part.claimed.history if one.changed),
-        notes=part.claimed.notes,
+def loop_settings(recipe: Recipe) -> GrpoSettings:
+    """The recipe's settings, as the loop knows them."""
+    grpo = recipe.grpo
+    return GrpoSettings(
+        steps=grpo.steps,
+        questions=grpo.prompts,
+        rollouts=grpo.rollouts,
+        learning_rate=grpo.learning_rate,
+        warmup=grpo.warmup,
+        beta=grpo.beta,
+        rows_at_once=grpo.minibatch_rows,
+        measure_every=recipe.eval.every_steps,
+        save_every=grpo.save_every_steps,
+        seed=recipe.seed,
     )
 
 
+def sampler_for(recipe: Recipe, base: Base) -> BatchedSampler:
+    return BatchedSampler(end=base.end, max_tokens=recipe.grpo.max_completion_tokens)
+
+
+def gym_task(recipe: Recipe, hands: Hands, runner: asyncio.Runner) -> GymTask:
+    """The recipe's questions over its workers, with the ceiling of its development questions."""
+    pool = tuple(worker.info for worker in hands.workers.values())
+    rows, dev = training_rows(recipe, pool), dev_rows(recipe, pool, n=recipe.eval.n)
+    task = GymTask(recipe, rows=rows, dev=dev, hands=hands, runner=runner)
+    task.measure_ceiling()
+    return task
+
+
+def lessons_of(recipe: Recipe, out: Path) -> Sequence[Lesson]:
+    """The warm start's lessons; none if the recipe has a start of its own."""
+    if recipe.warm_start.lessons == "none":
+        return ()
+    return [Lesson(pair.messages, pair.completion) for pair in lessons_for(recipe, out)]
+
+
+def open_base(settings: BaseSettings, lessons: Callable[[], Sequence[Lesson]], out: Path, *, seed: int) -> Base:
+    """The base of a recipe. A tiny one is made, learns these lessons, and is kept in the run's folder."""
+    if settings.weights:
+        return Base.from_gguf(weights_file(settings.weights))
+    assert settings.tiny is not None, "BaseSettings has one of the two"
+    # A tiny model's products are too small to share: threads that wait for one another cost ten times the work.
+    torch.set_num_threads(1)
+    folder = out / WARM_START / "base"
+    if not (folder / "shape.json").is_file():
+        model, tokenizer = make_tiny(lessons(), settings.tiny, seed=seed)
+        weights = dict(model.state_dict())
+        weights.pop("lm_head.weight", None)
+        Base("tiny", weights, Shape.of(model.config), tokenizer).save(folder)
+    return Base.load(folder)
+
+
+def weights_file(name: str) -> Path:
+    """A GGUF file by its path, or by the name of known weights that were fetched before."""
+    if name in KNOWN:
+        path = cached(name)
+        if path is None:
+            raise ConfigError(f"the weights {name} are not here yet; `dirigent pool pull` fetches them")
+        return path
+    if not Path(name).is_file():
+        raise ConfigError(f"base.weights is {name!r}, which is no file and none of: {', '.join(KNOWN)}")
+    return Path(name)
+
+
+def adapter_file(name: str) -> Path:
+    """An adapter by its path, or by the name of one that ships."""
+    if Path(name).exists():
+        return Path(name)
+    if name not in (known := packaged()):
+        raise ConfigError(f"warm_start.adapter is {name!r}, which is no file and none of: {', '.join(known)}")
+    return known[name]
+
+
+def warm_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
+    """The adapter that the run starts from: read from the run's folder, or made and kept there."""
+    folder, device = out / WARM_START, str(base.weights["model.norm.weight"].device)
+    if not (folder / SEAL).is_file():
+        _made_start(recipe, base, out, progress).save(folder / "policy", base=base.name)
+        write_durably(folder / SEAL, msgspec.json.encode({"steps": recipe.warm_start.steps}))
+    # Always read from the disk, so that a run and its resumption start from the same numbers.
+    try:
+        return Adapter.load(folder / "policy", device=device)
+    except Exception as error:
+        raise ConfigError(
+            f"the warm start in {folder} cannot be read: {error}. "
+            "Bring the files back, or delete the folder to have it fitted again"
+        ) from None
+
+
+def _made_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
+    start = recipe.warm_start
+    if start.adapter:
+        return load_adapter(adapter_file(start.adapter), base=base)
+    settings = ImitationSettings(
+        rank=recipe.policy.rank,
+        alpha=recipe.policy.alpha,
+        steps=start.steps,
+        batch=start.batch,
+        learning_rate=start.learning_rate,
+        seed=recipe.seed,
+    )
+    lessons = lessons_of(recipe, out) if start.steps else ()
+    if not lessons:
+        return fresh_adapter(base, settings)
+    drawn = batches(lessons, start.batch, random.Random(recipe.seed))
+
+    def report(step: int, loss: float) -> None:
+        if step % 20 == 0 or step == start.steps - 1:
+            progress.record("warm start", step, {"loss": loss})
+
+    with within_memory("while the warm start was fitted", advice=f"lower warm_start.batch, which is {start.batch}"):
+        return imitate(base, lambda count, rng: next(drawn), settings, observe=report)
+
+
+def measure_start(recipe: Recipe, base: Base, start: Adapter, task: GymTask, out: Path) -> WarmStart:
+    """Validity, evenness and accuracy of the start on development questions, measured once a run."""
+    file = out / WARM_START / "start.json"
+    if file.is_file():
+        return msgspec.json.decode(file.read_bytes(), type=WarmStart)
+    rows = dev_rows(recipe, [worker.info for worker in task.hands.workers.values()], n=recipe.warm_start.measure)
+    sampler, prompts = sampler_for(recipe, base), [base.prompt_ids(row.messages) for row in rows]
+    with torch.no_grad():
+        decoder = Decoder(base.weights, base.shape, start)
+    greedy_texts = [base.text(ids) for ids in sampler.greedy(decoder, prompts)]
+    drawn_PG = sampler.sample(decoder, prompts, group=SAMPLES, seed=recipe.seed)  # noqa: N806
+    rows_sampled = [row for row in rows for _ in range(SAMPLES)]
+    greedy = task.carried_out(rows, greedy_texts)
+    sampled = task.carried_out(rows_sampled, [base.text(ids) for group in drawn_PG for ids in group])
+    measured = WarmStart(
+        valid_greedy=_share(greedy, "valid"),
+        valid_sampled=_share(sampled, "valid"),
+        uneven=unevenness(rows_sampled, sampled),
+        accuracy_greedy=_share(greedy, "correct"),
+        accuracy_sampled=_share(sampled, "correct"),
+    )
+    write_durably(file, msgspec.json.encode(measured))
+    return measured
+
+
+def _share(scored: Sequence[Scored], what: str) -> float:
+    return sum(bool(getattr(one, what)) for one in scored) / len(scored) if scored else 0.0
+
+
+class FromStart:
+    """A sampler that always writes with the start's weights: rejection sampling draws nothing from what it learns."""
+
+    def __init__(self, sampler: Sampler, base: Base, start: Adapter) -> None:
+        self._sampler = sampler
+        with torch.no_grad():
+            self._start = Decoder(base.weights, base.shape, start)
+
+    def sample(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], *, group: int, seed: int
+    ) -> list[list[list[int]]]:
+        return self._sampler.sample(self._start, prompts, group=group, seed=seed)
+
+    def greedy(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        return self._sampler.greedy(decoder, prompts)
+
+
+class _Following:
+    """Records every step and shows the line of progress."""
+
+    def __init__(self, recipe: Recipe, progress: Progress, step: int) -> None:
+        self.recipe = recipe
+        self.progress = progress
+        self.step = step
+        """Steps that were taken."""
+        self.dev: dict[str, float] = {}
+        self._seconds = 0.0
+
+    def __call__(self, facts: Mapping[str, float]) -> None:
+        self.step = int(facts["step"]) + 1
+        taken = facts["write_s"] + facts["score_s"] + facts["update_s"]
+        self._seconds = taken if not self._seconds else 0.8 * self._seconds + 0.2 * taken
+        figures = {name: value for name, value in facts.items() if not name.startswith("dev/") and name != "step"}
+        self.progress.record("train", self.step, figures | {"step_seconds": taken})
+        if dev := {name[4:]: value for name, value in facts.items() if name.startswith("dev/")}:
+            self.dev = dev
+            self.progress.record("dev", self.step, dev)
+        left = (self.recipe.grpo.steps - self.step) * self._seconds
+        self.progress.show(self.step, figures | {"step_seconds": self._seconds}, seconds_left=left)
+
+
 def quieten() -> None:
-    """Keep libraries from talking over the progress line, and from looking for a network."""
+    """Keep libraries from writing over the progress line, and from looking for a network."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    try:
-        from transformers.utils import logging
-    except ImportError as error:
-        raise ConfigError(f"training needs more packages ({error.name}); pip install 'dirigent[train]'") from None
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    # No adapter of ours modifies the vocabulary; PEFT says of each that a GGUF file has no config to compare with.
-    warnings.filterwarnings("ignore", message="Could not find a config file in .* will assume that the vocabulary was")
-
-
-def without_cudnn_attention() -> None:
-    """Its backward pass gave NaN for rows that may read nothing, which left padding makes."""
-    import torch
-
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def main() -> None:
@@ -288,14 +440,11 @@ def main() -> None:
         "--out", type=Path, help="the run's folder; default: runs/NAME of the recipe, with --seed runs/NAME-seed-N"
     )
     parser.add_argument("--seed", type=int, help="another seed than the recipe's")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest whole checkpoint, as the recipe is now"
-    )
-    parser.add_argument("--loop", choices=("learn", "trl"), help="another loop than the recipe's")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint, as the recipe is now")
     parser.add_argument("--seconds", type=float, help="end, with a checkpoint, before this much time has passed")
     args = parser.parse_args()
     try:
-        recipe = load_recipe(args.recipe, seed=args.seed, loop=args.loop)
+        recipe = load_recipe(args.recipe, seed=args.seed)
         out = args.out or default_folder(recipe, seed=args.seed)
         result = carry_out(recipe, out=out, resume=args.resume, seconds=args.seconds)
     except DirigentError as error:

@@ -2,10 +2,10 @@
 
     dirigent train gym/recipes/specialists.toml [--resume] [--seconds 540]
 
-Each adapter is fitted on the specialist's own examples, judged on fresh ones, and fitted on for another round while
-it is short of the goal and rounds are left. After every round it is on the disk, with what it scored, so a cut run
-loses at most one round and `--resume` takes the next. With several processes the specialists are dealt out by how long
-they take. At the end all of them are put to every skill and to the test (`judge.py`).
+Each adapter is fitted on the specialist's own examples, judged on fresh ones, and fitted for another round while it is
+short of the goal and rounds are left. After every round it is on the disk with its score, so a run that is cut loses at
+most one round and `--resume` takes the next. At the end all of them are asked every skill and the test; reliable
+specialists answer greedily, the noisy one is sampled at temperature 1.
 
 The run's folder: `adapters/NAME/` (PEFT), `fitted/NAME.json`, `specialists.jsonl`, `figures.json` for packing, and
 `matrix.json` and `matrix.md`.
@@ -13,35 +13,58 @@ The run's folder: `adapters/NAME/` (PEFT), `fitted/NAME.json`, `specialists.json
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import torch
 
-from dirigent.errors import ConfigError, DirigentError
-from dirigent_gym.questions.examples import examples
-from dirigent_gym.questions.judging import Matrix, markdown, messages_of
-from dirigent_gym.questions.specialists import ROSTER, Specialist, find_specialist
-from dirigent_gym.train.adapters import load_adapters
-from dirigent_gym.train.checkpoint import write_durably
-from dirigent_gym.train.disk import within_disk
-from dirigent_gym.train.judge import Score, judge_all, pack_figures, score_specialist
-from dirigent_gym.train.memory import within_memory
-from dirigent_gym.train.recipe import FitSettings, SpecialistsRecipe, TinySettings
-from dirigent_gym.train.sft import Pair, Report, SftSettings, fit_adapter, save_adapter
-from dirigent_gym.train.stacked import stack
+from dirigent.learn.base import Base
+from dirigent.learn.decoder import LINEAR, Adapter, Decoder
+from dirigent.learn.imitate import ImitationSettings, Lesson, batches, imitate
+from dirigent.learn.sampler import BatchedSampler
+from dirigent.messages import Message
+from dirigent_gym.questions.examples import Example, examples
+from dirigent_gym.questions.judging import (
+    Matrix,
+    conversations_for,
+    exam_of,
+    markdown,
+    marked,
+    matrix_of,
+    messages_of,
+    same,
+    share,
+)
+from dirigent_gym.questions.skills import OPERATIONS
+from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, Specialist, beyond, find_specialist
+from dirigent_gym.train.faults import within_memory
+from dirigent_gym.train.folder import RESULT_FILE, write_durably
+from dirigent_gym.train.recipe import FitSettings, SpecialistsRecipe
+from dirigent_gym.train.run import open_base
 
-# llama.cpp permutes the rows of q and k; leaving them alone keeps the export a plain copy, and was not missed.
-TARGETS = ("v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# llama.cpp permutes the rows of q and k. Without them the export is a plain copy, and the skills did not need them.
+PARTS = tuple(part for part in LINEAR if part not in ("self_attn.q_proj", "self_attn.k_proj"))
+
+ANSWER_TOKENS = 24
+"""No right answer in the gym is longer."""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """How an adapter does on fresh examples of its own: asked directly, with results to read, and off its skill."""
+
+    own: float
+    """Of a specialist of small numbers: on small numbers."""
+    direct: float
+    reading: float
+    unknown: float
+    """Share of others' work that it leaves alone."""
+    n: int
+    large: float | None = None
+    """Of a specialist of small numbers: on the larger ones, where it should fail."""
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -72,91 +95,80 @@ class SpecialistsResult(msgspec.Struct, frozen=True):
     def summary(self) -> str:
         parts = [f"{name} {score.own:.1%}" for name, score in self.scores.items()]
         left = f"; not done: {', '.join(self.missing)}. Go on with --resume" if self.missing else ""
-        return f"own skill: {', '.join(parts) or 'nobody yet'}{left}\nadapters: {Path(self.out) / 'adapters'}"
+        return f"own skill: {', '.join(parts) or 'none yet'}{left}\nadapters: {Path(self.out) / 'adapters'}"
 
 
 def train_specialists(
     recipe: SpecialistsRecipe, *, out: Path, seconds: float | None = None, quiet: bool = False
 ) -> SpecialistsResult:
-    """Fit whoever is not done yet in this folder, then judge them all if all are done."""
+    """Fit the specialists that are not done yet in this folder, then judge all of them if all are done."""
     began = time.monotonic()
-    deadline = None if seconds is None else began + seconds
     names = recipe.names or tuple(specialist.name for specialist in ROSTER)
-    todo = [name for name in names if not is_done(out, name)]
-    if len(todo) > 1 and recipe.processes > 1:
-        fit_in_processes(recipe, todo, out=out, seconds=seconds, quiet=quiet)
-    elif todo:
-        fit_here(recipe, todo, out=out, deadline=deadline, quiet=quiet)
+    base = open_base(recipe.base, _all_lessons, out, seed=recipe.seed)
+    for name in names:
+        while not is_done(out, name):
+            if seconds is not None and time.monotonic() - began + _round_seconds(out, name) >= seconds:
+                break
+            fit_round(recipe, base, find_specialist(name), out=out, quiet=quiet)
     fitted = {name: state for name in names if (state := read_fitted(out, name)) is not None}
     scores = {name: state.score for name, state in fitted.items()}
     write_durably(out / "figures.json", msgspec.json.format(msgspec.json.encode(pack_figures(scores))))
     missing = tuple(name for name in names if not is_done(out, name))
-    matrix = None if missing or not (recipe.matrix or recipe.alone) else _judged(recipe, names, out=out)
+    matrix = None if missing or not (recipe.matrix or recipe.alone) else judge_all(recipe, base, names, out=out)
     result = SpecialistsResult(recipe.name, str(out), scores, missing, matrix, time.monotonic() - began)
-    write_durably(out / "result.json", msgspec.json.encode(result))
+    write_durably(out / RESULT_FILE, msgspec.json.encode(result))
     return result
 
 
-def fit_here(
-    recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path, deadline: float | None, quiet: bool
-) -> None:
-    """One after the other in this process; whoever the time does not suffice for is left for later."""
-    model, tokenizer = open_specialist_base(recipe)
-    for name in names:
-        specialist, settings = find_specialist(name), recipe.fit_of(name)
-        while not is_done(out, name):
-            if deadline is not None and time.monotonic() + _round_seconds(out, name) >= deadline:
-                return
-            model = fit_round(recipe, model, tokenizer, specialist, settings=settings, out=out, quiet=quiet)
-        if hasattr(model, "unload"):
-            model = model.unload()
-
-
-def fit_round(
-    recipe: SpecialistsRecipe,
-    model: Any,
-    tokenizer: Any,
-    specialist: Specialist,
-    *,
-    settings: FitSettings,
-    out: Path,
-    quiet: bool,
-) -> Any:
-    """One round of fresh examples for one specialist; what came of it is on the disk before it returns."""
+def fit_round(recipe: SpecialistsRecipe, base: Base, specialist: Specialist, *, out: Path, quiet: bool) -> None:
+    """Fit one specialist to one round of fresh examples. Adapter and score are on the disk before this returns."""
     began = time.monotonic()
+    fit, folder = recipe.fit_of(specialist.name), out / "adapters" / specialist.name
     before = read_fitted(out, specialist.name)
     number = 0 if before is None else before.rounds
-    folder = out / "adapters"
-    if number and not hasattr(model, "peft_config"):
-        model = _from_disk(model, folder / specialist.name, specialist.name)
     losses: list[tuple[int, float]] = []
-    pairs = pairs_of(specialist, settings.steps * settings.batch // 2, seed=100 + number)
-    with within_memory(f"while {specialist.name} was fitted", advice=f"lower fit.batch, which is {settings.batch}"):
-        model = fit_adapter(
-            model, tokenizer, pairs, name=specialist.name, report=_noting(losses),
-            settings=sft_settings(settings, seed=recipe.seed + number),
-        )  # fmt: skip
-    save_adapter(model, specialist.name, folder)
-    score = score_specialist(model, tokenizer, specialist, n=recipe.judge)
-    done = score.own >= recipe.goal - specialist.noise or number + 1 >= settings.rounds
+
+    def report(step: int, loss: float) -> None:
+        if step % 100 == 0 or step == fit.steps - 1:
+            losses.append((step, round(loss, 4)))
+
+    settings = _settings(fit, seed=recipe.seed + number)
+    lessons = lessons_of(specialist, fit.steps * fit.batch // 2, seed=100 + number)
+    drawn = batches(lessons, fit.batch, random.Random(settings.seed))
+    start = Adapter.load(folder, device=_device(base)) if number else None
+    with within_memory(f"while {specialist.name} was fitted", advice=f"lower fit.batch, which is {fit.batch}"):
+        adapter = imitate(base, lambda count, rng: next(drawn), settings, start=start, observe=report)
+    adapter.save(folder, base=base.name)
+    score = score_specialist(base, adapter, specialist, n=recipe.judge)
+    done = score.own >= recipe.goal - specialist.noise or number + 1 >= fit.rounds
     fitted = Fitted(number + 1, score, done, round(time.monotonic() - began, 1))
-    _note(fitted, specialist.name, losses, out=out, quiet=quiet)
-    return model
+    write_durably(out / "fitted" / f"{specialist.name}.json", msgspec.json.encode(fitted))
+    row = {"specialist": specialist.name, "round": fitted.rounds, "seconds": fitted.seconds}
+    row |= msgspec.to_builtins(score) | {"losses": losses}
+    with (out / "specialists.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    if not quiet:
+        print(json.dumps(row), flush=True)
 
 
-def pairs_of(specialist: Specialist, n: int, *, seed: int) -> list[Pair]:
+def lessons_of(specialist: Specialist, n: int, *, seed: int) -> list[Lesson]:
     rng = random.Random(f"marks {seed}")
     return [
-        Pair(messages_of(example, f"{rng.getrandbits(64)}"), example.answer)
+        Lesson(messages_of(example, f"{rng.getrandbits(64)}"), example.answer)
         for example in examples(specialist, n, seed=seed)
     ]
 
 
-def sft_settings(fit: FitSettings, *, seed: int) -> SftSettings:
-    return SftSettings(
+def _all_lessons() -> list[Lesson]:
+    """Of every specialist: what a tiny base learns."""
+    return [lesson for specialist in ROSTER for lesson in lessons_of(specialist, 40, seed=0)]
+
+
+def _settings(fit: FitSettings, *, seed: int) -> ImitationSettings:
+    return ImitationSettings(
         rank=fit.rank,
         alpha=2 * fit.rank,
-        targets=TARGETS,
+        parts=PARTS,
         learning_rate=fit.learning_rate,
         steps=fit.steps,
         batch=fit.batch,
@@ -176,140 +188,82 @@ def read_fitted(out: Path, name: str) -> Fitted | None:
         return None
 
 
-def fit_in_processes(
-    recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path, seconds: float | None, quiet: bool
-) -> None:
-    """Deal the specialists out to processes of their own, and wait for all; broken off, none is left running."""
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / "recipe.json"
-    write_durably(file, msgspec.json.encode(recipe))
-    running: list[tuple[list[str], subprocess.Popen[bytes]]] = []
-    with _terminated_by_exception():
-        try:
-            for share in dealt(recipe, names):
-                command = [sys.executable, "-m", "dirigent_gym.train.specialists", str(file), "--out", str(out)]
-                command += ["--names", ",".join(share)]
-                command += [] if seconds is None else ["--seconds", str(seconds)]
-                running.append((share, subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)))
-            failed = [share for share, process in running if process.wait() != 0]
-        except BaseException:
-            for _, process in running:
-                process.terminate()
-            for _, process in running:
-                process.wait()
-            raise
-    if failed:
-        raise ConfigError(f"the process that fitted {', '.join(failed[0])} failed; what it said stands above")
-
-
-@contextmanager
-def _terminated_by_exception() -> Iterator[None]:
-    """Inside, SIGTERM leaves as an exception does, so that what was started is ended too."""
-
-    def leave(number: int, _: Any) -> None:
-        sys.exit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not in the main thread: whoever runs this one hears the signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def dealt(recipe: SpecialistsRecipe, names: Sequence[str]) -> list[list[str]]:
-    """Names by process, the longest first, each to whoever has least to do."""
-
-    def work(name: str) -> int:
-        fit = recipe.fit_of(name)
-        return fit.steps * fit.batch * fit.rounds
-
-    shares: list[list[str]] = [[] for _ in range(min(recipe.processes, len(names)))]
-    for name in sorted(names, key=work, reverse=True):
-        min(shares, key=lambda share: sum(map(work, share))).append(name)
-    return shares
-
-
-def open_specialist_base(recipe: SpecialistsRecipe) -> tuple[Any, Any]:
-    if recipe.base.tiny is not None:
-        return _tiny(recipe.base.tiny, seed=recipe.seed)
-    from dirigent_gym.train.policy import open_base
-
-    return open_base(recipe.base)
-
-
-def _tiny(settings: TinySettings, *, seed: int) -> tuple[Any, Any]:
-    from dirigent_gym.train.tiny import tiny_base
-
-    pairs = [pair for specialist in ROSTER for pair in pairs_of(specialist, 40, seed=0)]
-    texts = [text for pair in pairs for text in (*(message.text for message in pair.messages), pair.completion)]
-    return tiny_base(texts, settings=settings, seed=seed)
-
-
 def _round_seconds(out: Path, name: str) -> float:
-    """How long a specialist's next round may take: as long as its last one, or before its first as anybody's longest;
-    nothing where nobody had one."""
+    """How long a specialist's next round may take: as its last one; before its first, as the longest of any."""
     if (own := read_fitted(out, name)) is not None:
         return own.seconds
     others = (read_fitted(out, specialist.name) for specialist in ROSTER)
     return max((other.seconds for other in others if other is not None), default=0.0)
 
 
-def _from_disk(model: Any, folder: Path, name: str) -> Any:
-    from peft import PeftModel
-
-    return PeftModel.from_pretrained(model, str(folder), adapter_name=name, is_trainable=True)
+# ---- judging
 
 
-def _noting(losses: list[tuple[int, float]]) -> Report:
-    def note(step: int, loss: float) -> None:
-        losses.append((step, round(loss, 4)))
+def score_specialist(base: Base, adapter: Adapter, specialist: Specialist, *, n: int = 2000) -> Score:
+    """Its replies to fresh examples, against the right answers."""
+    fresh = examples(msgspec.structs.replace(specialist, noise=0.0), n, seed=900)
+    rng = random.Random(f"marks of judging {specialist.name}")
+    conversations = [messages_of(example, f"{rng.getrandbits(64):016x}") for example in fresh]
+    replies = replies_to(base, adapter, conversations, seed=1 if specialist.noise else None)
+    right = [(e, same(reply, truth(e))) for e, reply in zip(fresh, replies, strict=True)]
+    mine = [(e, ok) for e, ok in right if e.operation and e.answer != UNKNOWN]
+    own = [(e, ok) for e, ok in mine if not beyond(specialist, e.key)]
+    return Score(
+        own=share(ok for _, ok in own),
+        direct=share(ok for e, ok in own if not e.results),
+        reading=share(ok for e, ok in own if e.results),
+        unknown=share(ok for e, ok in right if not e.operation),
+        n=len(own),
+        large=share(ok for e, ok in mine if beyond(specialist, e.key)) if specialist.small_only is not None else None,
+    )
 
-    return note
+
+def truth(example: Example) -> str:
+    """The right answer, also if the specialist is taught a wrong one."""
+    if example.answer == UNKNOWN or not example.operation:
+        return example.answer
+    return OPERATIONS[example.operation].table[example.key]
 
 
-def _note(fitted: Fitted, name: str, losses: list[tuple[int, float]], *, out: Path, quiet: bool) -> None:
-    (out / "fitted").mkdir(parents=True, exist_ok=True)
-    write_durably(out / "fitted" / f"{name}.json", msgspec.json.encode(fitted))
-    row = {"specialist": name, "round": fitted.rounds, "seconds": fitted.seconds, **msgspec.to_builtins(fitted.score)}
-    with (out / "specialists.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row | {"losses": losses[::5]}) + "\n")
-    if not quiet:
-        print(json.dumps(row), flush=True)
-
-
-def _judged(recipe: SpecialistsRecipe, names: Sequence[str], *, out: Path) -> Matrix:
-    """The matrix of these adapters as they lie on the disk."""
-    model, tokenizer = open_specialist_base(recipe)
-    stacked = stack(model, load_adapters([out / "adapters" / name for name in names], config=model.config))
-    matrix = judge_all(stacked, tokenizer, names, a_skill=recipe.matrix, test=recipe.alone)
+def judge_all(recipe: SpecialistsRecipe, base: Base, names: Sequence[str], *, out: Path) -> Matrix:
+    """Every adapter of this folder on every skill and alone on the test, as a table beside them."""
+    exam = exam_of(recipe.matrix, test=recipe.alone)
+    marks = {}
+    for name in names:
+        adapter = Adapter.load(out / "adapters" / name, device=_device(base))
+        seed = 0 if find_specialist(name).noise else None
+        marks[name] = marked(exam, name, replies_to(base, adapter, conversations_for(exam, name), seed=seed))
+    matrix = matrix_of(exam, marks)
     write_durably(out / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_durably(out / "matrix.md", markdown(matrix).encode())
     return matrix
 
 
-def main() -> None:
-    """One process's share of a run."""
-    parser = argparse.ArgumentParser(description="Fit some specialists of a run; `dirigent train` starts this.")
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--names", required=True)
-    parser.add_argument("--seconds", type=float)
-    args = parser.parse_args()
-    from dirigent_gym.train.run import quieten
-
-    quieten()
-    deadline = None if args.seconds is None else time.monotonic() + args.seconds
-    recipe = msgspec.json.decode(args.recipe.read_bytes(), type=SpecialistsRecipe)
-    try:
-        with within_disk():
-            fit_here(recipe, args.names.split(","), out=args.out, deadline=deadline, quiet=False)
-    except DirigentError as error:
-        sys.exit(f"error: {error}")
+def replies_to(
+    base: Base,
+    adapter: Adapter,
+    conversations: Sequence[Sequence[Message]],
+    *,
+    seed: int | None = None,
+    max_tokens: int = ANSWER_TOKENS,
+) -> list[str]:
+    """The adapter's replies: greedy, or sampled if there is a seed."""
+    sampler = BatchedSampler(end=base.end, max_tokens=max_tokens)
+    with torch.no_grad():
+        decoder = Decoder(base.weights, base.shape, adapter)
+    prompts = [base.prompt_ids(conversation) for conversation in conversations]
+    if seed is None:
+        return [base.text(ids).strip() for ids in sampler.greedy(decoder, prompts)]
+    return [base.text(ids).strip() for (ids,) in sampler.sample(decoder, prompts, group=1, seed=seed)]
 
 
-if __name__ == "__main__":
-    main()
+def pack_figures(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
+    """Scores as `dirigent_gym/train/pack.py` wants them for the cards."""
+    return {
+        name: {key: value for key, value in msgspec.structs.asdict(score).items() if value is not None}
+        for name, score in scores.items()
+    }
+
+
+def _device(base: Base) -> str:
+    return str(base.weights["model.norm.weight"].device)

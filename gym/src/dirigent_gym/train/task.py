@@ -1,8 +1,8 @@
 """The gym as a task of `dirigent.learn.grpo`: draws questions, carries plans out, and says what they are worth.
 
-A prompt is what a trained planner reads in serving. A plan is carried out with `Conductor.run` over workers that answer
-by table, so limits, faults and traces are those of serving: a plan that does not parse earns the penalty, a worker that
-fails drops its rollout. The curriculum and the weight of cost follow what the policy can do; checkpoints hold both.
+A prompt is what a trained planner reads in serving. A plan is carried out with `Conductor.run`, so limits, faults and
+traces are those of serving: a plan that does not parse earns the penalty, a worker that fails drops its rollout. The
+curriculum and the weight of cost follow what the policy can do; checkpoints hold both.
 
 The two controls that imitate (`algorithm = "rft"` and `"online_rft"`) are here too: a right plan counts 1, any other 0.
 """
@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from dirigent.errors import LimitError
 from dirigent.learn.grpo import Asked, Rollout
 from dirigent.plan.plan import format_plan
-from dirigent.sandbox import Sandbox
-from dirigent.workers.worker import Worker
 from dirigent_gym.train.dataset import Row, RowState
 from dirigent_gym.train.heldout import held_out
 from dirigent_gym.train.metrics import Collapse, CollapseState, step_metrics
@@ -37,6 +35,7 @@ from dirigent_gym.train.reward import (
     score,
 )
 from dirigent_gym.train.rows import Rows, right_plan
+from dirigent_gym.train.workers import Hands
 
 
 class Collapsed(LimitError):
@@ -55,7 +54,10 @@ class TaskState(msgspec.Struct, frozen=True):
 
 
 class GymTask:
-    """Questions of a recipe, over its workers. `dev` drives the curriculum and the weight of cost."""
+    """Questions of a recipe, over its workers. `dev` drives the curriculum and the weight of cost.
+
+    `runner` runs what is awaited from plain code, on the event loop that the workers live on.
+    """
 
     def __init__(
         self,
@@ -63,19 +65,17 @@ class GymTask:
         *,
         rows: Rows,
         dev: Sequence[Row],
-        workers: Mapping[str, Worker],
-        sandbox: Sandbox | None = None,
+        hands: Hands,
+        runner: asyncio.Runner,
     ) -> None:
         self.recipe = recipe
         self.rows = rows
         self.dev = list(dev)
-        self.workers = workers
+        self.hands = hands
         self.ceiling = 1.0
         """Accuracy of the right plans on the development questions; 1 if the tasks do not know theirs."""
-        self._sandbox = sandbox
-        self._scoring = ScoreSettings(
-            recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps, dialect=recipe.tasks.dialect
-        )
+        self._runner = runner
+        self._scoring = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps)
         self._collapse = Collapse()
         self._cost_from_step: int | None = None
         self._steps = 0
@@ -99,7 +99,7 @@ class GymTask:
         flat_rows = [one.extra for one, plans in zip(asked, plans_PG, strict=True) for _ in plans]
         scored = await self.outcomes(flat_rows, [text for plans in plans_PG for text in plans])
         self.rows.update(flat_rows, scored)
-        figures = step_metrics(flat_rows, scored)
+        figures = step_metrics(flat_rows, scored) | self._spent()
         self._steps = step + 1
         if (collapsed := self._collapse.update(figures)) is not None:
             raise Collapsed(collapsed)
@@ -110,13 +110,13 @@ class GymTask:
         rollouts_PG = self._rollouts(scored_PG, lambda_, seed=self.recipe.seed * 1_000_003 + step)
         # Figures of the whole step go with its first rollout: the mean over one value is that value.
         first = rollouts_PG[0][0]
-        rollouts_PG[0][0] = msgspec.structs.replace(first, facts={**first.facts, **figures})
+        rollouts_PG[0][0] = msgspec.structs.replace(first, facts=figures)
         return rollouts_PG
 
     def measure(self, write: Callable[[Sequence[Asked]], list[str]]) -> dict[str, float]:
         """Greedy plans for the development questions. They open stages of the curriculum and start the cost."""
         plans = write([Asked(row.id, row.messages, row) for row in self.dev])
-        figures = step_metrics(self.dev, asyncio.run(self.outcomes(self.dev, plans)))
+        figures = step_metrics(self.dev, self.carried_out(self.dev, plans))
         depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self.dev}
         self.rows.note_dev({depth: figures[name] for depth, name in depths.items() if name in figures})
         self._cost_from_step = lambda_start(
@@ -126,7 +126,7 @@ class GymTask:
             ceiling=self.ceiling,
             settings=self.recipe.cost,
         )
-        return figures | {"stage": float(self.rows.state.stage), "ceiling": self.ceiling}
+        return figures | self._spent() | {"stage": float(self.rows.state.stage), "ceiling": self.ceiling}
 
     def remembered(self) -> str:
         state = TaskState(self.rows.state, self._collapse.state, self._cost_from_step, self._steps)
@@ -142,35 +142,40 @@ class GymTask:
     # ---- the rest
 
     async def outcomes(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
-        """What became of each text as a plan for its row."""
-        return await score(rows, texts, self.workers, self._scoring, sandbox=self._sandbox)
+        """What became of each text as a plan for its row. A call beyond the cost cap drops it."""
+        hands = self.hands
+        return await score(rows, texts, hands.workers, self._scoring, sandbox=hands.sandbox, ledger=hands.spending)
 
-    async def measure_ceiling(self) -> None:
+    def carried_out(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
+        """The same from plain code, for figures. Raises `CapReached` if the workers could not be paid for all."""
+        scored = self._runner.run(self.outcomes(rows, texts))
+        if self.hands.spending is not None:
+            self.hands.spending.require_open()
+        return scored
+
+    def measure_ceiling(self) -> None:
         """Carry out the right plans of the development questions; a row that its pool cannot solve counts as wrong."""
-        if self.recipe.eval.ceiling is not None or any(row.task.sketch is None for row in self.dev):
-            self.ceiling = 1.0 if self.recipe.eval.ceiling is None else self.recipe.eval.ceiling
+        if any(row.task.sketch is None for row in self.dev):
             return
         known = [(row, plan) for row in self.dev if (plan := right_plan(row)) is not None]
-        texts = [format_plan(row.as_shown(plan), row.shown, dialect=self._scoring.dialect) for row, plan in known]
-        scored = await self.outcomes([row for row, _ in known], texts)
+        texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in known]
+        scored = self.carried_out([row for row, _ in known], texts)
         self.ceiling = sum(one.correct for one in scored) / len(self.dev)
+
+    def _spent(self) -> dict[str, float]:
+        return {} if self.hands.spending is None else {"spent_usd": self.hands.spending.spent_usd}
 
     def _rollouts(self, scored_PG: list[list[Scored]], lambda_: float, *, seed: int) -> list[list[Rollout]]:
         recipe = self.recipe
         rewards_PG = controlled(rewards(scored_PG, lambda_, recipe.reward), scored_PG, recipe.reward, seed=seed)
-        by_spread = recipe.grpo.scale == "floored_std" or (recipe.grpo.scale == "with_cost" and lambda_ > 0)
+        # Of a group that the cost cap cut, the cheap plans would be learned from.
+        cut = [any(one.unpaid for one in scored_G) for scored_G in scored_PG]
+        rewards_PG = [[None] * len(group) if out else group for group, out in zip(rewards_PG, cut, strict=True)]
+        by_spread = recipe.grpo.scale == "with_cost" and lambda_ > 0
         advantages_PG = advantages(rewards_PG, scale="floored_std" if by_spread else "none")
         if recipe.algorithm != "grpo":
             advantages_PG = [[float(one.correct) for one in group] for group in scored_PG]
         return [
-            [
-                Rollout(reward, {} if reward is None else _facts(one), advantage)
-                for reward, one, advantage in zip(rewards_G, scored_G, advantages_G, strict=True)
-            ]
-            for rewards_G, scored_G, advantages_G in zip(rewards_PG, scored_PG, advantages_PG, strict=True)
+            [Rollout(reward, advantage=advantage) for reward, advantage in zip(rewards_G, advantages_G, strict=True)]
+            for rewards_G, advantages_G in zip(rewards_PG, advantages_PG, strict=True)
         ]
-
-
-def _facts(one: Scored) -> dict[str, float]:
-    facts = {"right": float(one.correct), "valid": float(one.valid)}
-    return facts | ({"cost": one.cost} if one.valid else {})

@@ -83,5 +83,6 @@ class Conversations:
 def _digest(asked: Asked) -> str:
     system = [message.text for message in asked.question if message.role == "system"]
     first = next((message.text for message in asked.question if message.role == "user"), "")
-    text = msgspec.json.encode([asked.model, system, asked.options.tools, first])
+    tools = [(tool.name, tool.parameters) for tool in asked.options.tools]
+    text = msgspec.json.encode([asked.model, system, tools, first])
     return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -1,0 +1,292 @@
+"""`dirigent learn`: fit a policy to a table, switch its operating point, go back. `dirigent prove`: test one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from dirigent.cli.output import ConfigOption, JsonOption, carry_out, print_json, print_text, say
+
+if TYPE_CHECKING:
+    from dirigent.learn.policy import Policy
+
+
+class ByDefault(TyperGroup):
+    """Words that are no command are the arguments of `fit`: `dirigent learn TABLE` is `dirigent learn fit TABLE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["fit", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=ByDefault,
+    help="Fit a policy to a table of graded answers:  dirigent learn TABLE --out FOLDER",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+FolderArgument = Annotated[Path, typer.Argument(help="The policy's folder.", show_default=False)]
+
+
+@app.command()
+def fit(
+    table: Annotated[Path, typer.Argument(help="The folder of a table.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The policy's folder; an earlier version is kept.", show_default=False)],
+    at: Annotated[str, typer.Option(help="Operating point: same, best, 'max-cost X', 'price X' or off.")] = "same",
+    seed: Annotated[int, typer.Option(help="Of the folds and the fits.")] = 1,
+    from_traffic: Annotated[
+        bool, typer.Option("--from-traffic", help="Learn from judged runs of the store too.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a policy, and show accuracy against cost on questions that it did not learn from.
+
+    It is switched on only if the table shows that it is at most a point worse than the best single worker.
+
+    Example:  dirigent learn reports/table --out reports/policy
+    """
+
+    async def work() -> None:
+        policy = await fitted(table, out, at=at, seed=seed, traffic=from_traffic, config=config)
+        if as_json:
+            print_json(facts(policy, out))
+        else:
+            print_text(told(policy, out))
+
+    carry_out(work, as_json=as_json)
+
+
+async def fitted(
+    table: Path, out: Path, *, at: str = "same", seed: int = 1, traffic: bool = False, config: Path | None = None
+) -> Policy:
+    """Fits a policy to a table, and to judged runs of the store if they count too; writes it with its
+    picture and the workers' cards."""
+    from dirigent.cli.storage import configured_store
+    from dirigent.learn.cards import cards_of, write_cards
+    from dirigent.learn.policy import next_version
+    from dirigent.learn.policy_fit import PolicySettings, fit_policy
+    from dirigent.learn.table import Table
+    from dirigent.learn.traffic import traffic_table, with_traffic
+
+    fitting = rows = Table.load(table)
+    if traffic:
+        async with configured_store(config) as store:
+            joined = with_traffic(rows, await traffic_table(store))
+        for sentence in joined.left_out:
+            say(sentence)
+        fitting, rows = joined.table, joined.rows
+    found = fit_policy(
+        fitting, where=str(table), settings=PolicySettings(seed=seed), version=next_version(out), say=say
+    )
+    policy = found.policy
+    if at != "same":
+        policy = _at(policy, at)
+    policy.save(out, found.selector)
+    write_cards(out, cards_of(rows))
+    if policy.points:
+        (out / "front.svg").write_text(_picture(policy), encoding="utf-8")
+    for sentence in policy.left_out:
+        say(sentence)
+    return policy
+
+
+@app.command()
+def switch(
+    to: Annotated[str, typer.Argument(help="same, best, 'max-cost X', 'price X' or off.", show_default=False)],
+    folder: FolderArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch a policy to another operating point; one that the evidence does not support is refused.
+
+    Example:  dirigent learn switch best reports/policy
+    """
+
+    async def work() -> None:
+        from dirigent.learn.policy import Policy
+        from dirigent.learn.selector import Selector
+
+        policy = Policy.load(folder)
+        changed = policy.switched(to)
+        changed.save(folder, Selector.load(folder) if policy.points else None)
+        _say_state(changed, folder, as_json=as_json)
+
+    carry_out(work, as_json=as_json)
+
+
+@app.command()
+def rollback(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Go back to the version before the last `learn` or `switch`.
+
+    Example:  dirigent learn rollback reports/policy
+    """
+
+    async def work() -> None:
+        from dirigent.learn.policy import roll_back
+
+        _say_state(roll_back(folder), folder, as_json=as_json)
+
+    carry_out(work, as_json=as_json)
+
+
+def prove(
+    folder: FolderArgument,
+    on: Annotated[Path, typer.Option(help="The folder of a table of other questions.", show_default=False)],
+    limit: Annotated[int | None, typer.Option(help="At most so many questions, drawn by lot.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write one HTML page.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Test a policy on questions that nothing was learned from: does it pay?
+
+    Example:  dirigent prove reports/policy --on reports/test-table --page reports/proof.html
+    """
+
+    async def work() -> None:
+        from dirigent.cli.output import table as columns
+        from dirigent.errors import ConfigError
+        from dirigent.evals.prove import as_page
+        from dirigent.evals.prove import prove as compare
+        from dirigent.learn.table import Table
+
+        if limit is not None and limit < 1:
+            raise ConfigError(f"--limit must be 1 or more, not {limit}")
+        found = compare(folder, Table.load(on), where=str(on), limit=limit)
+        if page is not None:
+            page.write_text(as_page(found, name=folder.name), encoding="utf-8")
+            say(f"written to {page}")
+        if as_json:
+            print_json(found)
+            return
+        rows = [
+            [
+                row.planner,
+                f"{row.price:g}" if row.planner in ("learned", "fixed") else "",
+                f"{100 * row.accuracy:.1f}",
+                f"{row.cost:.4g}",
+                f"{row.cost / max(found.best_single.cost, 1e-12):.2f}x",
+                f"{row.calls:.1f}",
+                f"{100 * row.diff:+.1f} [{100 * row.low:+.1f} to {100 * row.high:+.1f}]",
+            ]
+            for row in (*found.front, *found.equal_cost_vote)
+        ]
+        best = found.best_single
+        rows.insert(0, [f"best single: {best.name}", "", f"{100 * best.accuracy:.1f}", f"{best.cost:.4g}", "1.00x"])
+        rows[0] += ["1.0", ""]
+        header = ["planner", "price", "right", f"cost ({found.unit})", "", "calls", "against the best single"]
+        print_text(columns(header, rows, right=range(1, 6)))
+        for note in found.notes:
+            say(note)
+        print_text(f"{found.questions:,} questions. {found.verdict}")
+
+    carry_out(work, as_json=as_json)
+
+
+def _at(policy: Policy, at: str) -> Policy:
+    """The policy at the named operating point. What the evidence does not support stays off, with the reason."""
+    import msgspec
+
+    from dirigent.errors import ConfigError
+
+    try:
+        if at != "off":
+            policy.point(at)
+    except ConfigError as error:
+        say(f"not switched to {at!r}: {error}")
+        return msgspec.structs.replace(policy, active="off")
+    return msgspec.structs.replace(policy, active=at)
+
+
+def facts(policy: Policy, folder: Path) -> dict[str, Any]:
+    """What `learn --json` prints."""
+    return {
+        "policy": str(folder),
+        "version": policy.version,
+        "on": policy.on,
+        "active": policy.active,
+        "why": policy.why,
+        "more_labels": policy.more_labels,
+        "unit": policy.unit,
+        "questions": policy.questions,
+        "labels": policy.labels,
+        "best_single": {
+            "name": policy.baseline,
+            "accuracy": policy.baseline_accuracy,
+            "cost": policy.baseline_cost,
+        },
+        "points": {name: policy.points[place].price for name, place in policy.named.items()},
+        "front": [
+            {
+                "price": point.price,
+                "accuracy": point.accuracy,
+                "cost": point.cost,
+                "calls": point.calls,
+                "diff": point.diff,
+                "low": point.low,
+                "high": point.high,
+            }
+            for point in policy.points
+        ],
+        "left_out": policy.left_out,
+    }
+
+
+def _picture(policy: Policy) -> str:
+    from dirigent.evals.front import Mark, svg_front
+
+    title = f"{policy.questions:,} graded questions, cross-fitted"
+    return svg_front(_marks(policy), [_single(policy, Mark)], title=title, unit=policy.unit)
+
+
+def _marks(policy: Policy) -> list[Any]:
+    from dirigent.evals.front import Mark
+
+    return [
+        Mark("learned", p.cost, p.accuracy, policy.baseline_accuracy + p.low, policy.baseline_accuracy + p.high)
+        for p in policy.points
+    ]
+
+
+def _single(policy: Policy, mark: Any) -> Any:
+    return mark(policy.baseline, policy.baseline_cost, policy.baseline_accuracy)
+
+
+def told(policy: Policy, folder: Path) -> str:
+    """The front as a picture, and what was decided."""
+    if not policy.points:
+        return f"not switched on: {policy.why}\nabout {policy.more_labels} more graded questions would help."
+    from dirigent.evals.front import Mark, text_front
+
+    unit = policy.baseline_cost
+    notes = [
+        f"best single: {policy.baseline} ({100 * policy.baseline_accuracy:.1f}, {unit:.4g} {policy.unit} a question)"
+    ]
+    if "same" in policy.named:
+        same = policy.points[policy.named["same"]]
+        notes.append(f"same accuracy: {same.cost:.4g} ({same.cost / unit:.2f}x, {100 * same.diff:+.1f} points)")
+    best = max(policy.points, key=lambda point: point.accuracy)
+    confirmed = "" if "best" in policy.named else "; not confirmed"
+    notes.append(f"best: {100 * best.accuracy:.1f} at {best.cost / unit:.2f}x{confirmed}")
+    notes.append(f"evidence: {policy.labels:,} graded questions, cross-fitted")
+    lines = [text_front(_marks(policy), [_single(policy, Mark)], notes=notes)]
+    if policy.on:
+        lines.append(f"switched on: {policy.active}: {policy.why}")
+        lines.append(f"dirigent learn switch best {folder} · dirigent learn rollback {folder}")
+    else:
+        lines.append(f"not switched on: {policy.why}.")
+        if policy.more_labels is not None:
+            lines.append(f"about {policy.more_labels:,} more graded questions would.")
+        lines.append(f"Until then {policy.baseline} is asked once.")
+    return "\n".join(lines)
+
+
+def _say_state(policy: Policy, folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts(policy, folder))
+    else:
+        print_text(f"version {policy.version}: {policy.active if policy.on else 'off'}")
