@@ -3,8 +3,8 @@
     python benchmarks/policy_latency.py FOLDER [--requests 2000] [--concurrency 16] [--questions FILE] [--at POINT]
 
 FOLDER is what `dirigent learn` wrote. FILE has one question a line; without it, questions of several lengths are made.
-POINT is an operating point; without it, the active one. Each request drafts a plan as a server does. Prints the median and the 99th percentile in milliseconds, as a line and as
-one JSON object.
+POINT is an operating point; without it, the active one. Each request drafts a plan as a server does. Prints the median
+and the 99th percentile in milliseconds, as a line and as one JSON object.
 """
 
 from __future__ import annotations
