@@ -359,7 +359,7 @@ def tell(done: Calibration, out: Path, *, as_json: bool) -> None:
 
 
 def _summary(cards: Sequence[Card]) -> str:
-    header = ("worker", "right (95%)", "questions", "cost", "median", "best at", "weak at")
+    header = ("worker", "right (95%)", "questions", "cost", "median", "strong at", "weak at")
     rows = []
     for card in cards:
         right = card.right
@@ -368,20 +368,14 @@ def _summary(cards: Sequence[Card]) -> str:
         else:
             share = f"{right.right:.1%}  {right.low:.1%}–{right.high:.1%}" + (" estimate" if card.estimated else "")
             count = str(right.questions)
-        kinds = [f"{kind.kind} {kind.right:.0%}" for kind in card.kinds]
-        rows.append((card.worker, share, count, cost_text(card), f"{card.seconds:.1f} s", *_ends(kinds)))
+        ends = [", ".join(f"{kind.kind} {kind.right:.0%}" for kind in kinds) for kinds in (card.strong, card.weak)]
+        rows.append(
+            (card.worker, share, count, _cost_text(card), f"{card.seconds:.1f} s", *(end or "–" for end in ends))
+        )
     return table(header, rows, right=(2, 3, 4))
 
 
-def _ends(kinds: Sequence[str]) -> tuple[str, str]:
-    """The two best and the two worst of several kinds."""
-    if len(kinds) < 2:
-        return "–", "–"
-    half = min(2, len(kinds) // 2)
-    return ", ".join(kinds[:half]), ", ".join(kinds[: -half - 1 : -1])
-
-
-def cost_text(card: Card) -> str:
+def _cost_text(card: Card) -> str:
     """Returns $2.68 per 1,000, or the cost in the table's own unit."""
     if card.unit == "usd":
         return f"${card.cost * 1000:.3g} / 1,000" if card.cost else "free"
