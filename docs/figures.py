@@ -192,8 +192,33 @@ def _figures(figures: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} {value}" for name, value in shown.items())
 
 
+def overhead_rows(results: Path) -> str:
+    """CPU and latency of the server against a bare proxy and against others', by requests at a time."""
+    found = _read(results / "overhead.json")
+    levels = list(found["worker_ratio"])
+    versions = found["versions"]
+    peers = {"litellm": "LiteLLM's proxy", "switchyard": "Switchyard"}
+    lines: list[tuple[str, list[str]]] = [
+        ("bare aiohttp proxy, CPU a request", [f"{found['bare_cpu_ms'][n]:.2f} ms" for n in levels]),
+        ("`worker/NAME`, CPU a request", [f"{found['worker_cpu_ms'][n]:.2f} ms" for n in levels]),
+        ("`worker/NAME`, multiple of the bare proxy", [f"{found['worker_ratio'][n]:.1f}x" for n in levels]),
+        ("a plan of one step, multiple of the bare proxy", [f"{found['plan_ratio'][n]:.1f}x" for n in levels]),
+        *(
+            (
+                f"{about} {versions[name]}, multiple of `worker/NAME`",
+                [f"{found['peer_ratio'][name][n]:.1f}x" for n in levels],
+            )
+            for name, about in peers.items()
+            if name in found["peer_ratio"]
+        ),
+    ]
+    head = ["| requests at a time | " + " | ".join(levels) + " |", "|---" * (len(levels) + 1) + "|"]
+    return "\n".join([*head, *(f"| {about} | {' | '.join(cells)} |" for about, cells in lines)])
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "gym-first-page": gym_first_page,
+    "overhead-rows": overhead_rows,
     "recorded-first-page": recorded_first_page,
     "torture-rows": torture_rows,
 }

@@ -14,7 +14,15 @@ import pytest
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError
 from dirigent.learn.table import Answer, Question, Table, TableWorker
-from dirigent.learn.traffic import LABEL, Label, contradicting_keys, read_labels, traffic_table, with_traffic
+from dirigent.learn.traffic import (
+    LABEL,
+    Label,
+    contradicting_keys,
+    read_labels,
+    traffic_table,
+    with_traffic,
+    worse_workers,
+)
 from dirigent.limits import Limits
 from dirigent.plan.plan import Plan, Reason, Step
 from dirigent.plan.planner import Brief, Draft
@@ -29,6 +37,7 @@ from dirigent.workers.metering import Metered
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
 from dirigent.workers.worker import Price, Worker
+from tests.facts import says
 
 VOTE = Plan((Step("a", ANSWER), Step("b", ANSWER), Step("c", ANSWER), Step("count", "Count.", (0, 1, 2))))
 
@@ -219,8 +228,8 @@ def test_a_key_that_lies_in_a_tenth_of_all_feedback_changes_no_choice(seed: int)
     kept = with_traffic(BASE, graded({**honest, "liar": 40}, truth, liar="liar", seed=seed))
     without = with_traffic(BASE, graded(honest, truth, seed=seed))
     assert "liar" in " ".join(kept.left_out)
-    assert best_worker(kept.table) == best_worker(without.table)
-    grades = [answer for answer in kept.table.answers if answer.right is not None]
+    assert best_worker(kept.rows) == best_worker(without.rows)
+    grades = [answer for answer in kept.rows.answers if answer.right is not None]
     assert {answer.source for answer in grades} <= set(honest)
 
 
@@ -235,14 +244,50 @@ def test_a_key_alone_contradicts_nobody() -> None:
 
 
 def test_traffic_joins_a_table_as_far_as_its_workers_are_the_same() -> None:
-    own = graded({"k": 6}, {"x": 1.0})
-    changed = msgspec.structs.replace(own, workers=(TableWorker("x", fingerprint="2"),))
+    own = graded({"k": 6}, {"x": 1.0, "y": 1.0})
+    changed = msgspec.structs.replace(own, workers=(TableWorker("x", fingerprint="2"), own.workers[1]))
     joined = with_traffic(BASE, own)
-    assert (len(joined.table.answers), len(joined.table.questions), joined.left_out) == (6, 6, ())
+    assert (len(joined.table.answers), len(joined.table.questions), joined.left_out) == (12, 6, ())
     joined.table.check("here")
     other = with_traffic(BASE, changed)
-    assert len(other.table.answers) == 0
+    assert {answer.worker for answer in other.rows.answers} == {"y"}
     assert "x" in other.left_out[0]
+
+
+def test_questions_that_not_every_worker_was_asked_support_no_order_but_count_for_cards() -> None:
+    joined = with_traffic(BASE, graded({"k": 6}, {"x": 1.0}))
+    assert (len(joined.table.answers), len(joined.rows.answers)) == (0, 6)
+    assert says(" ".join(joined.left_out), "6 judged questions cards no order")
+
+
+def calibrated_as(truth: dict[str, float]) -> Table:
+    table = graded({"c": 100}, truth)
+    return msgspec.structs.replace(
+        table,
+        questions=tuple(msgspec.structs.replace(q, id=f"c{q.id}") for q in table.questions),
+        answers=tuple(msgspec.structs.replace(a, question=f"c{a.question}", source="") for a in table.answers),
+    )
+
+
+def test_a_worker_that_silently_got_worse_is_left_out_and_named() -> None:
+    base = calibrated_as({"x": 0.9, "y": 0.8, "z": 0.7})
+    joined = with_traffic(base, graded({"k": 60}, {"x": 0.25, "y": 0.8, "z": 0.7}))
+    assert [worker.name for worker in joined.table.workers] == ["y", "z"]
+    assert all(answer.worker != "x" for answer in joined.table.answers)
+    assert says(" ".join(joined.left_out), "x calibrated again traffic")
+    joined.table.check("here")
+
+
+def test_harder_questions_make_no_worker_look_worse_than_the_others() -> None:
+    base = calibrated_as({"x": 0.9, "y": 0.8, "z": 0.85})
+    joined = with_traffic(base, graded({"k": 100}, {"x": 0.6, "y": 0.5, "z": 0.55}))
+    assert [worker.name for worker in joined.table.workers] == ["x", "y", "z"]
+
+
+def test_a_few_bad_answers_are_no_decline_and_one_worker_is_always_left() -> None:
+    base = calibrated_as({"x": 0.9, "y": 0.8})
+    assert worse_workers(base.answers, graded({"k": 10}, {"x": 0.0}).answers) == {}
+    assert len(worse_workers(base.answers, graded({"k": 80}, {"x": 0.0, "y": 0.0}).answers)) <= 1
 
 
 def test_traffic_in_another_unit_is_refused() -> None:

@@ -93,6 +93,13 @@ def test_few_labels_are_said_to_switch_nothing_on(run: Run, own_place: Path) -> 
     assert says(done.err, "20 questions with a label nothing 25 5 more")
 
 
+def test_answers_that_were_cut_are_said_to_be(run: Run, own_place: Path) -> None:
+    (own_place / "dirigent.toml").write_text(POOL.replace('"The answer is 4."', f'"{"word " * 100}"'))
+    done = run("calibrate", "--questions", "my.jsonl", "--samples", "1", "--max-output-tokens", "20", "--yes")
+    assert says(done.err, "four: 30 of 30 cut --max-output-tokens")
+    assert not says(done.err, "five: cut")
+
+
 def test_estimates_are_said_to_be_estimates(run: Run, own_place: Path) -> None:
     (own_place / "my.jsonl").write_text('{"question": "What is 2 + 2?", "grader": "number"}\n')
     done = run("calibrate", "--questions", "my.jsonl", "--yes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.facts import facts
 
 from dirigent.cli.doctor import examine
+from dirigent.cli.setup import policy_fits
 from dirigent.config.file import Loaded, load_config
 from dirigent.config.fingerprint import fingerprint
 from dirigent.config.runtime import open_runtime
@@ -21,6 +23,7 @@ from dirigent.learn.selector import SelectorSettings
 from dirigent.learn.table import Answer, Question, Table, TableWorker
 from dirigent.messages import Request, Result
 from dirigent.plan.plan import Plan, Step, check_plan
+from dirigent.serve.service import open_service
 
 WORKERS = """
 [[worker]]
@@ -201,3 +204,43 @@ async def test_doctor_names_workers_that_a_policy_does_not_use(configured: Calla
     (bad,) = [check for check in await examine(missing.path) if check.what == "policy"]
     assert not bad.ok
     assert "nowhere" in bad.found
+
+
+async def test_a_plan_of_ones_own_may_end_in_the_policys_selector(configured: Callable[[str], Loaded]) -> None:
+    plan = Plan((Step("quick", "a"), Step("strong", "b"), Step("select", "pick", (0, 1))), until=0.01)
+    async with open_runtime(configured(WORKERS + LEARNED)) as runtime:
+        trace = await runtime.conductor("mini", plan=plan).run(SUM)
+    assert [step.status for step in trace.steps] == ["done", "skipped", "done"]
+
+
+async def test_a_server_reads_its_policies_before_the_first_request(
+    configured: Callable[[str], Loaded], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    store = f'[store]\nurl = "{tmp_path}/served.db"\n'
+    changed = WORKERS.replace('name = "quick"', 'name = "quick"\ntemperature = 0.5')
+    async with open_service(configured(changed + LEARNED + store)):
+        assert "quick has changed since it was measured" in caplog.text
+    with pytest.raises(ConfigError, match=facts("nowhere dirigent learn")):
+        async with open_service(configured(WORKERS + LEARNED.replace('"policy"', '"nowhere"') + store)):
+            pass
+
+
+async def test_init_takes_a_policy_that_is_on_and_fits_the_pool(
+    tmp_path: Path, fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(fitted, tmp_path / "policy")
+
+    async def fits(text: str) -> bool:
+        (tmp_path / "dirigent.toml").write_text(text)
+        return await policy_fits(load_config(tmp_path / "dirigent.toml"))
+
+    policy = Policy.load(tmp_path / "policy")
+    policy.switched("price 0.05").save(tmp_path / "policy")
+    assert await fits(WORKERS)
+    assert not await fits(WORKERS.replace('name = "quick"', 'name = "quick"\ntemperature = 0.5'))
+    assert "fitted on other workers (quick)" in capsys.readouterr().err
+    policy.switched("off").save(tmp_path / "policy")
+    assert not await fits(WORKERS)
+    assert "is off" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "policy")
+    assert not await fits(WORKERS)

@@ -12,7 +12,7 @@ import pytest
 
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.console.conftest import Browser, Open
-from tests.console.test_screens import compared, furnish
+from tests.console.test_screens import compared, furnish, learned
 from tests.serve.conftest import Server, Start
 from tests.serve.test_runs_api import watched
 
@@ -201,6 +201,38 @@ async def test_two_models_answer_side_by_side_and_the_vote_is_kept(server: Serve
     assert (await server.get("/v1/sets/which")).object["data"][0]["answer"] == "beta"
     rows = (await server.get("/v1/traces")).object["data"]
     assert {row["profile"]: row["score"] for row in rows} == {"worker/alpha": 0.0, "worker/beta": 1.0}
+
+
+async def test_the_operating_point_is_dragged_along_the_front_and_switched(
+    start: Start, browse: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await learned(start, tmp_path, monkeypatch)
+    await server.chat(model="mini")
+    browser = await browse(server)
+    page = browser.page
+    await browser.open("/learning")
+    front = page.get_by_role("slider", name="Operating point")
+    assert "81.0% right" in str(await front.get_attribute("aria-valuetext"))
+    await page.get_by_text("1 runs cost").wait_for()  # what last week's runs would have cost
+    box = await front.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + box["width"] * 0.95, box["y"] + box["height"] / 2, steps=5)
+    await page.mouse.up()
+    assert "86.0% right" in str(await front.get_attribute("aria-valuetext"))
+    await page.get_by_role("button", name="Use this point").click()
+    await page.get_by_text("in use: best").wait_for()
+    await page.get_by_role("button", name="Roll back").click()
+    await page.get_by_text("in use: same").wait_for()
+    await front.focus()
+    await page.keyboard.press("ArrowRight")
+    assert "83.0% right" in str(await front.get_attribute("aria-valuetext"))
+    await page.get_by_role("cell", name="97%").wait_for()  # a worker by kind of question
+    await page.get_by_text("gym.json").click()
+    await page.get_by_role("cell", name="conductor", exact=True).wait_for()
+    await page.get_by_text("dev/accuracy").wait_for()
+    assert browser.faults == []
 
 
 # ---- the pages' tasks -------------------------------------------------------------------------------------

@@ -5,14 +5,20 @@ SCREENS=docs/console python -m pytest tests/console/test_screens.py
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from dirigent.config.runtime import Runtime
+from dirigent.learn.cards import Card, Share
 from tests.console.conftest import Browser, Open, orchestra
 from tests.serve.conftest import CONFIG, Server, Start
+from tests.serve.test_learning import RESULTS, a_policy, a_selector
 from tests.serve.test_runs_api import watched
 from tests.stub_wires import StubCall, StubReply
 
@@ -34,9 +40,6 @@ SETTINGS = CONFIG
 for old, new in (ROLES | ABOUT).items():
     SETTINGS = SETTINGS.replace(f'"{old}"', f'"{new}"')
 SETTINGS += """
-[serve]
-reports = "reports"
-
 [[override]]
 name = "invoices stay with the reader"
 matches = "invoice"
@@ -83,6 +86,34 @@ async def furnish(server: Server) -> list[str]:
     return ids
 
 
+async def learned(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, config: str = CONFIG) -> Server:
+    """A server whose profile `mini` has a policy, with cards, an evaluation and a training run."""
+    monkeypatch.setattr(Runtime, "policy", lambda *_: None, raising=False)  # no run here asks the policy
+    config = config.replace("[profile.mini]\n", f'[profile.mini]\npolicy = "{folder}/policy"\n')
+    server = await start(config=config, reports=str(folder / "reports"))
+    names = server.service.runtime.pool.names
+    policy = msgspec.structs.replace(a_policy(), workers=names[:2], baseline=names[1])
+    policy.save(folder / "policy", a_selector())
+    reports = folder / "reports" / "first training"
+    reports.mkdir(parents=True)
+    shutil.copy(RESULTS / "gym.json", folder / "reports" / "gym.json")
+    lines = [
+        json.dumps({"step": i, "reward": 1 - 0.9 ** (i / 9), "dev/accuracy": 0.86 - 0.6 * 0.95**i, "valid": 0.99})
+        for i in range(120)
+    ]
+    (reports / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    cards = {}
+    for name, right, cost in ((names[0], 0.71, 0.0003), (names[1], 0.8, 0.001)):
+        kinds = [Share(kind, right + more, right + more - 0.05, right + more + 0.03, 60) for kind, more in KINDS]
+        share = Share("", right, right - 0.04, right + 0.04, 300)
+        cards[name] = Card(name, "", f"measured: {right:.0%} right", share, tuple(kinds), cost=cost, seconds=1.2)
+    server.service.runtime.cards = cards
+    return server
+
+
+KINDS = (("dates", 0.17), ("logic", -0.2), ("prose", 0.02))
+
+
 async def compared(server: Server) -> str:
     body: dict[str, Any] = {"models": ["ultra", f"worker/{server.service.runtime.pool.names[0]}"]}
     body["request"] = {"messages": [{"role": "user", "content": "Which cause is the likeliest?"}]}
@@ -95,9 +126,9 @@ async def compared(server: Server) -> str:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", list(SIZES))
 async def test_every_page_is_drawn_without_a_fault_and_within_its_width(
-    start: Start, browse: Open, size: str, theme: str, tmp_path: Path
+    start: Start, browse: Open, size: str, theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = await start(config=SETTINGS)
+    server = await learned(start, tmp_path, monkeypatch, SETTINGS)
     browser = await browse(server, viewport=SIZES[size], color_scheme=theme)
     server.stub.answer = in_roles
     folder = Path(os.environ.get("SCREENS", str(tmp_path)))

@@ -141,11 +141,15 @@ async def test_a_selector_that_cannot_say_how_sure_it_is_is_not_sure() -> None:
     assert (done.reply.text, done.steps[-1].checks) == ("b", (Check(0, None),))
 
 
-async def test_a_selector_that_fails_ends_the_run() -> None:
+async def test_a_selector_that_fails_is_not_sure_and_gets_a_substitute_in_the_end() -> None:
     broken = Scripted(WorkerError("broken"), name="select", selects=True)
-    done = await execute(asking("a", "b"), pool_of(Scripted("a", name="a"), Scripted("b", name="b"), broken), "?")
+    workers = pool_of(Scripted("a", name="a"), Scripted("b", name="b"), broken)
+    done = await execute(asking("a", "b"), workers, "?")
     assert str(done.error) == "broken"
-    assert done.steps[-1].status == "failed"
+    assert [step.status for step in done.steps] == ["done", "done", "failed"]
+    saved = await execute(asking("a", "b"), workers, "?", reassign=True)
+    assert saved.error is None
+    assert (saved.steps[-1].worker, saved.steps[-1].checks) == ("a", (Check(0, None),))
 
 
 async def test_a_slow_step_leaves_time_to_choose_among_the_results_before_it() -> None:
@@ -157,6 +161,15 @@ async def test_a_slow_step_leaves_time_to_choose_among_the_results_before_it() -
     assert "only the time to choose" in done.steps[1].error
     assert done.reply is not None
     assert done.reply.text == "a"
+
+
+async def test_no_further_step_begins_once_the_time_is_up() -> None:
+    slow, after = Scripted("late", name="b", delay_s=30), Scripted("never", name="c")
+    workers = pool_of(Scripted("a", name="a"), slow, after, chooser({1: 0.3}))
+    done = await execute(asking("a", "b", "c"), workers, "?", limits=Limits(deadline_s=0.5))
+    assert [step.status for step in done.steps] == ["done", "failed", "skipped", "done"]
+    assert done.steps[2].error == "no time was left for it"
+    assert after.calls == 0
 
 
 async def test_the_deadline_of_the_run_holds_for_the_choice() -> None:

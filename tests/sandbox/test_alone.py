@@ -7,8 +7,9 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -69,13 +70,21 @@ async def runner() -> AsyncIterator[Alone]:
         yield opened
 
 
+@pytest.fixture
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Scratch folders in a folder of the test, and the one file elsewhere removed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    Path("/dev/shm/dirigent-own").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("attack", attacks_alone(), ids=lambda attack: attack.name)
 async def test_it_contains(attack: Attack, runner: Alone) -> None:
     assert await withstands(runner, attack)
 
 
 @pytest.mark.parametrize("attack", SHARED, ids=lambda attack: attack.name)
-async def test_without_the_walls_the_attack_would_get_through(attack: Attack) -> None:
+async def test_without_the_walls_the_attack_would_get_through(attack: Attack, nothing_left: None) -> None:
     """Otherwise it would show nothing. Each of these is harmless where it succeeds."""
     if attack.name in ("start another program", "use a shared segment of others", "mark a file"):
         pytest.skip("its success leaves no word, or depends on the host")
@@ -83,7 +92,7 @@ async def test_without_the_walls_the_attack_would_get_through(attack: Attack) ->
         assert not await withstands(free, attack)
 
 
-async def test_the_self_test_of_a_start_finds_what_gets_through(runner: Alone) -> None:
+async def test_the_self_test_of_a_start_finds_what_gets_through(runner: Alone, nothing_left: None) -> None:
     assert await attack_at_once(runner) == await attack_all(runner) == []
     async with open_alone(confined=False) as free:
         harmless = _Some(free, tuple(attack for attack in SHARED if attack.name != "start another program"))

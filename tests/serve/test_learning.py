@@ -23,11 +23,11 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def a_policy() -> Policy:
-    """Two points over two workers, as `dirigent learn` would write them."""
+    """Five points over two workers, as `dirigent learn` would write them."""
     kind = Kind(order=(0,), until=0.9, right=0.8, cost=1.0)
     points = tuple(
         Point(0.0, (kind,), (kind,), (0,), accuracy, cost, 1.5, accuracy - 0.8, accuracy - 0.85, accuracy - 0.75)
-        for accuracy, cost in ((0.86, 0.003), (0.81, 0.0006))
+        for accuracy, cost in ((0.86, 0.003), (0.85, 0.0018), (0.83, 0.0011), (0.81, 0.0006), (0.76, 0.0004))
     )
     return Policy(
         version=1,
@@ -40,7 +40,7 @@ def a_policy() -> Policy:
         questions=300,
         labels=300,
         points=points,
-        named={"best": 0, "same": 1},
+        named={"best": 0, "same": 3},
         why="same accuracy for 0.6 of the cost",
         more_labels=None,
         active="same",
@@ -97,7 +97,7 @@ async def test_policies_evaluations_and_trainings_are_shown(
     [answer] = await asked(folder, stub, empty_store, ("GET", "/v1/learning", None))
     [policy] = answer.object["policies"]
     assert (policy["profile"], policy["active"], policy["versions"]) == ("mini", "same", [])
-    assert [point["accuracy"] for point in policy["points"]] == [0.86, 0.81]
+    assert [point["accuracy"] for point in policy["points"]] == [0.86, 0.85, 0.83, 0.81, 0.76]
     [report] = answer.object["evaluations"]
     assert report["file"] == "gym.json"
     assert 0.5 < report["planners"]["conductor"]["accuracy"] < 1

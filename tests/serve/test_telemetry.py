@@ -50,8 +50,9 @@ async def test_a_run_is_a_span_with_its_drafts_and_steps_below_it(server: Server
 
 async def test_spans_follow_the_conventions_for_generative_ai(server: Server) -> None:
     exporter = watched(server)
-    await server.chat(model="ultra")
+    await server.chat(model="ultra", metadata={"conversation": "c1"})
     found = by_name(exporter)
+    assert (found["run ultra"].attributes or {})["gen_ai.conversation.id"] == "c1"
     operations = {name: (span.attributes or {})["gen_ai.operation.name"] for name, span in found.items()}
     assert operations == {
         "run ultra": "invoke_workflow",

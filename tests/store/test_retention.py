@@ -12,6 +12,7 @@ from sqlalchemy import func, insert, select, update
 from dirigent.errors import ConfigError, StoreError
 from dirigent.limits import Quote
 from dirigent.store import Store, audit, retention
+from dirigent.store.comparisons import Side, add_comparison, find_comparison
 from dirigent.store.feedback import Verdict, add_feedback, feedback_of
 from dirigent.store.keys import Caller, create_key
 from dirigent.store.ledger import StoreLedger, usage
@@ -224,9 +225,13 @@ async def test_forgetting_a_run_deletes_all_that_belongs_to_it_in_one_commit_and
         for id in ("mine", "other"):
             await keep_whole(store, id, caller)
         before, commits = await usage(store), store.commits
+        sides = (Side("a", "mine"), Side("b", "another"))
+        made = await add_comparison(store, key_id="mine", question="which?", runs=sides)
+        commits = store.commits
         assert await forget(store, "mine", actor="cli") == Pruned(
-            1, responses=2, feedback=1, run_states=1, idempotency=2
+            1, responses=2, feedback=1, run_states=1, idempotency=2, comparisons=1
         )
+        assert await find_comparison(store, made.id, key_id=None) is None
         assert store.commits - commits == 1
         assert await left_of(store, "mine") == [0, 0, 0, 0, 0]
         assert await left_of(store, "other") == [1, 2, 1, 1, 2]
@@ -234,6 +239,7 @@ async def test_forgetting_a_run_deletes_all_that_belongs_to_it_in_one_commit_and
         *_, row = [row async for row in audit.export(store)]
         assert (row.actor, row.action) == ("cli", "trace.delete")
         told = {"run_id": "mine", "traces": 1, "responses": 2, "feedback": 1, "run_states": 1, "idempotency": 2}
+        told |= {"comparisons": 1}
         assert msgspec.json.decode(row.details) == told, "and nothing of what was asked"
         assert not (await audit.verify(store)).problem
 

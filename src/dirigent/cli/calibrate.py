@@ -39,26 +39,33 @@ QuestionsOption = Annotated[
 ]
 SetOption = Annotated[str | None, typer.Option("--set", help="A set that ships: builtin (default).")]
 OutOption = Annotated[Path, typer.Option(help="The folder of the table.")]
+LimitOption = Annotated[
+    int | None, typer.Option(min=1, help="Ask only so many questions, drawn by lot.", show_default=False)
+]
+MaxCostOption = Annotated[
+    float | None, typer.Option(min=0, help="Most that all of it may cost, in USD.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 
 
 def calibrate(
     questions: QuestionsOption = None,
     set_: SetOption = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask only so many questions, drawn by lot.")] = None,
+    limit: LimitOption = None,
     samples: Annotated[int, typer.Option(min=1, max=16, help="Answers of each worker to each question.")] = 2,
     judge: Annotated[str, typer.Option(help="The worker that applies rubrics.")] = "",
-    max_cost: Annotated[float | None, typer.Option(min=0, help="Most that all of it may cost, in USD.")] = None,
+    max_cost: MaxCostOption = None,
     out: OutOption = OUT,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Calls at a time.")] = 8,
     max_output_tokens: Annotated[int, typer.Option(min=16, help="Most tokens of one answer.")] = 2048,
     seed: Annotated[int, typer.Option(help="The seed of the lots.")] = 1,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask every worker graded questions, and write a table of their answers. Prints the estimated cost and asks before
-    it starts. The same command continues a cut run and pays for nothing
-    twice.
+    """Ask every worker graded questions, and write a table of their answers.
+
+    Prints the estimated cost and asks before it starts. The same command continues a cut run, and pays nothing twice.
 
     Example:  dirigent calibrate --questions my.jsonl --max-cost 3
     """
@@ -73,7 +80,10 @@ def calibrate(
         done = await calibrated(rows, settings, out=out, max_cost=max_cost, yes=yes, config=config)
         if done is None:
             return FAILED
-        _tell(done, out, as_json=as_json)
+        if as_json:
+            print_json({"table": str(out), **report(done)})
+        tell(done, out, as_json=as_json)
+        say(f"next:  dirigent learn {out} --out policy")
         return FAILED if done.stopped else 0
 
     carry_out(work, as_json=as_json)
@@ -297,10 +307,10 @@ def _progress() -> Iterator[Observe]:
 def _write_report(file: Path, done: Calibration) -> None:
     import msgspec
 
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(_report(done)), indent=1) + b"\n")
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(report(done)), indent=1) + b"\n")
 
 
-def _report(done: Calibration) -> dict[str, Any]:
+def report(done: Calibration) -> dict[str, Any]:
     """What is to be said of a table besides its rows."""
     import msgspec
 
@@ -318,20 +328,21 @@ def _report(done: Calibration) -> dict[str, Any]:
     }
 
 
-def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
+def tell(done: Calibration, out: Path, *, as_json: bool) -> None:
+    """Prints what was measured (left out if stdout gets JSON), and says what it rests on."""
     from dirigent.learn.cards import cards_of
     from dirigent.show.words import count_text, usd_text
 
-    if as_json:
-        print_json({"table": str(out), **_report(done)})
-    else:
+    if not as_json:
         print_text(_summary(cards_of(done.table)))
     if failures := _failures(done):
         say(failures)
+    for sentence in _cut(done):
+        say(sentence)
     if done.judge is not None:
         say(_judge_line(done))
     if done.estimated:
-        say(f"{done.estimated:,} answers have no label: how right they are is an estimate")
+        say(f"{done.estimated:,} answers have no label that graded them: how right they are is an estimate")
     if done.ungraded:
         say(f"{done.ungraded:,} answers could not be graded or compared")
     if done.labelled < LEAST_LABELS:
@@ -345,12 +356,10 @@ def _tell(done: Calibration, out: Path, *, as_json: bool) -> None:
     say(f"{spent} · table: {out}")
     if done.stopped:
         say(f"stopped: {done.stopped}")
-    else:
-        say(f"next:  dirigent learn {out} --out policy")
 
 
 def _summary(cards: Sequence[Card]) -> str:
-    header = ("worker", "right (95%)", "questions", "cost", "median", "best at", "weak at")
+    header = ("worker", "right (95%)", "questions", "cost", "median", "strong at", "weak at")
     rows = []
     for card in cards:
         right = card.right
@@ -359,24 +368,35 @@ def _summary(cards: Sequence[Card]) -> str:
         else:
             share = f"{right.right:.1%}  {right.low:.1%}–{right.high:.1%}" + (" estimate" if card.estimated else "")
             count = str(right.questions)
-        kinds = [f"{kind.kind} {kind.right:.0%}" for kind in card.kinds]
-        rows.append((card.worker, share, count, cost_text(card), f"{card.seconds:.1f} s", *_ends(kinds)))
+        ends = [", ".join(f"{kind.kind} {kind.right:.0%}" for kind in kinds) for kinds in (card.strong, card.weak)]
+        rows.append(
+            (card.worker, share, count, _cost_text(card), f"{card.seconds:.1f} s", *(end or "–" for end in ends))
+        )
     return table(header, rows, right=(2, 3, 4))
 
 
-def _ends(kinds: Sequence[str]) -> tuple[str, str]:
-    """The two best and the two worst of several kinds."""
-    if len(kinds) < 2:
-        return "–", "–"
-    half = min(2, len(kinds) // 2)
-    return ", ".join(kinds[:half]), ", ".join(kinds[: -half - 1 : -1])
-
-
-def cost_text(card: Card) -> str:
+def _cost_text(card: Card) -> str:
     """Returns $2.68 per 1,000, or the cost in the table's own unit."""
     if card.unit == "usd":
         return f"${card.cost * 1000:.3g} / 1,000" if card.cost else "free"
     return f"{card.cost:,.1f} {card.unit}"
+
+
+MANY_CUT = 0.1
+"""A share of answers without an end that says more of a limit than of its worker."""
+
+
+def _cut(done: Calibration) -> list[str]:
+    lines = []
+    for worker in done.table.workers:
+        ends = [answer.ended for answer in done.table.answers if answer.worker == worker.name]
+        cut = ends.count(False)
+        if cut > MANY_CUT * len(ends):
+            lines.append(
+                f"{worker.name}: {cut} of {len(ends)} answers were cut at their limit of tokens; "
+                "raise its max_output_tokens, or --max-output-tokens"
+            )
+    return lines
 
 
 def _failures(done: Calibration) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dirigent.cli.output import JsonOption, carry_out, print_json, print_text, say
+from dirigent.cli.output import ConfigOption, JsonOption, carry_out, print_json, print_text, say
 
 if TYPE_CHECKING:
     from dirigent.learn.policy import Policy
@@ -40,6 +40,10 @@ def fit(
     out: Annotated[Path, typer.Option(help="The policy's folder; an earlier version is kept.", show_default=False)],
     at: Annotated[str, typer.Option(help="Operating point: same, best, 'max-cost X', 'price X' or off.")] = "same",
     seed: Annotated[int, typer.Option(help="Of the folds and the fits.")] = 1,
+    from_traffic: Annotated[
+        bool, typer.Option("--from-traffic", help="Learn from judged runs of the store too.")
+    ] = False,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a policy, and show accuracy against cost on questions that it did not learn from.
@@ -50,32 +54,47 @@ def fit(
     """
 
     async def work() -> None:
-        from dirigent.learn.policy import next_version
-        from dirigent.learn.policy_fit import PolicySettings, fit_policy
-        from dirigent.learn.table import Table
-
-        found = fit_policy(
-            Table.load(table),
-            where=str(table),
-            settings=PolicySettings(seed=seed),
-            version=next_version(out),
-            say=say,
-        )
-        policy = found.policy
-        if at != "same":
-            policy = _at(policy, at)
-        policy.save(out, found.selector)
-        picture = out / "front.svg"
-        if policy.points:
-            picture.write_text(_picture(policy), encoding="utf-8")
+        policy = await fitted(table, out, at=at, seed=seed, traffic=from_traffic, config=config)
         if as_json:
-            print_json(_facts(policy, out))
-            return
-        for sentence in policy.left_out:
-            say(sentence)
-        print_text(_told(policy, out))
+            print_json(facts(policy, out))
+        else:
+            print_text(told(policy, out))
 
     carry_out(work, as_json=as_json)
+
+
+async def fitted(
+    table: Path, out: Path, *, at: str = "same", seed: int = 1, traffic: bool = False, config: Path | None = None
+) -> Policy:
+    """Fits a policy to a table, and to judged runs of the store if they count too; writes it with its
+    picture and the workers' cards."""
+    from dirigent.cli.storage import configured_store
+    from dirigent.learn.cards import cards_of, write_cards
+    from dirigent.learn.policy import next_version
+    from dirigent.learn.policy_fit import PolicySettings, fit_policy
+    from dirigent.learn.table import Table
+    from dirigent.learn.traffic import traffic_table, with_traffic
+
+    fitting = rows = Table.load(table)
+    if traffic:
+        async with configured_store(config) as store:
+            joined = with_traffic(rows, await traffic_table(store))
+        for sentence in joined.left_out:
+            say(sentence)
+        fitting, rows = joined.table, joined.rows
+    found = fit_policy(
+        fitting, where=str(table), settings=PolicySettings(seed=seed), version=next_version(out), say=say
+    )
+    policy = found.policy
+    if at != "same":
+        policy = _at(policy, at)
+    policy.save(out, found.selector)
+    write_cards(out, cards_of(rows))
+    if policy.points:
+        (out / "front.svg").write_text(_picture(policy), encoding="utf-8")
+    for sentence in policy.left_out:
+        say(sentence)
+    return policy
 
 
 @app.command()
@@ -183,7 +202,7 @@ def _at(policy: Policy, at: str) -> Policy:
     return msgspec.structs.replace(policy, active=at)
 
 
-def _facts(policy: Policy, folder: Path) -> dict[str, Any]:
+def facts(policy: Policy, folder: Path) -> dict[str, Any]:
     """What `learn --json` prints."""
     return {
         "policy": str(folder),
@@ -237,7 +256,7 @@ def _single(policy: Policy, mark: Any) -> Any:
     return mark(policy.baseline, policy.baseline_cost, policy.baseline_accuracy)
 
 
-def _told(policy: Policy, folder: Path) -> str:
+def told(policy: Policy, folder: Path) -> str:
     """The front as a picture, and what was decided."""
     if not policy.points:
         return f"not switched on: {policy.why}\nabout {policy.more_labels} more graded questions would help."
@@ -268,6 +287,6 @@ def _told(policy: Policy, folder: Path) -> str:
 
 def _say_state(policy: Policy, folder: Path, *, as_json: bool) -> None:
     if as_json:
-        print_json(_facts(policy, folder))
+        print_json(facts(policy, folder))
     else:
         print_text(f"version {policy.version}: {policy.active if policy.on else 'off'}")

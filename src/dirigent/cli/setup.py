@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dirigent.cli.calibrate import LimitOption, MaxCostOption, QuestionsOption, YesOption
 from dirigent.cli.output import FAILED, ConfigOption, JsonOption, carry_out, print_json, print_text, say
 
 if TYPE_CHECKING:
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 def init(
     path: Annotated[Path, typer.Option(help="The file to write.")] = Path("dirigent.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Then ask every worker graded questions, and learn whom to ask.")
+    ] = False,
+    questions: QuestionsOption = None,
+    limit: LimitOption = None,
+    max_cost: MaxCostOption = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write dirigent.toml from this machine's API keys (environment), local model servers and local weights.
@@ -26,7 +34,7 @@ def init(
     Example:  dirigent init
     """
 
-    async def work() -> None:
+    async def work() -> int:
         from dirigent.config.discovery import choices, discover, small_pool_reason, toml_of
         from dirigent.config.file import config_path, parse_config
         from dirigent.errors import ConfigError
@@ -37,7 +45,7 @@ def init(
         machine = await discover()
         text = f"{toml_of(machine)}\n{choices()}"
         loaded = parse_config(text, path=path)
-        learned = machine.has_models and await _policy_fits(loaded)
+        learned = machine.has_models and await policy_fits(loaded)
         if learned:
             text = f"{toml_of(machine, policy=POLICY)}\n{choices()}"
         if not machine.has_models:
@@ -47,10 +55,15 @@ def init(
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error}") from None
         names = [worker.name for worker in loaded.config.worker]
-        if as_json:
-            servers = {server.name: server.base_url for server in machine.servers}
-            print_json({"path": str(path), "keys": machine.keys, "servers": servers, "workers": names})
-            return
+        facts = {
+            "path": str(path),
+            "keys": machine.keys,
+            "servers": {server.name: server.base_url for server in machine.servers},
+            "workers": names,
+        }
+        if as_json and not calibrate:
+            print_json(facts)
+            return 0
         for provider, variable in machine.keys.items():
             say(f"found  {variable} ({provider})")
         for server in machine.servers:
@@ -61,18 +74,65 @@ def init(
                 say(f"note: {reason}")
         if learned:
             say(f"found  a learned policy for this pool in {path.parent / POLICY}: the profile mini uses it")
-        print_text(f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}")
+        wrote = f"wrote {path} with {count_text(len(names), 'worker')}: {', '.join(names)}"
+        (say if as_json else print_text)(wrote)
         named = "" if config_path() == path else f" --config {path}"
+        if calibrate:
+            measured = await _calibrate_and_learn(path, questions, limit, max_cost, yes=yes, as_json=as_json)
+            if measured is None:
+                return FAILED
+            done, told = measured
+            learned = machine.has_models and await policy_fits(loaded)
+            text = toml_of(machine, policy=POLICY if learned else "")
+            path.write_text(f"{text}\n{CARDS}\n{choices()}", encoding="utf-8")
+            if as_json:
+                print_json({**facts, **done, "policy": told, "mini": "learned" if learned else "single"})
+            else:
+                say(f"wrote {path}: planners read what was measured" + ("; mini uses the policy" if learned else ""))
         say(f'next:  dirigent pool check{named}   then   dirigent ask "…"{named}')
+        return 0
 
     carry_out(work, as_json=as_json)
 
 
 POLICY = "policy"
 """The folder beside the file in which `init` looks for a policy."""
+TABLE = "table"
+"""The folder beside the file in which `init --calibrate` puts the table."""
+
+CARDS = f"""\
+# What `dirigent calibrate` measured of each worker stands behind its `about`.
+[cards]
+table = "{POLICY}"
+"""
 
 
-async def _policy_fits(loaded: Loaded) -> bool:
+async def _calibrate_and_learn(
+    config: Path,
+    questions: Path | None,
+    limit: int | None,
+    max_cost: float | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Asks the workers of the new file and learns from their answers; None if the user declined."""
+    from dirigent.cli.calibrate import calibrated, chosen_questions, report, tell
+    from dirigent.cli.learn import facts, fitted, told
+    from dirigent.learn.calibrate import Settings
+
+    rows = chosen_questions(questions, None, limit, 1)
+    table, policy = config.parent / TABLE, config.parent / POLICY
+    done = await calibrated(rows, Settings(), out=table, max_cost=max_cost, yes=yes, config=config)
+    if done is None:
+        return None
+    tell(done, table, as_json=as_json)
+    found = await fitted(table, policy)
+    say(told(found, policy))
+    return {"table": str(table), **report(done)}, facts(found, policy)
+
+
+async def policy_fits(loaded: Loaded) -> bool:
     """Whether the folder `policy` beside the file holds a policy that is on, for workers of this pool as they are."""
     folder = loaded.folder / POLICY
     if not (folder / "policy.json").is_file():

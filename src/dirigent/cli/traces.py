@@ -311,7 +311,8 @@ async def _live(old: Trace, config: Path | None) -> Trace:
     async with open_pool(config) as runtime:
         plan = plan_of(old)
         changes = {"max_steps": max(len(plan.steps), 1), "max_rounds": 1}
-        conductor = runtime.conductor(changes=changes, plan=plan)
+        profile = old.profile if old.profile in runtime.config.profile else ""
+        conductor = runtime.conductor(profile, changes=changes, plan=plan)
         return await watched_run(conductor, old.question, config=runtime.config)
 
 

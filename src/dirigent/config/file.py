@@ -111,8 +111,8 @@ class CardsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[cards]`: what planners read of each worker besides its `about`."""
 
     table: str = ""
-    """The folder that `dirigent calibrate` wrote, relative to the configuration's folder: its measured cards are put
-    behind each worker's `about`. Default: the folder of a profile's `policy`, if it holds cards."""
+    """The folder that `dirigent calibrate` or `dirigent learn` wrote, relative to the configuration's folder: its cards
+    are put behind each worker's `about`. Default: the folder of a profile's `policy`, if it holds cards."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -156,13 +156,13 @@ class Runtime:
         spec = planner_named(settings.planner)
         only_plans = spec.planned_by == "trained worker"
         pool = self._usable_pool(settings, only_plans=only_plans)
+        learned = self.policy(settings)
+        if learned is not None:
+            pool = Pool([*pool.values(), *learned.workers])
         if plan is not None:
             for step in plan.steps:
                 pool.require(step.worker)
         falls_back = plan is None and settings.fallback == "single"
-        learned = self.policy(settings)
-        if learned is not None:
-            pool = Pool([*pool.values(), *learned.workers])
         return Conductor(
             Fixed(plan)
             if plan is not None

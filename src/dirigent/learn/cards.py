@@ -52,6 +52,18 @@ class Card(msgspec.Struct, frozen=True):
     """Median of an answer."""
     tokens_per_s: float | None = None
 
+    @property
+    def strong(self) -> tuple[Share, ...]:
+        """At most three kinds whose whole interval is above the worker's own share."""
+        right = self.right.right if self.right is not None else 1.0
+        return tuple(share for share in self.kinds if share.low > right)[:3]
+
+    @property
+    def weak(self) -> tuple[Share, ...]:
+        """At most three kinds whose whole interval is below the worker's own share, the worst first."""
+        right = self.right.right if self.right is not None else 0.0
+        return tuple(share for share in self.kinds[::-1] if share.high < right)[:3]
+
 
 class _File(msgspec.Struct, frozen=True):
     format: int
@@ -133,12 +145,9 @@ def _line(card: Card) -> str:
         parts.append(
             f"{word}: {right.right:.0%} right on {right.questions} questions ({right.low:.0%}–{right.high:.0%})"
         )
-        # A kind is named if its whole interval is on one side of the worker's own share.
-        best = [share for share in card.kinds if share.low > right.right][:3]
-        worst = [share for share in card.kinds[::-1] if share.high < right.right][:3]
         parts += [
             f"{word_for} {', '.join(f'{share.kind} ({share.right:.0%})' for share in named)}"
-            for word_for, named in (("strong at", best), ("weak at", worst))
+            for word_for, named in (("strong at", card.strong), ("weak at", card.weak))
             if named
         ]
     if card.unit == "usd":

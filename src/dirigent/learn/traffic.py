@@ -111,15 +111,20 @@ async def traffic_table(store: Store, *, labels: Mapping[str, Label] | None = No
 
 class Joined(msgspec.Struct, frozen=True):
     table: Table
+    """To fit orders on: every question has an answer of every worker."""
+    rows: Table
+    """To measure cards on: all rows."""
     left_out: tuple[str, ...] = ()
-    """What of the traffic has no part in it, and why, as sentences."""
+    """What of the traffic has no part in orders, and which workers have become worse, as sentences."""
 
 
 def with_traffic(table: Table, traffic: Table) -> Joined:
     """Returns a table with the rows of traffic behind its own.
 
     Rows of workers that the table does not have as they are now are left out. So is the word of a key that contradicts
-    the other keys: it may be false, and must change nothing for others.
+    the other keys: it may be false, and must change nothing for others. A question that some workers were not asked
+    cannot say what asking them would have been worth, so it supports no order. A worker that traffic shows to be much
+    worse than the table does is left out of the orders until it is calibrated again.
     """
     if table.unit != traffic.unit:
         raise ConfigError(
@@ -137,15 +142,73 @@ def with_traffic(table: Table, traffic: Table) -> Joined:
     answers = [
         msgspec.structs.replace(answer, right=None) if answer.source in contradicting else answer for answer in answers
     ]
-    graded = {answer.question for answer in answers if answer.right is not None}
-    joined = msgspec.structs.replace(
-        table,
-        questions=(*table.questions, *(question for question in traffic.questions if question.id in graded)),
-        answers=(*table.answers, *(answer for answer in answers if answer.question in graded)),
+    asked: dict[str, set[str]] = defaultdict(set)
+    for answer in answers:
+        if answer.right is not None:
+            asked[answer.question].add(answer.worker)
+    worse = worse_workers(table.answers, answers)
+    left_out += [f"{name} takes no part until it is calibrated again: {why}" for name, why in worse.items()]
+    needed = {worker.name for worker in table.workers if not worker.reads} - worse.keys()
+    whole = {question for question, names in asked.items() if needed <= names}
+    if part := len(asked) - len(whole):
+        left_out.append(
+            f"{part:,} judged questions were not asked of every worker: they count for cards, and support no order"
+        )
+    fitted = _joined(table, traffic, [answer for answer in answers if answer.question in whole])
+    return Joined(
+        table=msgspec.structs.replace(
+            fitted,
+            workers=tuple(worker for worker in fitted.workers if worker.name not in worse),
+            answers=tuple(answer for answer in fitted.answers if answer.worker not in worse),
+        ),
+        rows=_joined(table, traffic, [answer for answer in answers if answer.question in asked]),
+        left_out=tuple(left_out),
     )
-    return Joined(joined, tuple(left_out))
 
 
+def _joined(table: Table, traffic: Table, answers: Sequence[Answer]) -> Table:
+    there = {answer.question for answer in answers}
+    return msgspec.structs.replace(
+        table,
+        questions=(*table.questions, *(question for question in traffic.questions if question.id in there)),
+        answers=(*table.answers, *answers),
+    )
+
+
+def worse_workers(calibrated: Sequence[Answer], traffic: Sequence[Answer]) -> dict[str, str]:
+    """Returns the workers that traffic shows to be much worse than calibration did, each with the reason.
+
+    The other workers' change is taken off first, because live questions may be harder than calibrated ones. At least
+    one worker is always left.
+    """
+    before, now = _graded_by_worker(calibrated), _graded_by_worker(traffic)
+    drops = {
+        name: fmean(before[name]) - fmean(grades)
+        for name, grades in now.items()
+        if name in before and len(grades) >= LEAST_GRADED
+    }
+    found: dict[str, str] = {}
+    for name, drop in drops.items():
+        others = [other for key, other in drops.items() if key != name]
+        usual = max(0.0, median(others)) if others else 0.0
+        mean, share = fmean(before[name]), fmean(now[name])
+        spread = max(mean * (1 - mean), 0.05)
+        noise = math.sqrt(spread / len(now[name]) + spread / len(before[name]))
+        if drop - usual > FAR and drop - usual > SURE_Z * noise and len(found) + 1 < len(before):
+            found[name] = f"right {share:.0%} of the time in traffic, {mean:.0%} when it was calibrated"
+    return found
+
+
+def _graded_by_worker(answers: Sequence[Answer]) -> dict[str, list[float]]:
+    grades: dict[str, list[float]] = defaultdict(list)
+    for answer in answers:
+        if answer.right is not None and not answer.estimated and not answer.read:
+            grades[answer.worker].append(answer.right)
+    return grades
+
+
+LEAST_GRADED = 25
+"""Graded answers of live traffic below which a worker is not said to have become worse."""
 LEAST_ROWS = 5
 """Rows of a key on one worker below which it can contradict nobody."""
 FAR = 0.15

@@ -173,6 +173,9 @@ class _Steps:
         """Runs the steps in order until the last step's worker is sure of an answer, or all of them have run."""
         *before, last = done
         for index in before:
+            if index not in self.records and self.results and time.monotonic() >= step_deadline(self.terms, index):
+                self._end(self._record(index), "skipped", error="no time was left for it")
+                done[index].set()
             if index not in self.records:
                 await self._run_only(index, done)
             if self.error is not None:
@@ -205,7 +208,9 @@ class _Steps:
         record = msgspec.structs.replace(record, started_s=self._now_s(), messages=request.messages)
         try:
             reply = await self._within_deadline(worker, request, last, observe=ignore)
-        except (WorkerError, LimitError) as error:
+        except WorkerError as error:  # it is not sure of anything; at the end it is asked again
+            reply = Reply("", attempts=error.attempts)
+        except LimitError as error:
             self._end(record, "failed", attempts=record.attempts + error.attempts, error=str(error))
             self._stop(error)
             return False

@@ -165,6 +165,8 @@ class Trace(msgspec.Struct, frozen=True):
     """How the worker failed, if one did: `errors.Fault`."""
     seconds: float = 0.0
     version: str = ""
+    conversation: str = ""
+    """The conversation that the run belongs to, in its caller's words."""
     notes: tuple[str, ...] = ()
     """Other facts about the run, such as an operator's rule that overrode the conductor."""
 

@@ -102,6 +102,8 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
         settings = settings or loaded.config.serve
         pool = guarded(runtime.pool, loaded.config.guardrails)
         runtime = Runtime(runtime.loaded, pool, runtime.problems, runtime.cards)
+        for why in runtime.left_out().values():  # reads the policies too, so that no request waits for them
+            log.warning("%s", why)
         service = Service(runtime, store, settings)
         with telemetry(settings) as watch:
             service.observers += [watch] if watch is not None else []

@@ -13,7 +13,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Delete, Table, and_, delete, exists, false, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Table,
+    and_,
+    delete,
+    exists,
+    false,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.sql.elements import False_
 
 from dirigent.errors import ConfigError, StoreError
@@ -22,7 +35,18 @@ from dirigent.store.audit import Entry, append, record
 from dirigent.store.idempotency import KEPT_S, forget_replies
 from dirigent.store.keys import MAX_RETENTION_DAYS, list_keys
 from dirigent.store.run_states import drop
-from dirigent.store.tables import attempts, feedback, idempotency, now, responses, run_states, traces, utc_text
+from dirigent.store.tables import (
+    attempts,
+    comparisons,
+    feedback,
+    idempotency,
+    now,
+    responses,
+    run_states,
+    set_questions,
+    traces,
+    utc_text,
+)
 
 BATCH = 200
 """Rows deleted in one commit."""
@@ -36,11 +60,12 @@ class Pruned(msgspec.Struct, frozen=True):
     feedback: int = 0
     run_states: int = 0
     idempotency: int = 0
+    comparisons: int = 0
 
     @property
     def any_run(self) -> bool:
         """Whether anything of a run was deleted: a kept reply that has had its day is no news."""
-        return bool(self.traces or self.responses or self.feedback or self.run_states)
+        return bool(self.traces or self.responses or self.feedback or self.run_states or self.comparisons)
 
 
 async def prune(store: Store, *, days: float | None, at: datetime | None = None, actor: str = "retention") -> Pruned:
@@ -65,6 +90,7 @@ async def prune(store: Store, *, days: float | None, at: datetime | None = None,
         feedback=verdicts,
         run_states=await _delete(store, run_states, and_(waiting, cuts.of(run_states)) if cuts.any else false()),
         idempotency=replies + await _delete(store, idempotency, or_(had_its_day, and_(given, cuts.of(idempotency)))),
+        comparisons=await _delete(store, comparisons, cuts.of(comparisons)),
     )
     if pruned.any_run:
         details = msgspec.structs.asdict(pruned) | {"older_than_days": days, "keys_with_their_own": len(cuts.own)}
@@ -87,7 +113,9 @@ def _forget(connection: Connection, wanted: tuple[str, str]) -> Pruned:
         "feedback": connection.execute(delete(feedback).where(feedback.c.run_id == run_id)).rowcount,
         "run_states": drop(connection, run_id),
         "idempotency": forget_replies(connection, (run_id,)),
+        "comparisons": connection.execute(delete(comparisons).where(comparisons.c.runs.contains(run_id))).rowcount,
     }
+    connection.execute(update(set_questions).where(set_questions.c.run_id == run_id).values(run_id=None))
     append(connection, Entry(actor, "trace.delete", {"run_id": run_id, **gone}))
     return Pruned(**gone)
 

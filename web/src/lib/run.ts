@@ -62,6 +62,7 @@ export type Trace = {
   seconds: number;
   version: string;
   notes: string[];
+  conversation?: string;
 };
 
 export function words(message: Message | undefined): string {

@@ -152,11 +152,13 @@ def _messages(messages: Sequence[Message]) -> str:
 def _of_run(trace: Trace, content: bool) -> Attributes:
     usage = trace.usage
     said = {"gen_ai.output.messages": _messages((Message("assistant", trace.answer),))} if content else {}
+    conversation = {"gen_ai.conversation.id": trace.conversation} if trace.conversation else {}
     asked = {"gen_ai.input.messages": _messages(trace.question)} if content else {}
     return {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": trace.profile,
         "gen_ai.request.model": trace.profile,
+        **conversation,
         **asked,
         **said,
         "dirigent.trace_id": trace.id,

@@ -16,6 +16,9 @@ from msgspec import Meta
 
 from dirigent.messages import Image, Message, Part, Request, Text
 from dirigent.serve.http.errors import Problem
+from dirigent.store.ledger import Labels
+
+MAX_LABEL_CHARS = 200
 
 ImageDetail = Literal["auto", "low", "high"]
 Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -120,6 +123,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream_usage: bool = False
     """The stream is to end with the usage."""
     fields: Fields = Fields()
+
+    @property
+    def labels(self) -> Labels:
+        """Whom the run is for: the user, and tag and conversation from the field `dirigent` or the metadata."""
+        tag = self.dirigent.tag or self.metadata.get("tag", "")
+        conversation = self.dirigent.conversation or self.metadata.get("conversation", "")
+        texts = (self.user, tag, conversation)
+        return Labels(*(text[:MAX_LABEL_CHARS].replace("\0", "\ufffd") for text in texts))
 
 
 # ---- checks that the three APIs share ---------------------------------------------------------------------

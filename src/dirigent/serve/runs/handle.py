@@ -178,9 +178,17 @@ class Run:
             observe=self._observe,
             stream=stream,
             run_id=self.id,
-            resume=self.state,
+            resume=self.state or self._labelled(),
             journal=journal,
         )
+
+    def _labelled(self) -> RunState | None:
+        """The beginning of a run whose trace names its conversation; None if it belongs to none."""
+        conversation = self.asked.labels.conversation
+        if not conversation:
+            return None
+        fresh = self.conductor.begin(self.asked.question, run_id=self.id)
+        return msgspec.structs.replace(fresh, trace=msgspec.structs.replace(fresh.trace, conversation=conversation))
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, StepDelta):

@@ -32,9 +32,7 @@ from dirigent.serve.service import Service
 from dirigent.store import run_states
 from dirigent.store.idempotency import Begun
 from dirigent.store.keys import Caller
-from dirigent.store.ledger import Labels, StoreLedger
-
-MAX_LABEL_CHARS = 200
+from dirigent.store.ledger import StoreLedger
 
 
 def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run_id: str = "") -> Run:
@@ -47,7 +45,7 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
         conductor = planned_by_caller(conductor, asked.dirigent.plan)
     check_abilities(conductor, asked)
     id = run_id or os.urandom(8).hex()
-    ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=labels_of(asked))
+    ledger = StoreLedger(service.store, caller=caller, run_id=id, labels=asked.labels)
     names = conversation_names(asked, key_id=caller.key_id)
     warm = service.conversations.warm(names)
     options = msgspec.structs.replace(asked.options, ledger=ledger, tenant=caller.key_id, warm=warm)
@@ -62,13 +60,6 @@ def prepare(service: Service, asked: Asked, *, caller: Caller, began: float, run
         rule=rule,
         conversation=names,
     )
-
-
-def labels_of(asked: Asked) -> Labels:
-    """Whom the run is for: the request's user, and tag and conversation from its field `dirigent` or its metadata."""
-    tag = asked.dirigent.tag or asked.metadata.get("tag", "")
-    conversation = asked.dirigent.conversation or asked.metadata.get("conversation", "")
-    return Labels(*(text[:MAX_LABEL_CHARS].replace("\0", "\ufffd") for text in (asked.user, tag, conversation)))
 
 
 def planned_by_caller(conductor: Conductor, given: GivenPlan) -> Conductor:
@@ -109,7 +100,7 @@ async def resume(run: Run) -> None:
         return
     run.id = id
     run.state = going_on(run.waiting.kept, run.asked.question)
-    ledger = StoreLedger(store, caller=caller, run_id=id, labels=labels_of(run.asked))
+    ledger = StoreLedger(store, caller=caller, run_id=id, labels=run.asked.labels)
     run.options = msgspec.structs.replace(run.options, ledger=ledger)
 
 

@@ -1,0 +1,181 @@
+"""The whole way of a new user without a network: init, calibrate, learn, prove, serve, feedback, and back.
+
+Every step is the real command in a process of its own. A provider on this machine answers as three models: one that is
+always right and slow, one that is right on sums below 200, one that is always wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dirigent.learn.cards import read_cards
+from tests.cli.conftest import Ran
+from tests.facts import says
+from tests.stub_provider import StubCall, StubProvider, StubReply
+
+PROGRAM = """\
+import sys
+from dirigent.config import discovery
+discovery.USUAL_PORTS = {"stub": %d}
+from dirigent.cli import main
+main()
+"""
+"""The command, which finds our provider in place of the model servers that usually run on a machine."""
+
+
+def sums(first: int, count: int) -> str:
+    """Questions that no other part of the way asks."""
+    rows = [(i, 7 * i + 11) for i in range(first, first + count)]
+    return "".join(json.dumps({"question": f"What is {a} + {b}?", "answer": a + b}) + "\n" for a, b in rows)
+
+
+async def answer(call: StubCall) -> StubReply | str:
+    found = re.search(r"What is (\d+) \+ (\d+)", call.text)
+    assert found is not None, call.text
+    total = int(found[1]) + int(found[2])
+    model = call.body["model"]
+    if model == "slow-but-right":
+        await asyncio.sleep(0.03)
+    wrong = model == "never-right" or (model == "quick" and total >= 200)
+    return f"The answer is {total + 1 if wrong else total}."
+
+
+class Way:
+    """The commands, in one folder with one provider."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.program = folder, PROGRAM % port
+
+    async def started(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", self.program, *arguments,
+            cwd=self.folder, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+
+    async def ran(self, *arguments: str, code: int = 0) -> Ran:
+        process = await self.started(*arguments)
+        out, err = await process.communicate()
+        assert process.returncode == code, err.decode()
+        return Ran(process.returncode, out.decode(), err.decode())
+
+    @contextlib.asynccontextmanager
+    async def server(self) -> AsyncIterator[str]:
+        """The address of `dirigent serve` while it runs."""
+        process = await self.started("serve", "--port", "0", "--grace", "1")
+        assert process.stderr is not None
+        try:
+            line = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
+            assert line.startswith("serving "), line + (await process.stderr.read()).decode()
+            yield line.split()[1]
+        finally:
+            process.kill()
+            await process.communicate()
+
+
+@pytest.fixture
+async def way(own_place: Path) -> AsyncIterator[Way]:
+    async with StubProvider(answer) as stub:
+        stub.models = ("slow-but-right", "quick", "never-right")
+        (own_place / "mine.jsonl").write_text(sums(10, 40))
+        (own_place / "others.jsonl").write_text(sums(60, 20))
+        yield Way(own_place, int(stub.url("openai").split(":")[2].removesuffix("/v1")))
+
+
+async def ask(base_url: str, question: str) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as session:
+        body = {"model": "mini", "messages": [{"role": "user", "content": question}]}
+        async with session.post(f"{base_url}/chat/completions", json=body) as response:
+            assert response.status == 200, await response.text()
+            reply: dict[str, Any] = await response.json()
+            return reply
+
+
+async def judge(base_url: str, **body: Any) -> None:
+    async with aiohttp.ClientSession() as session, session.post(f"{base_url}/feedback", json=body) as response:
+        assert response.status == 200, await response.text()
+
+
+@pytest.mark.timeout(300)
+async def test_the_whole_way_of_a_new_user(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    assert os.environ["DIRIGENT_HOME"].startswith(str(way.folder))
+    written = (await way.ran("init", "--json")).object
+    assert written["workers"] == ["slow-but-right", "quick", "never-right"]
+
+    calibrated = (await way.ran("calibrate", "--questions", "mine.jsonl", "--samples", "2", "--yes", "--json")).object
+    right = {worker["worker"]: worker["right"]["right"] for worker in calibrated["workers"]}
+    assert right["slow-but-right"] == 1.0
+    assert 0.0 < right["quick"] < 1.0
+    assert right["never-right"] == 0.0
+    assert (calibrated["answers"], calibrated["labelled"]) == (240, 40)
+
+    learned = (await way.ran("learn", "table", "--out", "policy", "--json")).object
+    assert learned["best_single"]["name"] == "slow-but-right"
+    assert (learned["questions"], learned["labels"], learned["version"]) == (40, 40, 1)
+
+    await way.ran("calibrate", "--questions", "others.jsonl", "--samples", "2", "--yes", "--out", "others")
+    proof = (await way.ran("prove", "policy", "--on", "others", "--json")).object
+    assert proof["best_single"]["name"] == "slow-but-right"
+    assert proof["best_single"]["accuracy"] == 1.0
+    assert proof["oracle"]["accuracy"] == 1.0
+    unseen = await way.ran("prove", "policy", "--on", "table", code=2)
+    assert says(unseen.err, "error:")  # nothing is proved on questions that it learned from
+
+    config = way.folder / "dirigent.toml"
+    text = config.read_text()
+    begins = text.index("[profile.mini]")
+    ends = text.find("\n[", begins + 1)
+    mini = '[profile.mini]\nplanner = "learned"\npolicy = "policy"\nmax_steps = 11\ndeadline_s = 60\n'
+    config.write_text(text[:begins] + mini + (text[ends:] if ends > 0 else ""))
+    async with way.server() as base_url:
+        replies = [await ask(base_url, f"What is {a} + {b}?") for a, b in ((200, 5), (300, 400), (41, 1))]
+        for reply, total in zip(replies, (205, 700, 42), strict=True):
+            assert reply["choices"][0]["message"]["content"] == f"The answer is {total}."
+        ids = [reply["dirigent"]["trace_id"] for reply in replies]
+        await judge(base_url, trace_id=ids[0], thumb="up")
+        await judge(base_url, trace_id=ids[1], label="700")
+
+    traffic = (await way.ran("table", "from-traffic", "--out", "traffic", "--json")).object
+    assert (traffic["questions"], traffic["graded"]) == (2, 2)
+    relearned = await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")
+    assert relearned.object["version"] == 2
+    assert says(relearned.err, "2 judged questions cards no order")  # nobody but the best single worker was asked
+    (measured,) = [card for card in read_cards(way.folder / "policy").values() if card.worker == "slow-but-right"]
+    assert measured.right is not None
+    assert measured.right.questions == 42
+    back = (await way.ran("learn", "rollback", "policy", "--json")).object
+    assert back["version"] == 1
+
+
+@pytest.mark.timeout(300)
+async def test_init_leads_through_all_of_it_in_one_go(way: Way) -> None:
+    pytest.importorskip("numpy")
+    made = (
+        await way.ran("init", "--calibrate", "--questions", "mine.jsonl", "--limit", "30", "--yes", "--json")
+    ).object
+    assert (made["answers"], made["labelled"], made["table"]) == (180, 30, "table")
+    assert made["policy"]["best_single"]["name"] == "slow-but-right"
+    assert made["policy"]["on"] == (made["mini"] == "learned")
+    config = (way.folder / "dirigent.toml").read_text()
+    assert '[cards]\ntable = "policy"' in config
+    assert ('planner = "learned"' in config) == made["policy"]["on"]
+    listed = (await way.ran("pool", "list")).out
+    assert says(listed, "measured: 100% 0% right on 30 questions")
+
+
+async def test_init_that_may_not_ask_writes_the_file_and_says_how_to_go_on(way: Way) -> None:
+    refused = await way.ran("init", "--calibrate", "--questions", "mine.jsonl", code=2)
+    assert says(refused.err, "error: 240 calls --yes")
+    assert (way.folder / "dirigent.toml").is_file()
