@@ -1,10 +1,10 @@
 """How long a learned policy takes to decide, features included, with so many requests at once.
 
-    python benchmarks/policy_latency.py FOLDER [--requests 2000] [--concurrency 16] [--questions FILE]
+    python benchmarks/policy_latency.py FOLDER [--requests 2000] [--concurrency 16] [--questions FILE] [--at POINT]
 
 FOLDER is what `dirigent learn` wrote. FILE has one question a line; without it, questions of several lengths are made.
-Each request drafts a plan as a server does. Prints the median and the 99th percentile in milliseconds, as a line and as
-one JSON object.
+POINT is an operating point; without it, the active one. Each request drafts a plan as a server does. Prints the median
+and the 99th percentile in milliseconds, as a line and as one JSON object.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--questions", type=Path)
+    parser.add_argument("--at", default="")
     args = parser.parse_args()
     policy = Policy.load(args.folder)
+    if not (args.at or policy.on):
+        parser.error(f"the policy in {args.folder} is off: give --at, such as  --at 'price 0.05'")
     workers = [Scripted("x", name=name, fingerprint=mark) for name, mark in policy.fingerprints.items()]
     pool = Pool([*workers, *(Scripted("x", name=name, reads_results=True) for name in ("select", "vote"))])
     lines = args.questions.read_text().splitlines() if args.questions else made_questions(500)
-    took_ms = asyncio.run(drafts(Learned(policy), pool, lines, args.requests, args.concurrency))
+    took_ms = asyncio.run(drafts(Learned(policy, at=args.at), pool, lines, args.requests, args.concurrency))
     found = {"p50_ms": took_ms[len(took_ms) // 2], "p99_ms": took_ms[int(0.99 * len(took_ms))]}
     print(f"decision: p50 {found['p50_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms, {args.concurrency} at once")
     print(json.dumps(found | {"requests": len(took_ms), "concurrency": args.concurrency}))

@@ -88,7 +88,7 @@ def init(
             if as_json:
                 print_json({**facts, **done, "policy": told, "mini": "learned" if learned else "single"})
             else:
-                say(f"wrote {path}: planners read what was measured" + ("; mini uses the policy" if learned else ""))
+                say(f"wrote {path}: planners read the measured figures" + ("; mini uses the policy" if learned else ""))
         say(f'next:  dirigent pool check{named}   then   dirigent ask "…"{named}')
         return 0
 
@@ -101,7 +101,7 @@ TABLE = "table"
 """The folder beside the file in which `init --calibrate` puts the table."""
 
 CARDS = f"""\
-# What `dirigent calibrate` measured of each worker stands behind its `about`.
+# The figures that `dirigent calibrate` measured of each worker follow its `about`.
 [cards]
 table = "{POLICY}"
 """

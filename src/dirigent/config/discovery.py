@@ -44,7 +44,7 @@ USUAL_PORTS: Mapping[str, int] = {"ollama": 11434, "vllm": 8000, "llama.cpp": 80
 
 POOL_VARIABLE = "DIRIGENT_POOL"
 LEAST_FREE_BYTES = 3_000_000_000
-"""The embedded model takes about 2.3 GB with its slots, and other programs want some too."""
+"""The embedded model takes about 2.3 GB with its slots, and other programs need some too."""
 
 LOCAL_POOL = """\
 # The small pool: SmolLM2-135M-Instruct on the CPU (98 MB, fetched by `dirigent pool pull`).
@@ -172,7 +172,7 @@ def choices() -> str:
 
 
 def _local_text(machine: Machine) -> str:
-    """Returns the pool of a machine without models: the embedded one, or the small one where it does not fit."""
+    """Returns the pool of a machine without models: the embedded one, or the small one if it does not fit."""
     if small_pool_reason(machine):
         return f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
     text = resources.files("dirigent.config").joinpath("embedded.toml").read_text(encoding="utf-8")
@@ -312,7 +312,7 @@ def _server_tables(machine: Machine) -> list[str]:
                 'kind = "openai"',
                 f"model = {_quoted(model)}",
                 f"base_url = {_quoted(server.base_url)}",
-                "# Planners read this line: add what the model is good at.",
+                "# Planners read this line: add the model's strengths.",
                 f"about = {_quoted(about)}",
                 "price = { input = 0, output = 0 }",
             ]
