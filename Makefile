@@ -11,7 +11,7 @@ OTHERS := .venv-integrations
 PRODUCT := .venv-product
 
 .DEFAULT_GOAL := all
-.PHONY: all demo console test test-product test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results torture torture-ci torture-sandbox
+.PHONY: all demo console test test-product test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results pays weights torture torture-ci torture-sandbox
 
 all: check test
 
@@ -56,7 +56,7 @@ lock: $(VENV)/.dev  ## resolve every dependency anew into constraints.txt (torch
 	@$(PIP) install --quiet uv
 	@echo 'torch==2.13.0' | $(BIN)/uv pip compile --quiet --upgrade --universal --all-extras --no-emit-index-url \
 		--no-header --no-annotate --constraint - --no-emit-package dirigent --no-emit-package dirigent-gym \
-		pyproject.toml gym/pyproject.toml | grep -Ev '^(nvidia-|triton|cuda-)' > constraints.txt
+		--no-emit-package dirigent-weights pyproject.toml gym/pyproject.toml weights/pyproject.toml | grep -Ev '^(nvidia-|triton|cuda-)' > constraints.txt
 
 system-deps:  ## Debian packages that some tests want (root)
 	apt-get update -qq
@@ -117,6 +117,12 @@ results: $(VENV)/.dev  ## docs/results anew: the gym, by table and by the shippe
 	@# planned. One that is cut goes on where it was: call this line again, not all of them.
 	@$(BIN)/python gym/benchmarks/must.py --n 400 --record reports/gym-results.jsonl > /dev/null
 
+pays: $(VENV)/.dev  ## docs/results/pays.md anew, from DATA=FOLDER with recorded answers: what a learned policy saves or gains (an hour on two cores; one that is cut goes on)
+	@$(BIN)/python benchmarks/pays.py --data $(DATA) --work $(if $(WORK),$(WORK),reports/pays)
+
+weights: $(VENV)/.dev  ## the policy that ships for the embedded pool, anew, from DATA=FOLDER with roles_qwen15b
+	@$(BIN)/python weights/fit_embedded.py --data $(DATA) --work $(if $(WORK),$(WORK),reports/pays)
+
 torture: $(VENV)/.dev  ## every row of the goal sheet at its full count: hours; ROWS="L1 F9" for some, RATE=60 for a slower machine
 	@$(BIN)/python -m tests.torture $(ROWS) --full $(if $(RATE),--rate $(RATE))
 
@@ -136,10 +142,10 @@ $(BIN)/python:
 		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 
 # Every environment depends on both projects: a change of either installs anew, in one call of pip.
-PROJECTS := pyproject.toml gym/pyproject.toml constraints.txt
+PROJECTS := pyproject.toml gym/pyproject.toml weights/pyproject.toml constraints.txt
 
 $(VENV)/.demo: $(PROJECTS) | $(BIN)/python
-	@start=$$(date +%s); $(INSTALL) --editable '.[local,serve,eval]' --editable ./gym && touch $@ && \
+	@start=$$(date +%s); $(INSTALL) --editable '.[local,serve,eval]' --editable ./weights --editable ./gym && touch $@ && \
 		echo "▸ environment      $(VENV) ready ($$(( $$(date +%s) - start )) s)"
 
 $(VENV)/.reasoning: $(PROJECTS) | $(BIN)/python
@@ -151,4 +157,4 @@ $(VENV)/.dev: $(PROJECTS) | $(BIN)/python
 $(PRODUCT)/.ready: $(PROJECTS)
 	@echo "▸ environment      creating $(PRODUCT) (the product alone: no torch, no gym)"
 	@$(PYTHON) -m venv $(PRODUCT) > /dev/null && echo '*' > $(PRODUCT)/.gitignore && $(PRODUCT)/bin/python -m pip install \
-		--disable-pip-version-check --quiet --constraint constraints.txt --editable '.[local,serve,eval,postgres,dev]' && touch $@
+		--disable-pip-version-check --quiet --constraint constraints.txt --editable '.[local,serve,eval,postgres,dev]' --editable ./weights && touch $@

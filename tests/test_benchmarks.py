@@ -21,6 +21,7 @@ PARTS = {
     "claims_local": "claims",
     "claims_table": "claims",
     "parity_page": "parity",
+    "pays_page": "pays",
     "specialists_page": "specialists",
 }
 """What is no program, and whose part it is."""
@@ -53,11 +54,14 @@ def test_what_is_no_program_says_whose_part_it_is_and_stands_on_the_page() -> No
 
 
 def test_every_page_of_results_is_made_anew_by_make_results() -> None:
-    """The table of claims apart, and parity: they want a trained run. Everyday questions want a person who scores."""
+    """The table of claims apart, and parity: they want a trained run. Everyday questions want a person who scores.
+
+    `make pays` makes the page of that name, from recorded answers.
+    """
     recipe = re.search(r"^results:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert recipe is not None
     assert re.findall(r"benchmarks/(\w+)\.py", recipe[1]) == list(WRITERS_OF_RESULTS)
     pages = {page.stem for page in (ROOT / "docs" / "results").glob("*.md")}
     assert "docs/results/gym-local.json" in recipe[1]
     made = {"gym", "gym-local", "paper-dry-run", "recorded", "specialists", "elsewhere", "must"}
-    assert pages - {"claims", "parity", "everyday"} == made
+    assert pages - {"claims", "parity", "everyday", "pays"} == made

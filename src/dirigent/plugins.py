@@ -6,7 +6,7 @@
 | `dirigent.planners` | a `planners.PlannerSpec` | configuration, `dirigent eval`, help, docs |
 | `dirigent.workers` | a `workers.kind.WorkerKind` | `kind = "NAME"` of a `[[worker]]` |
 | `dirigent.tasks` | a `tasks.benchmarks.Benchmark`, or a family with workers of its own | `dirigent eval` |
-| `dirigent.weights` | a package with adapters (`NAME.gguf`) and `cards.toml` | a worker that names an adapter |
+| `dirigent.weights` | a package: `NAME.gguf`, `cards.toml`, `policies/NAME` | workers that name an adapter, profiles |
 
 An entry is imported when it is asked for by name or when a list is printed, never before: a broken plugin cannot stop a
 server that does not use it. This module knows which distribution brings a well-known entry, so that an error can name
@@ -30,6 +30,7 @@ BROUGHT_BY: dict[tuple[Group, str], str] = {
     ("commands", "gym"): "dirigent-gym",
     ("tasks", "gym"): "dirigent-gym",
     ("weights", "gym"): "dirigent-gym",
+    ("weights", "embedded"): "dirigent-weights",
 }
 """Entries of our own distributions. Errors name the command that installs them."""
 

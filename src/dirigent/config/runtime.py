@@ -185,11 +185,11 @@ class Runtime:
         if not settings.policy:
             return None
         try:
-            from dirigent.learn.policy import Policy
+            from dirigent.learn.policy import Policy, policy_folder
             from dirigent.learn.selector import Selector
         except ModuleNotFoundError as error:
             raise ConfigError(f'a learned policy needs {error.name}: pip install "dirigent[eval]"') from None
-        folder = self.loaded.folder / Path(settings.policy).expanduser()
+        folder = policy_folder(settings.policy, self.loaded.folder)
         file = folder / "policy.json"
         key = (folder, settings.operating_point, file.stat().st_mtime_ns if file.is_file() else 0)
         if key not in self._policies:

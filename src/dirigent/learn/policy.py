@@ -22,8 +22,10 @@ import numpy.typing as npt
 
 from dirigent.errors import ConfigError
 from dirigent.learn.selector import Floats, Selector, hashed_words
+from dirigent.workers.adapters import folders
 
 FORMAT = 1
+PACKAGED = "packaged:"
 FILES = ("policy.json", "policy.npz", "selector.npz")
 
 End = Literal["last", "vote", "select"]
@@ -301,6 +303,23 @@ class _Head(msgspec.Struct, frozen=True):
     novel_above: tuple[float, float]
     left_out: tuple[str, ...] = ()
     format: int = FORMAT
+
+
+def policy_folder(name: str, base: Path) -> Path:
+    """The folder that a profile's `policy` names: `packaged:NAME` is one that ships, others are below `base`."""
+    if not name.startswith(PACKAGED):
+        return base / Path(name).expanduser()
+    policies = packaged()
+    wanted = name.removeprefix(PACKAGED)
+    if wanted not in policies:
+        there = f"there are: {', '.join(policies)}" if policies else "run  pip install dirigent-weights"
+        raise ConfigError(f"no packaged policy has the name {wanted!r}; {there}")
+    return policies[wanted]
+
+
+def packaged() -> dict[str, Path]:
+    """The installed policies by name; see the group `dirigent.weights` in `plugins.py`."""
+    return {file.parent.name: file.parent for one in folders() for file in sorted(one.glob("policies/*/policy.json"))}
 
 
 def roll_back(folder: Path) -> Policy:

@@ -1,0 +1,128 @@
+"""Fit the policy of the embedded pool, and write its card with the figures of its test questions.
+
+    python weights/fit_embedded.py --data FOLDER --work FOLDER
+
+The recorded replies of `roles_qwen15b` stand for the embedded workers: direct is `quick`, think is `thinker`, code is
+`programmer`. The policy is fitted on the questions that the data's README leaves to learn from, without MBPP, whose
+programs answer another kind of question. It is asked the test questions once, and nothing is chosen by them. The policy
+is bound to the fingerprints of the embedded pool's workers as this version configures them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from dirigent.config.file import parse_config
+from dirigent.config.runtime import open_runtime
+from dirigent.evals.prove import Proof, prove
+from dirigent.learn.policy import FILES, Policy
+from dirigent.learn.policy_fit import PolicySettings, fit_policy
+from dirigent.learn.table import Question, Table
+from dirigent.learn.table_import import import_files
+
+FOLDER = Path(__file__).parent / "src" / "dirigent_weights" / "policies" / "embedded"
+NAMES = {"direct": "quick", "think": "thinker", "code": "programmer"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with roles_qwen15b and its questions")
+    parser.add_argument("--work", type=Path, required=True, help="folder that keeps gradings and the tables")
+    options = parser.parse_args()
+    fingerprints = asyncio.run(embedded_fingerprints())
+    table = pool_table(options.data, options.work, fingerprints)
+    learn, test = (_part(table, test=wanted) for wanted in (False, True))
+    test.save(options.work / "embedded-test")
+    fitted = fit_policy(learn, where="the training questions", settings=PolicySettings(folds=3), say=print)
+    for name in FILES:
+        (FOLDER / name).unlink(missing_ok=True)
+    fitted.policy.save(FOLDER, fitted.selector)
+    proof = prove(FOLDER, test, where="the test questions")
+    (FOLDER / "README.md").write_text(card(fitted.policy, proof), encoding="utf-8")
+
+
+async def embedded_fingerprints() -> dict[str, str]:
+    """The fingerprints of the embedded pool's workers, by name."""
+    text = resources.files("dirigent.config").joinpath("embedded.toml").read_text(encoding="utf-8")
+    async with open_runtime(parse_config(text)) as runtime:
+        return {info.name: info.fingerprint for info in runtime.pool.infos}
+
+
+def pool_table(data: Path, work: Path, fingerprints: dict[str, str]) -> Table:
+    """The recorded replies as answers of the embedded workers."""
+    files = [*sorted(data.glob("questions_*")), *sorted(data.glob("recorded_*crux*"))]
+    roles = asyncio.run(
+        import_files([data / "roles_qwen15b.jsonl.gz"], questions=files, cache=work / "gradings.json", say=print)
+    )
+    workers = tuple(
+        msgspec.structs.replace(worker, name=NAMES[worker.name], fingerprint=fingerprints[NAMES[worker.name]])
+        for worker in roles.workers
+        if worker.name in NAMES
+    )
+    questions = {question.id for question in roles.questions if question.kind != "mbpp"}
+    answers = tuple(
+        msgspec.structs.replace(answer, worker=NAMES[answer.worker])
+        for answer in roles.answers
+        if answer.question in questions and answer.worker in NAMES
+    )
+    return Table(workers, tuple(q for q in roles.questions if q.id in questions), answers, roles.unit)
+
+
+def is_test(question: Question) -> bool:
+    """As the data's README defines the test of everything learned from the roles table."""
+    if question.kind in ("gsm8k_test", "math500"):
+        return True
+    number = int(hashlib.sha1(question.id.encode()).hexdigest(), 16)
+    return not question.kind.endswith("_train") and number % 6 in (0, 3, 5)
+
+
+def _part(table: Table, *, test: bool) -> Table:
+    questions = tuple(question for question in table.questions if is_test(question) == test)
+    kept = {question.id for question in questions}
+    answers = tuple(answer for answer in table.answers if answer.question in kept)
+    return Table(table.workers, questions, answers, table.unit)
+
+
+def card(policy: Policy, proof: Proof) -> str:
+    """The card: what it was fitted on, and what it was worth on questions that it did not learn from."""
+    rows = [
+        f"| {row.price:g} | {100 * row.accuracy:.1f} | {row.cost:.0f} | {row.calls:.1f} | "
+        f"{100 * row.diff:+.1f} [{100 * row.low:+.1f} to {100 * row.high:+.1f}] |"
+        for row in proof.front
+        if row.planner == "learned"
+    ]
+    return "\n".join(
+        [
+            "# Policy of the embedded pool",
+            "",
+            f"Fitted on {policy.questions:,} graded training questions (GSM8K, MATH, BIG-Bench Hard, CRUXEval), which "
+            "one Qwen2.5-Coder-1.5B-Instruct answered as `quick` (twice), `thinker` and `programmer` (four times "
+            "each). A cost unit is one output token; an input token is a quarter. `weights/fit_embedded.py` makes "
+            "these files.",
+            "",
+            f"In use: `{policy.active}`. {policy.why}.",
+            "",
+            f"Asked {proof.questions:,} test questions that nothing was learned from or chosen by. {proof.verdict}",
+            f"Best single worker there: {proof.best_single.name}, {100 * proof.best_single.accuracy:.1f}% at "
+            f"{proof.best_single.cost:.0f}. The right worker known beforehand: {100 * proof.oracle.accuracy:.1f}%.",
+            "",
+            "| price | right | cost | calls | against the best single worker |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            "It knows short questions with one answer that can be compared. Questions unlike those get the plain plan, "
+            "and its figures say nothing of them. It holds for these workers only: another model, instruction or "
+            "sampling is another worker. Licence: Apache-2.0; the questions keep their own terms.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
