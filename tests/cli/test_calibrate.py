@@ -322,7 +322,7 @@ async def test_on_a_terminal_it_asks_and_no_means_no(own_place: Path) -> None:
 async def test_on_a_terminal_a_bar_shows_what_was_asked_and_spent(own_place: Path) -> None:
     code, shown = await _at_a_terminal("")
     assert code == 0
-    assert says(shown, "60/60 Ctrl-C keeps what is paid next: learn")
+    assert says(shown, "60/60 Ctrl-C next: learn")
 
 
 def _journal(place: Path) -> bytes:

@@ -156,7 +156,7 @@ def test_models_with_odd_names_become_workers_with_usable_ones() -> None:
 
 def test_no_instruction_to_the_user_reaches_a_planner() -> None:
     text = toml_of(Machine(servers=(Server("ollama", "http://127.0.0.1:11434/v1", ("llama3.2:3b",)),)))
-    assert "what the model is good at" in text, "the user reads it in the file"
+    assert "strengths" in text, "the user reads it in the file"
     (worker,) = parse_config(text, path=FILE).config.worker
     assert worker.about == "llama3.2:3b on this machine (ollama)"
 
@@ -196,3 +196,16 @@ def test_a_policy_that_fits_is_what_mini_does() -> None:
     text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"}), policy="policy")
     mini = parse_config(text, path=FILE).config.profile["mini"]
     assert (mini.planner, mini.policy, mini.operating_point) == ("learned", "policy", "")
+
+
+def test_measured_workers_are_chosen_by_what_was_measured() -> None:
+    machine = Machine(keys={"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"})
+    dear, cheap = "gpt-6.1-sol", "gpt-6-luna"
+    for right, strong, mini in (
+        ({dear: 0.70, cheap: 0.72}, cheap, cheap),  # the dearest is not the best
+        ({dear: 0.80, cheap: 0.77}, dear, cheap),  # near enough for quick answers
+        ({dear: 0.80, cheap: 0.40}, dear, dear),  # too bad to be cheap
+    ):
+        config = parse_config(toml_of(machine, right=right), path=FILE).config
+        chosen = (config.profile["ultra"].planner_worker, config.profile["mini"].planner_worker)
+        assert chosen == (strong, mini)

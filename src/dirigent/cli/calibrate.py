@@ -199,7 +199,7 @@ def _agreed(
     spent_usd: float,
     yes: bool,
 ) -> bool:
-    """Says what it will take, and asks whether to start, unless there is nothing to pay or `yes` was given."""
+    """Prints the estimated cost and time, and asks whether to start, unless nothing must be paid or `yes` was given."""
     from dirigent.errors import ConfigError
     from dirigent.show.words import count_text, usd_text
 
@@ -289,7 +289,7 @@ def _progress() -> Iterator[Observe]:
         BarColumn(),
         TextColumn("{task.fields[cost]}"),
         TimeRemainingColumn(),
-        TextColumn("(Ctrl-C keeps what is paid)"),
+        TextColumn("(Ctrl-C keeps paid answers)"),
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
@@ -311,7 +311,7 @@ def _write_report(file: Path, done: Calibration) -> None:
 
 
 def report(done: Calibration) -> dict[str, Any]:
-    """What is to be said of a table besides its rows."""
+    """The facts of a table besides its rows."""
     import msgspec
 
     from dirigent.learn.cards import cards_of
@@ -329,7 +329,7 @@ def report(done: Calibration) -> dict[str, Any]:
 
 
 def tell(done: Calibration, out: Path, *, as_json: bool) -> None:
-    """Prints what was measured (left out if stdout gets JSON), and says what it rests on."""
+    """Prints the measured figures (unless stdout gets JSON) and their basis."""
     from dirigent.learn.cards import cards_of
     from dirigent.show.words import count_text, usd_text
 

@@ -47,13 +47,13 @@ class Opened(msgspec.Struct, frozen=True):
     field: Field
     planners: Sequence[str]
     about: About
-    """What its outcomes depend on, for the record."""
+    """The settings that its outcomes depend on, for the record."""
     behind: Mapping[str, str] = {}
     """The exact weights of the planners that are models, for the record."""
     said: Mapping[str, Any] = {}
     """Further settings for the report."""
     beside: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """What is open while the questions are asked."""
+    """The open resources while the questions are asked."""
 
 
 async def carried_out(recipe: EvalRecipe, file: Path, *, resume: bool, traces: bool, source: str = "") -> Report:

@@ -1,4 +1,4 @@
-"""`dirigent feedback`: judgements of runs from a file, for systems that know later what was right."""
+"""`dirigent feedback`: judgements of runs from a file, for systems that learn the right answer later."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def import_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bind a score from 0 to 1, or what was right, to each run that a file names; once for each run.
+    """Bind a score from 0 to 1, or the right answer, to each run that a file names; once for each run.
 
     Example:  dirigent feedback import judged.jsonl
     """

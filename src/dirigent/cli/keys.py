@@ -138,7 +138,7 @@ def revoke(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke a key for ever; running servers refuse it within a second.
+    """Revoke a key for good; running servers refuse it within a second.
 
     Example:  dirigent keys revoke 3f2a
     """

@@ -188,7 +188,7 @@ def prove(
 
 
 def _at(policy: Policy, at: str) -> Policy:
-    """The policy at the named operating point. What the evidence does not support stays off, with the reason."""
+    """The policy at the named operating point. A point without enough evidence stays off, with the reason."""
     import msgspec
 
     from dirigent.errors import ConfigError
@@ -257,7 +257,7 @@ def _single(policy: Policy, mark: Any) -> Any:
 
 
 def told(policy: Policy, folder: Path) -> str:
-    """The front as a picture, and what was decided."""
+    """The front as a picture, and the decision."""
     if not policy.points:
         return f"not switched on: {policy.why}\nabout {policy.more_labels} more graded questions would help."
     from dirigent.evals.front import Mark, text_front

@@ -116,7 +116,7 @@ class _Bars(_Lines):
 
 @contextmanager
 def bringing() -> Iterator[Callable[[str, int, int], None]]:
-    """Says what is fetched: a line at its begin, and on a terminal how far it is."""
+    """Reports a download: a line at its start, and on a terminal its progress."""
     begun: set[str] = set()
 
     def brought(what: str, done: int, total: int) -> None:

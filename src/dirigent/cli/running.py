@@ -80,7 +80,7 @@ def known_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> list[str]
 
 
 async def fetch_weights(loaded: Loaded, *, unusable: Container[str] = ()) -> None:
-    """Fetches missing weights; shows their size first, then what is here, the rate and the time left."""
+    """Fetches missing weights; shows their size first, then the progress, the rate and the time left."""
     for name in known_weights(loaded, unusable=unusable):
         if cached(name) is None:
             with progress(f"weights {name}", size_bytes=KNOWN[name].size_bytes) as observe:

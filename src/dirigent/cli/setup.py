@@ -83,12 +83,13 @@ def init(
                 return FAILED
             done, told = measured
             learned = machine.has_models and await policy_fits(loaded)
-            text = toml_of(machine, policy=POLICY if learned else "")
+            right = measured_right(parse_config(f"{text}\n{CARDS}", path=path))
+            text = toml_of(machine, policy=POLICY if learned else "", right=right)
             path.write_text(f"{text}\n{CARDS}\n{choices()}", encoding="utf-8")
             if as_json:
                 print_json({**facts, **done, "policy": told, "mini": "learned" if learned else "single"})
             else:
-                say(f"wrote {path}: planners read what was measured" + ("; mini uses the policy" if learned else ""))
+                say(f"wrote {path}: planners read the measured figures" + ("; mini uses the policy" if learned else ""))
         say(f'next:  dirigent pool check{named}   then   dirigent ask "…"{named}')
         return 0
 
@@ -101,10 +102,18 @@ TABLE = "table"
 """The folder beside the file in which `init --calibrate` puts the table."""
 
 CARDS = f"""\
-# What `dirigent calibrate` measured of each worker stands behind its `about`.
+# The figures that `dirigent calibrate` measured of each worker follow its `about`.
 [cards]
 table = "{POLICY}"
 """
+
+
+def measured_right(loaded: Loaded) -> dict[str, float]:
+    """The share of right answers of each worker that was measured by labels and has not changed since."""
+    from dirigent.config.runtime import measured_cards
+
+    cards = measured_cards(loaded).items()
+    return {name: card.right.right for name, card in cards if card.right is not None and not card.estimated}
 
 
 async def _calibrate_and_learn(

@@ -1,4 +1,4 @@
-"""`dirigent table`: import recorded answers or live traffic, show what a table says of workers, export it as lines."""
+"""`dirigent table`: import recorded answers or live traffic, show a table's figures of workers, export it as lines."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def from_traffic(
     out: Annotated[Path, typer.Option(help="The folder of the new table.", show_default=False)],
     labels: Annotated[
         Path | None,
-        typer.Option(help='JSON lines of {"trace_id": …, "answer": …}: what was right.', show_default=False),
+        typer.Option(help='JSON lines of {"trace_id": …, "answer": …} with the right answers.', show_default=False),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -113,7 +113,7 @@ def from_traffic(
 
 @app.command()
 def show(folder: FolderArgument, as_json: JsonOption = False) -> None:
-    """Show how often each worker is right on each kind of question, with 95% intervals, and what an answer costs.
+    """Show each worker's accuracy on each kind of question, with 95% intervals, and the cost of an answer.
 
     Example:  dirigent table show reports/roles
     """

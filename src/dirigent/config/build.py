@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Builds workers from their settings, and holds what they share."""
+    """Builds workers from their settings, and holds their shared resources."""
 
     def __init__(self, loaded: Loaded, client: HttpClient) -> None:
         self.problems: dict[str, str] = {}
@@ -307,8 +307,8 @@ def with_defaults(built: Worker, worker: WorkerConfig) -> Worker:
 
 
 VENDORS_OWN_WIRE = {"anthropic": "anthropic", "gemini": "google"}
-"""Wires that only one vendor speaks: at another address the model is still that vendor's, behind a gateway. Everybody
-speaks the openai wire, so a model's name there does not show what its server charges."""
+"""Wires that only one vendor speaks: at another address the model is still that vendor's, behind a gateway. Many
+servers speak the openai wire, so a model's name there does not show its server's price."""
 
 
 def _price(worker: WorkerConfig) -> Price | None:

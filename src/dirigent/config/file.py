@@ -102,9 +102,9 @@ class SandboxConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[sandbox]`: where the programs that workers write are run."""
 
     programs: Literal["confined", "unconfined"] = "confined"
-    """`confined`: behind bubblewrap, else behind what the kernel gives a process; where neither holds, no program runs.
-    `unconfined`: with your own rights, on your word: the program of a model may then read, change or send anything that
-    you may."""
+    """`confined`: behind bubblewrap, else behind the kernel's own walls for a process; if neither holds, no program
+    runs. `unconfined`: with your own rights: the program of a model may then read, change or send anything that you
+    may."""
 
 
 class CardsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,11 +129,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxConfig = SandboxConfig()
     """Where the programs of workers run."""
     cards: CardsConfig = CardsConfig()
-    """What was measured of the workers."""
+    """The measured figures of the workers."""
     serve: ServeSettings = ServeSettings()
     """How the server behaves."""
     guardrails: Guardrails = Guardrails()
-    """What the server accepts and sends out."""
+    """Bounds on the text that the server accepts and sends."""
     override: tuple[Override, ...] = ()
     """Rules that override the conductor; the first matching rule counts."""
 
@@ -153,7 +153,7 @@ class Loaded(msgspec.Struct, frozen=True):
     """None if the configuration was made from what this machine offers."""
     worker_lines: tuple[int | None, ...] = ()
     note: str = ""
-    """What a person should know about a configuration that was made from what this machine offers."""
+    """Notes for the user on a configuration that was made from this machine's keys and servers."""
 
     @property
     def folder(self) -> Path:

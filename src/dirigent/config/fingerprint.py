@@ -1,6 +1,7 @@
 """Fingerprint: a short name for everything in a worker's settings that shapes its answers.
 
-What was measured of a worker, and what was learned from it, holds for one fingerprint: another model, system message or
+The measured figures of a worker, and a policy learned from them, hold for one fingerprint: another model, system
+message or
 temperature under the same name is another worker. The address, the price and the limits of calls have no part in it.
 """
 

@@ -68,7 +68,7 @@ async def load(option: Path | None = None) -> Loaded:
 async def open_runtime(loaded: Loaded, *, cards: Mapping[str, Card] | None = None) -> AsyncIterator[Runtime]:
     """Builds the workers; at the end closes everything that was opened.
 
-    `cards` are what was measured of the workers; by default those that the configuration names.
+    `cards` are the measured figures of the workers; by default those that the configuration names.
     """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(HttpClient())
@@ -98,7 +98,7 @@ def measured_cards(loaded: Loaded) -> dict[str, Card]:
 
 
 def with_cards(loaded: Loaded, cards: Mapping[str, Card]) -> Loaded:
-    """Returns the configuration with what was measured behind each worker's `about`."""
+    """Returns the configuration with the measured figures behind each worker's `about`."""
     workers = tuple(
         msgspec.structs.replace(worker, about="; ".join(filter(None, (worker.about, cards[worker.name].about))))
         if worker.name in cards
@@ -132,7 +132,7 @@ class Runtime:
         self.problems = problems
         """Worker -> the reason why it is not usable yet, with the fix."""
         self.cards = cards or {}
-        """What was measured of each worker that has not changed since."""
+        """The measured figures of each worker that has not changed since."""
         self._policies: dict[tuple[Path, str, int], LearnedPolicy] = {}
 
     @property

@@ -50,7 +50,7 @@ class Standard(msgspec.Struct, frozen=True):
 class Proof(msgspec.Struct, frozen=True):
     best_single: Standard
     oracle: Standard
-    """One call of the right worker for each question, which nobody knows beforehand."""
+    """One call of the right worker for each question, known only with hindsight."""
     front: tuple[Row, ...]
     equal_cost_vote: tuple[Row, ...]
     questions: int

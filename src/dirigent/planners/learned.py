@@ -138,7 +138,7 @@ class Learned:
         return Draft(plan=Plan((step(brief, best),)), reason=Reason(why=why, chosen=(best,), left_out=missing))
 
     def _alone(self, brief: Brief, decision: Decision, known: Sequence[str], missing: tuple[str, ...]) -> Draft:
-        """One worker for the whole conversation, where the table says nothing of what is asked."""
+        """One worker for the whole conversation, if the table has nothing like its question."""
         warm = next((name for name in _warm(brief) if name in known), "")
         strongest = decision.baseline if decision.baseline in known else dearest([brief.pool[n].info for n in known])
         chosen = warm or strongest

@@ -354,7 +354,7 @@ PLANNERS: tuple[PlannerSpec, ...] = (
     PlannerSpec(
         name="best",
         about="the worker with the highest accuracy on the training split answers alone; the cheaper of two equals. In "
-        "a profile it is known from the workers' cards; where nothing was measured, the dearest worker answers alone",
+        "a profile it is known from the workers' cards; without measured figures, the dearest worker answers alone",
         make=lambda setup: Single(setup.worker) if setup.worker else ByCard("best", right=setup.right),
         fit=_best,
         replays=True,

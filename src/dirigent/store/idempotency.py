@@ -52,7 +52,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A run that goes on without its process, and the claim that it is begun for."""
+    """A run that outlives its process, and the claim that it is begun for."""
 
     claimed: Claimed
     run_id: str
@@ -93,12 +93,13 @@ async def finish(store: Store, claimed: Claimed, kept: Kept) -> None:
 
 
 async def leave(store: Store, claimed: Claimed) -> None:
-    """Let others claim the name at once. What was begun for it goes on and is theirs; else nothing is left of it."""
+    """Lets other requests claim the name at once. Work begun for it continues and belongs to them; otherwise nothing
+    remains."""
     await store.write(_leave, prepare=lambda: claimed)
 
 
 async def release(store: Store, claimed: Claimed) -> None:
-    """Forget the claim and what was begun for it: nothing came of it that is worth giving again."""
+    """Deletes the claim and the note of its work: there is no reply worth sending again."""
     await store.write(_release, prepare=lambda: claimed)
 
 

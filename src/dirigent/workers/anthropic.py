@@ -240,7 +240,7 @@ WORTH_CACHING_TOKENS = 1024
 def _mark_for_cache(body: dict[str, Any], tools: dict[str, Any], request: Request) -> None:
     """Marks what the provider is to keep in its cache: as the caller asked, else the parts that later prompts repeat.
 
-    Those are tools and system message, and of a conversation that goes on all of it. What is written to the cache costs
+    Those are tools and system message, and the whole of a continued conversation. What is written to the cache costs
     a quarter more, so nothing else is marked, and nothing that is too short to be kept.
     """
     system_cache: Cache = next((m.cache for m in request.messages if m.role == "system" and m.cache), "")

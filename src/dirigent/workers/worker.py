@@ -77,7 +77,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     subtask_only: bool = False
     """The worker gets its subtask and the results it may read, but not the user's question."""
     fingerprint: str = ""
-    """Changes with the model and the settings that shape its answers: what was measured before says nothing of it."""
+    """Changes with the model and the settings that shape its answers: older measurements do not hold for it."""
     second_step: SecondStep = ""
     """It answers after it has read another worker's answer; calibration asks it so."""
     runs_programs: bool = False

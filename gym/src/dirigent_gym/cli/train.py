@@ -21,8 +21,8 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Go on from the last checkpoint. The recipe may have more steps now, another learning rate, smaller "
-            "passes, another cost cap, and other settings of what is measured and saved.",
+            help="Continue from the last checkpoint. The recipe may have more steps now, another learning rate, "
+            "smaller passes, another cost cap, and other settings of measuring and saving.",
         ),
     ] = False,
     out: Annotated[
