@@ -93,7 +93,9 @@ def one_worker(table: Table) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "fact"), [(all_right, "every answer is right"), (one_worker, "nothing to choose")], ids=str
+    ("spoil", "fact"),
+    [(all_right, "every answer is right"), (one_worker, "nothing to choose")],
+    ids=["all right", "one worker"],
 )
 def test_a_table_that_teaches_nothing_is_refused_in_one_line(
     run: Run, own_place: Path, spoil: Callable[[Table], Table], fact: str

@@ -196,3 +196,16 @@ def test_a_policy_that_fits_is_what_mini_does() -> None:
     text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"}), policy="policy")
     mini = parse_config(text, path=FILE).config.profile["mini"]
     assert (mini.planner, mini.policy, mini.operating_point) == ("learned", "policy", "")
+
+
+def test_measured_workers_are_chosen_by_what_was_measured() -> None:
+    machine = Machine(keys={"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"})
+    dear, cheap = "gpt-6.1-sol", "gpt-6-luna"
+    for right, strong, mini in (
+        ({dear: 0.70, cheap: 0.72}, cheap, cheap),  # the dearest is not the best
+        ({dear: 0.80, cheap: 0.77}, dear, cheap),  # near enough for quick answers
+        ({dear: 0.80, cheap: 0.40}, dear, dear),  # too bad to be cheap
+    ):
+        config = parse_config(toml_of(machine, right=right), path=FILE).config
+        chosen = (config.profile["ultra"].planner_worker, config.profile["mini"].planner_worker)
+        assert chosen == (strong, mini)

@@ -14,7 +14,6 @@ from dirigent.evals.recipe import EvalRecipe, changed, checked, load_recipe
 from dirigent.plan.prompt import prompted_planner_messages
 from dirigent.planners import PLANNERS
 from dirigent.tasks.benchmarks import BENCHMARKS
-from dirigent_gym.train.trl_run import load_recipe as load_trl_recipe
 from tests.facts import facts
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -40,13 +39,6 @@ def test_the_papers_table_has_seven_tasks_seven_workers_and_every_method() -> No
     not_of_the_paper = {"single", "warm-start", "panel", "weighted-vote", "program", "learned"}
     assert methods >= {spec.name for spec in PLANNERS} - not_of_the_paper
     assert {"each", "oracle"} <= methods
-
-
-def test_the_papers_conductor_is_asked_in_the_dialect_that_it_is_trained_in() -> None:
-    trained = load_trl_recipe(FOLDER / "paper-7b.toml")
-    asked = load_config(FOLDER / "pools" / "seven-workers.toml").config.profile["conductor"]
-    assert (trained.profile, trained.dialect) == ("conductor", "lists")
-    assert (asked.planner, asked.dialect) == ("conductor", "lists")
 
 
 def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:

@@ -319,6 +319,7 @@ def test_an_adapter_may_leave_a_layer_out_in_every_block_and_in_no_single_one(ad
             assert torch.equal(read.b["mlp.up_proj"][1], whole[key("up_proj", "B", block=1)].float())
 
 
+@pytest.mark.timeout(400)
 def test_the_gyms_warm_start_gives_the_log_probabilities_that_transformers_gives(weights_path: Path) -> None:
     """SmolLM2-135M under the file that ships: the matrices are turned back, or this is far off."""
     peft = pytest.importorskip("peft", reason="compares with PEFT")

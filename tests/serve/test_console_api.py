@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import re
-import time
 from typing import Any
 
 import pytest
 
 from dirigent.serve.apis.traces import PARAMETERS
+from dirigent.store import Store
 from dirigent.store.keys import Caller, create_key
 from tests.serve.conftest import CONFIG, Server, Start
 from tests.serve.test_runs_api import watched
@@ -302,21 +302,14 @@ async def test_files_are_compressed_hashed_and_kept_for_ever(server: Server) -> 
     assert total <= 250_000, f"{total:,} bytes compressed"
 
 
-async def test_ten_thousand_runs_are_listed_and_searched_within_200_ms(server: Server) -> None:
-    await fill(server, 10_000)
-    took = {}
-    for query in (
-        "limit=50", "limit=50&search=needle", "limit=50&worker=beta", "limit=50&feedback=up", "limit=50&least_usd=0.5",
-        "limit=50&conversation=c77", "limit=50&search=nowhere+to+be+found", "limit=50&before=run005000",
-    ):  # fmt: skip
-        began = time.perf_counter()
-        assert (await server.get(f"/v1/traces?{query}")).status == 200
-        took[query] = time.perf_counter() - began
-    assert max(took.values()) < 0.2, took
-    assert len(await found(server, "limit=50&search=needle")) == 10
+async def test_a_search_over_ten_thousand_runs_finds_the_ten_that_match(server: Server) -> None:
+    await fill(server.service.store, 10_000)
+    assert await found(server, "limit=50&search=needle") == [f"run{i:06}" for i in range(9007, 0, -1000)]
+    assert await found(server, "limit=50&search=nowhere+to+be+found") == []
+    assert await found(server, "limit=2&before=run005000") == ["run004999", "run004998"]
 
 
-async def fill(server: Server, count: int) -> None:
+async def fill(store: Store, count: int) -> None:
     """Write this many runs straight into the store, with their calls."""
     from sqlalchemy import Connection, insert
 
@@ -344,4 +337,4 @@ async def fill(server: Server, count: int) -> None:
         for table, values in ((traces, rows), (attempts, calls), (feedback, verdicts)):
             connection.execute(insert(table), values)
 
-    await server.service.store.write(work, prepare=lambda: None)
+    await store.write(work, prepare=lambda: None)

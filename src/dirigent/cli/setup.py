@@ -83,7 +83,8 @@ def init(
                 return FAILED
             done, told = measured
             learned = machine.has_models and await policy_fits(loaded)
-            text = toml_of(machine, policy=POLICY if learned else "")
+            right = measured_right(parse_config(f"{text}\n{CARDS}", path=path))
+            text = toml_of(machine, policy=POLICY if learned else "", right=right)
             path.write_text(f"{text}\n{CARDS}\n{choices()}", encoding="utf-8")
             if as_json:
                 print_json({**facts, **done, "policy": told, "mini": "learned" if learned else "single"})
@@ -105,6 +106,14 @@ CARDS = f"""\
 [cards]
 table = "{POLICY}"
 """
+
+
+def measured_right(loaded: Loaded) -> dict[str, float]:
+    """The share of right answers of each worker that was measured by labels and has not changed since."""
+    from dirigent.config.runtime import measured_cards
+
+    cards = measured_cards(loaded).items()
+    return {name: card.right.right for name, card in cards if card.right is not None and not card.estimated}
 
 
 async def _calibrate_and_learn(

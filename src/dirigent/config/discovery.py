@@ -142,19 +142,28 @@ async def discover(*, environment: Mapping[str, str] | None = None, ports: Mappi
     )
 
 
-def toml_of(machine: Machine, *, policy: str = "") -> str:
+def toml_of(machine: Machine, *, policy: str = "", right: Mapping[str, float] | None = None) -> str:
     """Returns a `dirigent.toml` for this machine: one worker for each model, and the two profiles.
 
-    `policy` is the folder of a learned policy that fits these workers; the profile `mini` then uses it.
+    `policy` is the folder of a learned policy that fits these workers; the profile `mini` then uses it. `right` is the
+    measured share of right answers of workers, by which the profiles' workers are chosen; else their price decides.
     """
     if not machine.has_models:
         return f"{HEADER}\n{_local_text(machine)}"
     workers = "\n".join([*_preset_tables(machine), *_server_tables(machine)])
     infos = [card(worker) for worker in parse_config(workers).config.worker]
     learned = LEARNED_MINI.format(policy=_quoted(policy))
-    mini = learned if policy else CHEAP_MINI.format(cheap=_quoted(cheapest(infos)))
+    best = max(right.values(), default=0.0) if right else 0.0
+    near = [info for info in infos if right and right.get(info.name, -1.0) >= best - NEAR]
+    strong = max(near, key=lambda info: right[info.name]).name if right and near else dearest(infos)
+    cheap = CHEAP_MINI.format(
+        cheap=_quoted(cheapest(near or infos)),
+        why=f"the cheapest within {NEAR:.0%} of the best" if near else "the cheapest by price",
+    )
+    mini = learned if policy else cheap
+    why = "right most often where it was measured" if near else "the dearest by price, likely the strongest"
     planners = "\n#     ".join(textwrap.wrap(" | ".join(profile_planners()), 90))
-    profiles = PROFILES.format(planners=planners, strong=_quoted(dearest(infos)), mini=mini)
+    profiles = PROFILES.format(planners=planners, strong=_quoted(strong), why=why, mini=mini)
     return "\n".join([HEADER, workers, profiles])
 
 
@@ -223,17 +232,20 @@ PROFILES = """\
 # Planners: {planners}
 [profile.ultra]
 planner = "single"
-planner_worker = {strong}         # the dearest by price, likely the strongest
+planner_worker = {strong}         # {why}
 # To let this worker plan over all others, at a higher cost: planner = "language", max_rounds = 2
 deadline_s = 900
 # max_cost_usd = 2.0
 
 {mini}"""
 
+NEAR = 0.05
+"""A worker this much less often right than the best one is near enough for quick answers, if it is cheaper."""
+
 CHEAP_MINI = """\
 [profile.mini]
 planner = "single"
-planner_worker = {cheap}          # the cheapest by price
+planner_worker = {cheap}          # {why}
 deadline_s = 60
 """
 

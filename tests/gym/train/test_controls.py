@@ -20,6 +20,8 @@ from dirigent_gym.train.run import Result, carry_out, train_conductor
 from dirigent_gym.train.task import GymTask
 from dirigent_gym.train.workers import Hands, exact_workers
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.mark.parametrize("algorithm", ["rft", "online_rft"])
 def test_rejection_sampling_runs_and_resumes(algorithm: Any, started: Path, small_recipe: Recipe) -> None:

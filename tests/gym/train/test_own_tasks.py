@@ -20,6 +20,8 @@ from dirigent_gym.train.rows import skill_tasks
 from dirigent_gym.train.run import Result, train_conductor
 from dirigent_gym.train.workers import SPENT_FILE, CapReached
 
+pytestmark = pytest.mark.timeout(600)
+
 NAMES = ("roman", "code")
 A_CALL_USD = 0.01
 

@@ -41,7 +41,7 @@ from dirigent_gym.train.specialists import (  # noqa: E402
 RECIPES = Path(__file__).parents[3] / "gym" / "recipes"
 TINY = SpecialistsRecipe(
     "few",
-    base=BaseSettings(tiny=TinySettings(hidden=32, layers=1, heads=2, words=400)),
+    base=BaseSettings(tiny=TinySettings(hidden=32, layers=1, heads=2, words=400, steps=2)),
     names=("roman", "sums"),
     fit=FitSettings(steps=2, batch=4, rounds=2),
     specialist={"sums": FitChanges(rounds=1, rank=2)},

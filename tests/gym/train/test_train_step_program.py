@@ -15,6 +15,8 @@ from gym.benchmarks import train_step as program
 from dirigent_gym.train.recipe import Recipe, load_conductor
 from dirigent_gym.train.run import Result
 
+pytestmark = pytest.mark.timeout(600)
+
 RECIPE = Path(__file__).parents[3] / "gym" / "recipes" / "gym-gpu.toml"
 
 

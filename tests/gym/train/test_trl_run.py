@@ -13,6 +13,7 @@ from tests.facts import facts
 
 pytest.importorskip("trl", reason="needs the extra `trl`")
 
+from dirigent.config.file import load_config
 from dirigent.errors import ConfigError, LimitError
 from dirigent.learn.live_plans import Outcome, carry_out
 from dirigent.limits import Limits
@@ -196,6 +197,12 @@ def test_the_papers_recipe_has_the_papers_settings(tmp_path: Path) -> None:
     assert (config.loss_type, config.scale_rewards, config.beta, config.epsilon) == ("bnpo", "group", 0.0, 0.2)
     assert (recipe.reward.invalid, recipe.reward.wrong, recipe.reward.right) == (0.0, 0.5, 1.0)
     assert (recipe.dialect, recipe.max_steps) == ("lists", 5)
+
+
+def test_the_papers_conductor_is_asked_in_the_dialect_that_it_is_trained_in() -> None:
+    recipe = load_recipe(PAPER)
+    asked = load_config(ROOT / recipe.pool).config.profile[recipe.profile]
+    assert (asked.planner, asked.dialect) == ("conductor", recipe.dialect)
 
 
 def test_the_papers_launch_makes_four_groups_a_step_on_the_processes_that_it_starts() -> None:

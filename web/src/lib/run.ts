@@ -46,7 +46,7 @@ export type StepRecord = {
   round: number;
   checks?: { after: number; confidence: number | null }[];
 };
-export type Draft = { planner: string; text: string; messages: Message[]; attempts: Attempt[]; started_s: number; ended_s: number; error: string };
+export type Draft = { planner: string; text: string; messages: Message[]; attempts: Attempt[]; started_s: number; ended_s: number; error: string; reason?: { why: string } | null };
 export type Trace = {
   id: string;
   created_at: string;
