@@ -95,7 +95,7 @@ async def test_a_plan_is_edited_before_it_is_paid_and_lights_up(server: Server, 
     await nodes.nth(1).click()
     await page.get_by_role("button", name="Drop step 1").click()
     await page.get_by_text("boss · ", exact=False).first.is_visible()
-    server.stub.delay_s = 0.4
+    server.stub.delay_s = 2.0
     await page.get_by_role("button", name="Approve and run").click()
     await page.locator(".step.running").first.wait_for()  # it lights up
     await page.get_by_text("2 steps").wait_for()

@@ -9,6 +9,7 @@ import pytest
 from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
+from dirigent.workers import adapters
 from dirigent.workers.adapters import faults, packaged, read_cards
 from dirigent_gym import weights
 
@@ -28,8 +29,8 @@ def put(
 
 
 def test_what_ships_may_ship() -> None:
-    assert faults() == []
-    assert set(packaged()) == set(read_cards())
+    assert faults(weights.FOLDER) == []
+    assert set(packaged()) == set(read_cards(weights.FOLDER))
 
 
 def test_adapters_are_found_by_name_with_their_cards(tmp_path: Path) -> None:
@@ -68,8 +69,8 @@ def test_a_file_without_a_card_and_a_card_without_a_file_are_faults(tmp_path: Pa
 
 
 def test_too_many_bytes_are_a_fault_each_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "MAX_BYTES", {"specialist": 10, "conductor": 20})
-    monkeypatch.setattr(weights, "MAX_TOTAL_BYTES", 25)
+    monkeypatch.setattr(adapters, "MAX_BYTES", {"specialist": 10, "conductor": 20})
+    monkeypatch.setattr(adapters, "MAX_TOTAL_BYTES", 25)
     put(tmp_path, "facts", b"x" * 11)
     put(tmp_path, "conductor", b"x" * 20, role="conductor")
     first, second = faults(tmp_path)

@@ -121,6 +121,8 @@ async def _tenant(session: aiohttp.ClientSession, server: Server, name: str) -> 
     assert await eventually(ended, within_s=30)
     items = json.loads(await _got(session, server, tenant, f"/v1/responses/{kept['id']}/input_items"))
     tenant.ids["item"] = items["data"][0]["id"]
+    tenant.ids["set"] = f"set-{tenant.canary[-8:]}"
+    await _made(session, server, tenant, f"/v1/sets/{tenant.ids['set']}", {"question": tenant.canary})
     paths = [f"/v1/responses/{kept['id']}", f"/v1/responses/{later['id']}", f"/v1/traces/{tenant.ids['trace']}"]
     tenant.kept = {path: await _got(session, server, tenant, path) for path in paths}
     return tenant
@@ -156,11 +158,12 @@ def crossings(owner: Tenant, description: Mapping[str, Any], rng: random.Random)
         template = endpoint.path.replace(":path", "")
         operation = description["paths"][template][endpoint.method.lower()]
         for kind, id in owner.ids.items():
-            path = template.replace("{id}", quote(id, safe=""))
+            # A set's name is each key's own: the other one has an empty set of that name, and not the owner's.
+            path = template.replace("{id}", quote(id, safe="")).replace("{name}", owner.ids["set"])
             if "{" in template:
-                yield Crossing(kind, endpoint.method, path, True)
+                yield Crossing(kind, endpoint.method, path, "{id}" in template)
             for query in QUERIES if endpoint.method == "GET" else ():
-                yield Crossing(kind, "GET", f"{path}?{query}={quote(id, safe='')}", "{" in template)
+                yield Crossing(kind, "GET", f"{path}?{query}={quote(id, safe='')}", "{id}" in template)
             if "requestBody" in operation:
                 schema = operation["requestBody"]["content"]["application/json"]["schema"]
                 for body in _bodies(schema, description, rng, id):

@@ -149,7 +149,7 @@ async def test_the_trap_catches_whoever_comes() -> None:
 
 
 def test_every_route_is_tried_with_every_id() -> None:
-    owner = Tenant("dg_x", "canary", ids={"name": "n", "trace": "t1", "tool call": "c1", "response": "r1"})
+    owner = Tenant("dg_x", "canary", ids={"name": "n", "trace": "t1", "tool call": "c1", "response": "r1", "set": "s1"})
     tried = list(crossings(owner, DESCRIPTION, random.Random(1)))
     for endpoint in ENDPOINTS:
         if "{" in endpoint.path or endpoint.takes is not None:

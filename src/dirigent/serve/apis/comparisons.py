@@ -163,7 +163,7 @@ async def add_to_set(request: Request) -> Response:
         answer=wanted.answer,
         run_id=wanted.run_id,
     )
-    return _json(added, 201)
+    return _json(added)
 
 
 async def drop_from_set(request: Request) -> Response:

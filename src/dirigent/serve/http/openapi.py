@@ -42,6 +42,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     gives: type[msgspec.Struct] | None = None
     open: bool = False
     """The route needs no key."""
+    status: int = 200
+    """Of a reply that is no error; 202 if a run was started and goes on."""
 
 
 def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
@@ -71,7 +73,8 @@ def _operation(endpoint: Endpoint, shape: dict[type[msgspec.Struct], dict[str, A
     operation: dict[str, Any] = {
         "operationId": endpoint.handler.__name__,
         "summary": said[0] if said else "",
-        "responses": {"200": good} | {str(s): {"description": d, "content": wrong} for s, d in STATUSES.items()},
+        "responses": {str(endpoint.status): good}
+        | {str(s): {"description": d, "content": wrong} for s, d in STATUSES.items()},
     }
     if endpoint.takes is not None:
         body = {"application/json": {"schema": shape[endpoint.takes]}}
