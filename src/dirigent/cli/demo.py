@@ -151,7 +151,7 @@ async def _own_questions(runtime: Runtime, *, wanted: bool) -> None:
     async with _console(runtime) as address:
         place = f", or open {address}" if address else ""
         print_text(f"\nAsk your own (empty line to stop){place}. With keys in the environment:  dirigent init")
-        while question := (await _typed_line("> ")).strip():
+        while question := (await typed_line("> ")).strip():
             trace = await _answered(conductor, runtime, question)
             if trace.status == "done":
                 print_text(f"   {confirmation(trace)}")
@@ -185,7 +185,7 @@ async def _console(runtime: Runtime) -> AsyncIterator[str]:
                 await service.close()
 
 
-async def _typed_line(prompt: str) -> str:
+async def typed_line(prompt: str) -> str:
     """Returns a line from the terminal, waited for on the loop, so that Ctrl-C ends the wait; empty at end of file."""
     import asyncio
     import sys

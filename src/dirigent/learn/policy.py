@@ -88,7 +88,9 @@ class Point(msgspec.Struct, frozen=True):
     """95% interval of the difference."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class PolicyFacts(msgspec.Struct, frozen=True):
+    """What `policy.json` holds."""
+
     version: int
     unit: str
     workers: tuple[str, ...]
@@ -115,7 +117,10 @@ class Policy(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     format: int = FORMAT
 
-    # ---- arrays; policy.npz ----
+
+class Policy(PolicyFacts, frozen=True):
+    """A fitted policy: its facts, and the arrays of `policy.npz`."""
+
     centres: Vectors = msgspec.field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
     """[clusters, dimensions]"""
     familiar: Vectors = msgspec.field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
@@ -136,7 +141,7 @@ class Policy(msgspec.Struct, frozen=True):
         if not file.is_file():
             raise ConfigError(f"{folder} holds no policy (policy.json); `dirigent learn TABLE --out {folder}` fits one")
         try:
-            head = msgspec.json.decode(file.read_bytes(), type=_Head)
+            head = msgspec.json.decode(file.read_bytes(), type=PolicyFacts)
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{file}: {error}") from None
         if head.format != FORMAT:
@@ -170,7 +175,7 @@ class Policy(msgspec.Struct, frozen=True):
             )
         if selector is not None:
             selector.save(folder)
-        head = _Head(**{name: getattr(self, name) for name in _Head.__struct_fields__})
+        head = PolicyFacts(**{name: getattr(self, name) for name in PolicyFacts.__struct_fields__})
         beside = folder / "policy.json.part"
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(head), indent=1) + b"\n")
         beside.replace(folder / "policy.json")
@@ -283,26 +288,6 @@ class Policy(msgspec.Struct, frozen=True):
         if len(order) < 2:
             return msgspec.structs.replace(one, novel=True, accuracy=None, cost=None)
         return msgspec.structs.replace(one, order=order, end="vote", novel=True, accuracy=None, cost=None)
-
-
-class _Head(msgspec.Struct, frozen=True):
-    version: int
-    unit: str
-    workers: tuple[str, ...]
-    fingerprints: dict[str, str]
-    baseline: str
-    baseline_accuracy: float
-    baseline_cost: float
-    questions: int
-    labels: int
-    points: tuple[Point, ...]
-    named: dict[str, int]
-    why: str
-    more_labels: int | None
-    active: str
-    novel_above: tuple[float, float]
-    left_out: tuple[str, ...] = ()
-    format: int = FORMAT
 
 
 def policy_folder(name: str, base: Path) -> Path:

@@ -56,7 +56,7 @@ async def test_an_own_question_that_no_packaged_worker_knows_gets_the_way_out(
     async def line(prompt: str) -> str:
         return next(typed)
 
-    monkeypatch.setattr("dirigent_gym.cli.demonstration._typed_line", line)
+    monkeypatch.setattr("dirigent_gym.cli.demonstration.typed_line", line)
     pool = Pool([Scripted("unknown", "Oslo", name="facts")])
     await _converse(Conductor(Single(), pool), parse_config(toml_text()))
     said = capsys.readouterr().err

@@ -7,12 +7,12 @@ other plans and names them: a fixed one, one written by hand, one by an untraine
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 
 import msgspec
 
+from dirigent.cli.demo import typed_line
 from dirigent.cli.output import FAILED, print_text, say
 from dirigent.cli.running import check_workers, fetch_weights, watched_run
 from dirigent.conduct import Conductor
@@ -158,27 +158,9 @@ async def _answer(conductor: Conductor, question: str, config: Config, *, story:
 async def _converse(conductor: Conductor, loaded: Loaded) -> None:
     print_text("\nAsk your own (empty line to stop). With keys in the environment:  dirigent init")
     while True:
-        question = (await _typed_line("> ")).strip()
+        question = (await typed_line("> ")).strip()
         if not question:
             return
         trace = await _answer(conductor, question, loaded.config)
         if text := advice(trace.answer, loaded):
             say(text)
-
-
-async def _typed_line(prompt: str) -> str:
-    """A line from the terminal, waited for on the loop, so that Ctrl-C ends the wait; empty at end of file."""
-    sys.stdout.write(prompt)
-    sys.stdout.flush()
-    loop = asyncio.get_running_loop()
-    line: asyncio.Future[str] = loop.create_future()
-
-    def read() -> None:
-        if not line.done():
-            line.set_result(sys.stdin.readline())
-
-    loop.add_reader(sys.stdin, read)
-    try:
-        return await line
-    finally:
-        loop.remove_reader(sys.stdin)
