@@ -160,15 +160,17 @@ def crossings(owner: Tenant, description: Mapping[str, Any], rng: random.Random)
         for kind, id in owner.ids.items():
             # A set's name is each key's own: the other one has an empty set of that name, and not the owner's.
             path = template.replace("{id}", quote(id, safe="")).replace("{name}", owner.ids["set"])
-            if "{" in template:
-                yield Crossing(kind, endpoint.method, path, "{id}" in template)
+            in_path = "{id}" in template
+            if "{" in template and "requestBody" not in operation:
+                yield Crossing(kind, endpoint.method, path, in_path)
             for query in QUERIES if endpoint.method == "GET" else ():
-                yield Crossing(kind, "GET", f"{path}?{query}={quote(id, safe='')}", "{id}" in template)
+                yield Crossing(kind, "GET", f"{path}?{query}={quote(id, safe='')}", in_path)
             if "requestBody" in operation:
                 schema = operation["requestBody"]["content"]["application/json"]["schema"]
                 for body in _bodies(schema, description, rng, id):
-                    yield Crossing(kind, endpoint.method, path, False, body)
-                    yield Crossing(kind, endpoint.method, path, False, body, {"Idempotency-Key": owner.ids["name"]})
+                    yield Crossing(kind, endpoint.method, path, in_path, body)
+                    again = {"Idempotency-Key": owner.ids["name"]}
+                    yield Crossing(kind, endpoint.method, path, in_path, body, again)
     yield from _with_tool_results(owner)
 
 
