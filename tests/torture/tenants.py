@@ -177,15 +177,18 @@ def crossings(owner: Tenant, description: Mapping[str, Any], rng: random.Random)
 def _bodies(
     schema: Mapping[str, Any], description: Mapping[str, Any], rng: random.Random, id: str
 ) -> Iterator[dict[str, Any]]:
-    """A body that fits, with the id in each of its fields that can hold a text, one after another."""
+    """Bodies that fit, with the id in each field that can hold a text, one after another; one body if none can."""
     draw = Draw(description, rng, models=["worker/alpha"], ids=[id])
     resolved = draw.resolved(schema["$ref"])
     least = {name: draw.value(resolved["properties"][name], name=name) for name in resolved["required"]}
     least |= {"messages": [{"role": "user", "content": "hi"}]} if "messages" in least else {}
     least |= {"input": "hi"} if "input" in least else {}
-    for name, property in resolved["properties"].items():
-        if name not in ("messages", "model") and '"string"' in json.dumps(property):
-            yield least | {name: id} | ({"thumb": "up"} if name == "trace_id" else {})
+    properties = resolved["properties"].items()
+    texts = [name for name, kind in properties if name not in ("messages", "model") and '"string"' in json.dumps(kind)]
+    for name in texts:
+        yield least | {name: id} | ({"thumb": "up"} if name == "trace_id" else {})
+    if not texts:
+        yield least
 
 
 def _with_tool_results(owner: Tenant) -> Iterator[Crossing]:
