@@ -438,7 +438,8 @@ async def test_a_conversation_of_2000_messages_scrolls_to_its_end(server: Server
     last = box.get_by_text("message 1998 ", exact=False)
     await last.scroll_into_view_if_needed()
     place, frame = await last.bounding_box(), await box.bounding_box()
-    assert place is not None and frame is not None
+    assert place is not None
+    assert frame is not None
     assert frame["y"] <= place["y"] < frame["y"] + frame["height"]
 
 
