@@ -407,7 +407,7 @@ async def test_keys_of_the_keyboard_open_help_and_pages(server: Server, browse: 
     await page.get_by_role("heading", name="Pool").wait_for()
 
 
-# ---- how fast ---------------------------------------------------------------------------------------------
+# ---- large runs -------------------------------------------------------------------------------------------
 
 
 async def test_a_run_with_long_replies_is_drawn(server: Server, browse: Open) -> None:
