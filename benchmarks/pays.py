@@ -30,6 +30,8 @@ from dirigent.learn.deals import DealtTable, Ints, Judged, deal, judged
 from dirigent.learn.orders import replay
 from dirigent.learn.policy import novelty
 from dirigent.learn.policy_fit import (
+    MARGIN,
+    Z_ONE_SIDED,
     CrossFitted,
     Fit,
     PolicySettings,
@@ -358,10 +360,11 @@ class Study:
         share = found.cost / found.single_cost.mean()
         diff = found.right - found.single_right
         points = {
-            "same": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.0)),
+            "same": _operating(diff, share, folds, _supported),
+            "level": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.0)),
             "+1": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.01)),
             "+2": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.02)),
-            "most": _operating(diff, share, folds, lambda d, c: int(d.argmax())),
+            "most": _operating(diff, share, folds, lambda d, c: int(d.mean(1).argmax())),
         }
         return {
             "questions": len(table),
@@ -561,19 +564,28 @@ def _mean_cost(table: DealtTable) -> float:
     return float(single_cost(table, best_single(table, np.arange(len(table)))).mean())
 
 
+def _supported(diff: Floats, share: Floats) -> int | None:
+    """The cheapest setting that loses less than a point, one-sided 95%, as `dirigent learn` wants; None: one call."""
+    bound = diff.mean(1) - Z_ONE_SIDED * diff.std(1, ddof=1) / diff.shape[1] ** 0.5
+    enough = [p for p in range(len(diff)) if bound[p] > -MARGIN and share[p] < 1]
+    return min(enough, key=lambda p: share[p]) if enough else None
+
+
 def _cheapest(diff: Floats, share: Floats, least: float) -> int:
     """The cheapest setting that gains so much; else the one that gains most."""
-    enough = [p for p in range(len(diff)) if diff[p] >= least]
-    return min(enough, key=lambda p: share[p]) if enough else int(diff.argmax())
+    mean = diff.mean(1)
+    enough = [p for p in range(len(diff)) if mean[p] >= least]
+    return min(enough, key=lambda p: share[p]) if enough else int(mean.argmax())
 
 
-def _operating(diff: Floats, share: Floats, folds: Ints, choose: Callable[[Floats, Floats], int]) -> Section:
-    """Each fold's questions at the price that the other folds' outcomes choose."""
-    gained, cost = np.zeros(diff.shape[1]), np.zeros(diff.shape[1])
+def _operating(diff: Floats, share: Floats, folds: Ints, choose: Callable[[Floats, Floats], int | None]) -> Section:
+    """Each fold's questions at the price that the other folds' outcomes choose; None is the best single worker."""
+    gained, cost = np.zeros(diff.shape[1]), np.ones(diff.shape[1])
     for fold in np.unique(folds):
         own, rest = folds == fold, folds != fold
-        p = choose(diff[:, rest].mean(1), share[:, rest].mean(1))
-        gained[own], cost[own] = diff[p, own], share[p, own]
+        p = choose(diff[:, rest], share[:, rest].mean(1))
+        if p is not None:
+            gained[own], cost[own] = diff[p, own], share[p, own]
     return {"gain": difference(gained, np.arange(len(gained))), "cost": float(cost.mean())}
 
 

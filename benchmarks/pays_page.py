@@ -20,6 +20,7 @@ from dirigent.learn.selector import Floats
 
 Section = dict[str, Any]
 
+POINTS = ("same", "level", "+1", "most")
 COSTS = (176, 260, 460, 640, 900, 1160)
 
 SHIFTS = {
@@ -204,7 +205,9 @@ def _page(
         "between two settings of a method. Intervals are 95%, paired by question. Equality of answers never uses the",
         "right answer. The plain fixed plans are every vote of recorded calls (ties to programs) and 23 orders that",
         "stop when two or three answers agree; for each price the best on the training folds. Operating points of",
-        "recorded models (`same` and others) are chosen by the outcomes of the other folds.",
+        "recorded models are chosen by the outcomes of the other folds: `same` is the cheapest that loses less than a",
+        "point (one-sided 95%), or else one call of the best single worker; `level` is the cheapest that is right as",
+        "often as that worker.",
         "",
         "<!-- pays-claims -->",
         "| what | must | goal | reached | 95% | met |",
@@ -265,14 +268,14 @@ def _other_tables(found: dict[str, Section]) -> list[str]:
         "## Recorded models",
         "",
         "<!-- pays-recorded -->",
-        "| set | questions | best single | oracle | same: gain, cost | +1: gain, cost | most: gain, cost |",
-        "|---|---|---|---|---|---|---|",
+        "| set | questions | best single | oracle | " + " | ".join(f"{point}: gain, cost" for point in POINTS) + " |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, section in found.items():
         if "points" not in section:
             continue
         cells = []
-        for point in ("same", "+1", "most"):
+        for point in POINTS:
             gain, cost = section["points"][point]["gain"], section["points"][point]["cost"]
             cells.append(f"{100 * gain[0]:+.1f} [{100 * gain[1]:+.1f} to {100 * gain[2]:+.1f}], {cost:.2f}x")
         shares = f"{100 * section['best single']:.1f} | {100 * section['oracle']:.1f}"
