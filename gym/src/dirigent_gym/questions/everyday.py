@@ -1,13 +1,13 @@
-"""Questions as people put them to an assistant: orders in a row, shortened to a word or two.
+"""Questions in the words in which people ask an assistant: orders in a row, shortened to a word or two.
 
     Count the letters in the capital of Norway, multiply by 7 and write it in Roman numerals.
     What's the atomic number of oxygen times 4, minus 13?
     How many letters do the capitals of France and Italy have together?
 
-The other tellings (`frames.py`) give every step a clause of its own, and a conductor that knew only those left "and
-multiply by 7" in the step before. For training alone, and only if a recipe asks for it: no test question is worded
-like this. Subtasks are in the plain words of the skills, with their references, because workers know only those: here a
-conductor has to write in a worker's words what a person left out.
+The frames of `frames.py` give every step a clause of its own, and a conductor that knew only those left "and multiply
+by 7" in the step before. These wordings are for training alone, and only if a recipe asks for them: no test question is
+worded like this. Subtasks are in the plain words of the skills, with their references, because workers know only those:
+here a conductor has to write, in a worker's words, the parts that the question leaves out.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ STYLE = "everyday"
 OPENER_SHARE = 0.08
 CLOSER_SHARE = 0.1
 TYPED_SHARE = 0.15
-"""Of the questions, those without a capital and without the mark at their end."""
+"""The share of questions without a capital at their beginning and without the mark at their end."""
 TWIN_TRIES = 40
 HEAD = 2
-"""Most steps in the noun phrase that a question begins with."""
+"""The most steps in the noun phrase that a question begins with."""
 SUFFIXES = 2
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one operation is said."""
+    """The everyday wordings of one operation."""
 
     start: tuple[str, ...] = ()
     and_: tuple[str, ...] = msgspec.field(default=(), name="and")
@@ -51,7 +51,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Everyday(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file."""
+    """The content of the file."""
 
     openers: tuple[str, ...]
     closers: tuple[str, ...]
@@ -63,12 +63,12 @@ class Everyday(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def everyday() -> Everyday:
-    """The words that ship."""
+    """The wordings that ship."""
     return read_everyday(FILE)
 
 
 def read_everyday(file: Path) -> Everyday:
-    """Words from such a file; every operation must be one, and every text have the slots of its kind."""
+    """Read such a file. Every operation must be one of the gym's, and every text must have the slots of its kind."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=Everyday)
     except msgspec.DecodeError as error:
@@ -95,9 +95,9 @@ def _wanted_slots(found: Everyday) -> Iterator[tuple[str, str, set[str]]]:
 
 
 def everyday_or_not(blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple[Blueprint, Told]:
-    """The question in everyday words; a fan gets two parts of one kind if there is one like it.
+    """Word a question in everyday words. A fan becomes a fan with two parts of one kind, if there is one like it.
 
-    It stays in the writer's words if it has no everyday ones, or if the same question was written by hand.
+    The writer's words are used if there are no everyday ones, or if a handwritten question is the same.
     """
     if blueprint.join is not None:
         blueprint = twinned(blueprint, writer.rng, rules) or blueprint
@@ -109,13 +109,13 @@ def everyday_or_not(blueprint: Blueprint, rules: Rules, writer: Writer) -> tuple
 
 @cache
 def _plain_by_hand() -> tuple[str, ...]:
-    from dirigent_gym.questions.handwritten import handwritten_plain  # which marks the held-out parts of the split
+    from dirigent_gym.questions.handwritten import handwritten_plain  # imports the split, which imports this module
 
     return tuple(task.question.casefold().rstrip(".?") for task in handwritten_plain())
 
 
 def tell_everyday(blueprint: Blueprint, rng: random.Random) -> Told | None:
-    """Words a blueprint in this way; None if that is impossible."""
+    """Word a blueprint in everyday words; None if that is impossible."""
     writer = Writer(rng, PLAIN_WORDINGS)
     telling = _chain(blueprint, writer) if blueprint.join is None else _twins(blueprint, blueprint.join, writer)
     if telling is None:
@@ -125,7 +125,7 @@ def tell_everyday(blueprint: Blueprint, rng: random.Random) -> Told | None:
 
 
 def twinned(blueprint: Blueprint, rng: random.Random, rules: Rules) -> Blueprint | None:
-    """The same fan with two parts of one kind: its first part, for another value as well."""
+    """The same fan with two parts of one kind: its first part, and that part again for another value."""
     first, join = blueprint.branches[0], blueprint.join
     if join is None:
         return None
@@ -140,7 +140,7 @@ def twinned(blueprint: Blueprint, rng: random.Random, rules: Rules) -> Blueprint
 
 
 def _steps(links: Sequence[Link]) -> list[tuple[Operation, Key]]:
-    """Their operations and parameters, without the values."""
+    """The operations and parameters of the links, without the values."""
     operations = [OPERATIONS[link.operation] for link in links]
     return [(operation, link.key[operation.arity :]) for operation, link in zip(operations, links, strict=True)]
 
@@ -166,8 +166,8 @@ def _chain(blueprint: Blueprint, writer: Writer) -> Telling | None:
 
 
 def _head(links: Sequence[Link], writer: Writer, *, goes_on: bool) -> Telling:
-    """The first steps in one clause, with its mark: a lead and a noun phrase, or a question, or an order unless
-    something is put behind it ("Count the letters in Oslo times 7.")."""
+    """The first steps in one clause with its mark: a lead and a noun phrase, or a question, or an order. An order is
+    ruled out if words follow it, because "Count the letters in Oslo times 7." has two meanings."""
     rng = writer.rng
     starts = _of(links[0]).start
     if len(links) == 1 and starts and rng.random() < 0.6:
@@ -194,7 +194,7 @@ def _led(phrase: str, writer: Writer) -> str:
 
 
 def _continued(clause: str, links: Sequence[Link], writer: Writer, *, suffixes: int) -> str:
-    """The clause, the words behind it, and the orders that follow."""
+    """The clause with its suffixes, and the orders that follow it."""
     rng = writer.rng
     text, mark = clause.rstrip(".?"), clause[-1]
     for i, link in enumerate(links[:suffixes]):
@@ -217,7 +217,7 @@ def _listed(parts: Sequence[str], rng: random.Random) -> str:
 
 
 def _twins(blueprint: Blueprint, join: Link, writer: Writer) -> Telling | None:
-    """A fan of two parts of one kind, with its verb or its noun said once for both."""
+    """A fan of two parts of one kind, with one verb or one noun for both."""
     first, second = blueprint.branches
     if [link.operation for link in first] != [link.operation for link in second]:
         return None
@@ -243,7 +243,7 @@ def _twins(blueprint: Blueprint, join: Link, writer: Writer) -> Telling | None:
 
 
 def _subtask(link: Link, writer: Writer, *, begins: bool = False, mood: Mood = "order") -> str:
-    """One step in the plain words of its skill: with its values at the beginning of a chain, else referring to
+    """One step in the plain words of its skill: with its values at the beginning of a chain, later with a reference to
     results."""
     template = writer.template(link, mood=mood)
     return direct(template, link.key) if begins else refer(template, link, writer)
@@ -261,7 +261,7 @@ def _filled(text: str, link: Link) -> str:
 
 
 def _typed(question: str, rng: random.Random) -> str:
-    """As it comes out of a keyboard: at times with a greeting, at times in haste."""
+    """The question as people type it: some with a greeting, some in haste."""
     if rng.random() < OPENER_SHARE:
         return f"{rng.choice(everyday().openers)} {question}"
     return lowered(question).rstrip(".?") if rng.random() < TYPED_SHARE else question

@@ -1,9 +1,9 @@
-"""From a blueprint to the words of a question, and to the subtasks its cheapest plan would use.
+"""Word a blueprint as a question, and word the subtasks of its cheapest plan.
 
 Sequential: one clause a sentence, each referring to the one before. Nested: one noun phrase inside another.
 Mixed: a nested opening, then sentences. Subtasks are the question's own clauses, direct or referring, so that a
-conductor can find its words in the question. `Writer` holds the randomness and remembers whether any wording is new to
-a model that has met only training.
+conductor can find their words in the question. `Writer` holds the randomness and records whether any wording is new to
+a model that saw only training questions.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from dirigent_gym.questions.training_frames import ClauseFrame, Mood, training_f
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A blueprint in words."""
+    """A question and the subtasks of its plan, in words."""
 
     question: str
     subtasks: tuple[str, ...]
-    """One per link: first branch, second branch, join, tail."""
+    """One for each link: first branch, second branch, join, tail."""
     style: str
     new_wording: bool
-    """Whether any of its words is one that training never shows."""
+    """Whether training never shows one of its wordings."""
 
 
 class _HasHome(Protocol):
@@ -117,27 +117,27 @@ DECOY_WORDS = {
 
 
 class Wordings(msgspec.Struct, frozen=True):
-    """Which wordings a question may be put in."""
+    """The wordings that a question may use."""
 
     known: frozenset[Home]
-    """At home where training is, too."""
+    """The homes of wordings that training uses too."""
     new: Home | None = None
-    """And those that training never shows."""
+    """The home of wordings that training never shows."""
     new_share: float = 0.0
-    """How often one of these is reached for."""
+    """The share of draws that prefer a new wording."""
     plain_share: float | None = None
-    """The share of frames of every split among the known ones; None draws all alike."""
+    """The share of draws from frames of every split, among the known ones; None draws from all alike."""
 
 
 PLAIN_WORDINGS = Wordings(frozenset({"everywhere"}))
-# Drawn alike, the few plain wordings would drown in the many others, and plain ones are what people use and tests ask.
+# Drawn alike, the few plain wordings would drown among the others, and plain ones are what people use and tests ask.
 TRAINING_WORDINGS = Wordings(frozenset({"everywhere", "train"}), plain_share=0.5)
 DEV_WORDINGS = Wordings(frozenset({"everywhere", "train"}), new="dev", new_share=0.5, plain_share=0.5)
 TEST_WORDINGS = Wordings(frozenset({"everywhere"}), new="test", new_share=0.5)
 
 
 class Writer:
-    """Draws wordings, and remembers whether any was new."""
+    """Draws wordings, and records whether any was new."""
 
     def __init__(self, rng: random.Random, wordings: Wordings) -> None:
         self.rng = rng
@@ -164,7 +164,7 @@ class Writer:
         return self.pick(options)
 
     def reference(self, template: Template, *, moved: bool = True) -> str:
-        """Words for an earlier result; only the plain ones if a subtask is lifted out of a nest."""
+        """Words for an earlier result; only plain ones for a subtask that is taken out of a nested phrase."""
         options = references(template)
         wanted = moved and self.rng.random() < self.wordings.new_share and self.wordings.new == "test"
         matching = [(text, held) for text, held in options if held == wanted] or list(options)
@@ -184,7 +184,7 @@ def tell(blueprint: Blueprint, writer: Writer) -> Told:
 
 
 def add_decoy(question: str, words: str, *, writer: Writer) -> str:
-    """The question with a sentence that names something it does not need."""
+    """The question with a sentence about something that it does not need."""
     sentence = writer.pick(DECOYS).text.format(w=words, W=words[0].upper() + words[1:])
     return f"{sentence} {question}" if writer.rng.random() < 0.5 else f"{question} {sentence}"
 
@@ -215,9 +215,9 @@ def _nest_sentence(links: Sequence[Link], writer: Writer) -> tuple[str, list[str
 
 
 def nest(links: Sequence[Link], writer: Writer, *, inside: bool = False) -> tuple[str, list[str]]:
-    """A noun phrase around a noun phrase, and the subtasks it falls apart into.
+    """A noun phrase around a noun phrase, and the subtasks of its parts.
 
-    What goes inside something else must not begin with its value: "4 more than 19 times 2" reads two ways.
+    A nested phrase must not begin with its value: "4 more than 19 times 2" has two meanings.
     """
     template = writer.template(links[0], mood="noun", nests=inside or len(links) > 1)
     phrase = direct(template, links[0].key)

@@ -1,8 +1,8 @@
-"""What a trained conductor must show, line by line: the figure, its 95% interval, what it must be, and whether it is.
+"""The claims about a trained conductor, a line each: the figure, its 95% interval, its bound, and the verdict.
 
-`claims` is arithmetic over what was measured (`Evidence`); nothing here runs a model. What was not measured is a line
-too, and says so: a table that leaves out its gaps is no evidence. Ratios get their interval from a bootstrap over
-questions, paired where both sides answered the same ones; plain shares get Wilson's.
+`claims` is arithmetic over measurements (`Evidence`) and runs no model. A missing measurement has a line that says so:
+a table that leaves out its gaps is no evidence. Ratios get their interval from a bootstrap over questions, paired if
+both sides answered the same ones; plain shares get Wilson's interval.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ OTHER_SETS = {
     "handwritten": "questions written by hand, in other words",
     "reasoning": "questions of reasoning-gym, as recorded",
 }
-"""Sets of `dirigent_gym/evals/test_sets.py` that are reported beside the test -> their lines."""
+"""Name of a set of `dirigent_gym/evals/test_sets.py` that is reported beside the test -> the name of its line."""
 PLACED = {
     "handwritten": "questions written by hand: the right workers, each reading what it needs",
     "reasoning": "questions of reasoning-gym: the right workers, each reading what it needs",
 }
-"""Of sets in words that are not the generator's, whatever the workers make of those words."""
+"""The lines that judge the plans alone, for sets in words that the generator does not use. The workers' answers to such
+words do not count there."""
 KNOW_NO_OTHERS = "workers that answer by table know only the generator's words"
-"""Why such a set gets no answers from them."""
+"""The note of a set that these workers cannot answer."""
 START_SAMPLED = "warm start, sampled: valid plans"
 
 Scores = Mapping[str, float]
-"""Task id -> how right, between 0 and 1."""
+"""Task id -> how right the answer is, between 0 and 1."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A rollout a row, scored."""
+    """One scored rollout for each row."""
 
     rows: tuple[Row, ...]
     scored: tuple[Scored, ...]
@@ -55,31 +56,31 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def scores(run: Run) -> dict[str, float]:
-    """What a run got of each task; a dropped rollout is no evidence."""
+    """How right a run's answer to each task is, without dropped rollouts."""
     return {row.task.id: x for row, x in _scores(run)}
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was measured of one trained conductor. What is None was not."""
+    """All measurements of one trained conductor. A field that is None was not measured."""
 
     test: Run
     ceiling: Scores
-    """Of the same questions, mean of the noise seeds."""
+    """The ceiling of the same questions: the mean over the noise seeds."""
     oracle: Scores | None = None
     reworded: Run | None = None
     aliased: Run | None = None
     novel: Run | None = None
     swapped: Followed | None = None
     warm_start: Run | None = None
-    """The start itself, on the same questions."""
+    """The warm start itself on the same questions."""
     warm_start_sampled: Run | None = None
-    """Several plans of it for each of some of them, drawn; a row once for each."""
+    """Several sampled plans of the warm start for some of these questions, with a row for each plan."""
     rounds: tuple[Scores, Scores] | None = None
-    """After one round and after two, on checkable kinds."""
+    """The scores after one round and after two, on kinds whose answers can be checked."""
     local: Scores | None = None
-    """The shipped files through llama.cpp on the 4-bit base, on questions of the test."""
+    """The shipped files in llama.cpp on the 4-bit base, on questions of the test."""
     plan_s: tuple[float, float] | None = None
-    """Median seconds of a plan on two CPU cores: cards cached, and cold."""
+    """The median seconds of a plan on two CPU cores: with the cards cached, and cold."""
     direct: Scores | None = None
     right_plans: Scores | None = None
     rejection: Scores | None = None
@@ -88,14 +89,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     shuffled: Scores | None = None
     vote: Scores | None = None
     vote_cost_ratio: float | None = None
-    """What that vote cost, over what the conductor did on the same questions."""
+    """The cost of that vote divided by the conductor's cost on the same questions."""
     before: Mapping[str, PlanShares] = {}
-    """By how it was decoded: `greedy`, `sampled`, `pass@16`."""
+    """The decoding -> its shares: `greedy`, `sampled`, `pass@16`."""
     after: Mapping[str, PlanShares] = {}
     others: Mapping[str, Run] = {}
     """Further sets of questions, by their names in `OTHER_SETS`."""
     by_table: bool = False
-    """Whether the workers answered by the tables."""
+    """Whether the workers answered by table."""
 
 
 def claims(evidence: Evidence, *, seed: int = 0) -> list[Claim]:
@@ -139,7 +140,7 @@ def _accuracy_claims(evidence: Evidence, seed: int) -> list[Claim]:
 
 
 def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
-    """Chains only where combinations are compared: their held-out ones are drawn half and half, fans are not."""
+    """Combinations are compared over chains only: chains are drawn half held out and half seen, fans are not."""
     chains = [(row, x) for row, x in _scores(evidence.test) if row.task.tags.get("shape") == "chain"]
 
     def over_seen(name: str, depths: tuple[int, ...], must: float | None, goal: float | None) -> Claim:
@@ -181,7 +182,7 @@ def _placed(run: Run) -> Share | None:
 
 
 def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float]]:
-    """Scores on changed rows, each beside that of the row as it was."""
+    """Scores on changed rows, each paired with the score of the unchanged row."""
     if run is None:
         return []
     plain = scores(evidence.test)
@@ -191,7 +192,7 @@ def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float
 def _plan_claims(run: Run, seed: int) -> list[Claim]:
     kept = [(row, one) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped]
     right = [(row, one.plan) for row, one in kept if one.correct and one.plan is not None and row.task.sketch]
-    # A lucky shortcut makes up for nobody's padding.
+    # A plan shorter than the sketch counts as minimal, so that a lucky shortcut does not offset the padding of others.
     steps = [
         (float(max(len(plan.steps), _minimal(row))), float(_minimal(row))) for row, plan in right if plan is not None
     ]
@@ -217,7 +218,7 @@ def _shipping_claims(evidence: Evidence, seed: int) -> list[Claim]:
 def file_claims(
     torch: Scores, local: Scores | None, plan_s: tuple[float, float] | None, *, seed: int = 0
 ) -> list[Claim]:
-    """What is asked of the shipped files, as llama.cpp runs them: they want a CPU, where the other lines want a GPU."""
+    """The claims about the shipped files in llama.cpp, which need a CPU; the other claims need a GPU."""
     cached, cold = plan_s or (None, None)
     over_torch = Claim("shipped files on CPU, 4-bit base, over torch", "points", must=0.02, within=True)
     return [
@@ -228,7 +229,7 @@ def file_claims(
 
 
 def _warm_start_claims(evidence: Evidence) -> list[Claim]:
-    """Validity under both decodings: RL begins with sampled plans."""
+    """Validity under both decodings, because RL begins with sampled plans."""
     run, sampled = evidence.warm_start, evidence.warm_start_sampled
     return [
         _shared(
@@ -306,13 +307,13 @@ def _shared(claim: Claim, found: Share | None) -> Claim:
 
 
 def _ratio(claim: Claim, pairs: Sequence[tuple[float, float]], seed: int) -> Claim:
-    """Sum over sum, resampled by question."""
+    """The ratio of two sums, resampled by question."""
     rng = random.Random(f"ratio {claim.name} {seed}")
     return _bootstrapped(claim, lambda: _over(rng.choices(pairs, k=len(pairs))), _over(pairs), len(pairs))
 
 
 def _ratio_apart(claim: Claim, above: Sequence[float], below: Sequence[float], seed: int) -> Claim:
-    """Mean over mean of different questions, each side resampled on its own."""
+    """The ratio of two means over different questions, each side resampled on its own."""
     if not above or not below:
         return claim
     rng = random.Random(f"ratio {claim.name} {seed}")
@@ -340,7 +341,7 @@ def _over(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _difference(claim: Claim, first: Scores | None, second: Scores | None, seed: int) -> Claim:
-    """Paired, over the questions that both answered."""
+    """The paired difference over the questions that both sides answered."""
     both = sorted((first or {}).keys() & (second or {}).keys())
     if first is None or second is None or not both:
         return claim
@@ -362,23 +363,23 @@ class Claim(msgspec.Struct, frozen=True):
     value: float | None = None
     interval: tuple[float, float] | None = None
     n: int = 0
-    """Questions it was measured on."""
+    """The number of questions it was measured on."""
     must: float | None = None
     goal: float | None = None
     at_most: bool = False
     """Whether must and goal are upper bounds."""
     within: bool = False
-    """Whether must and goal bound the distance from nothing, either way."""
+    """Whether must and goal bound the distance from 0 in both directions."""
     certain: bool = False
-    """Whether the interval, and not the figure alone, must lie beyond, and p be below 0.05."""
+    """Whether the interval, and not the figure alone, must lie beyond the bound, and p be below 0.05."""
     spread: tuple[float, float] | None = None
-    """Over training seeds: the least and the most."""
+    """The least and the largest value over training seeds."""
     seeds: int = 1
-    """Training seeds that the figure is the mean of."""
+    """The number of training seeds that the figure is the mean of."""
     p: float | None = None
-    """Of a paired difference, as reports have it; over training seeds the largest."""
+    """The p of a paired difference, computed as in reports; over several training seeds, the largest."""
     note: str = ""
-    """What the figure cannot be read without: where it comes from, or what it falls short of."""
+    """A caveat of the figure: its origin, or its shortcoming."""
 
     @property
     def verdict(self) -> Verdict:
@@ -398,7 +399,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     @property
     def _significant(self) -> bool:
-        """As in reports. The interval alone would claim too much where few questions differ."""
+        """Whether p is below the bound of reports. The interval alone would claim too much if few questions differ."""
         return self.p is not None and self.p < P_BELOW
 
     def _reaches(self, value: float, bound: float) -> bool:
@@ -416,10 +417,10 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """One table of several training seeds: the mean with its spread; the interval covers all of theirs.
+    """One table of several training seeds: the mean with its spread; the interval covers the intervals of all seeds.
 
-    What no seed has a case of is told of all their answers together. They answer the same questions, so that interval
-    takes for independent what is not quite.
+    If a share is 0 in every seed, its interval is computed over all seeds' answers together. The seeds answer the same
+    questions, so that interval treats answers as independent that are not quite independent.
     """
     names = [[claim.name for claim in table] for table in tables]
     if not tables or any(other != names[0] for other in names):
@@ -428,7 +429,7 @@ def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
 
 
 def as_table(table: Sequence[Claim]) -> str:
-    """The lines as Markdown. One that fewer training seeds were measured for than others says so."""
+    """The claims as a Markdown table. A claim with fewer training seeds than others names their number."""
     most = max((claim.seeds for claim in table), default=1)
     lines = ["| | figure | 95% | n | must | goal | |", "|---|---|---|---|---|---|---|"]
     for claim in table:
@@ -448,14 +449,14 @@ def as_table(table: Sequence[Claim]) -> str:
 
 
 def _figure(claim: Claim, value: float) -> str:
-    """As all of them are written; a miss that would look like its bound, more exactly."""
+    """A figure in the usual form; a miss that would look like its bound gets one more digit."""
     said = _said(value, claim.unit)
     close = claim.verdict == "MISSED" and claim.must is not None and said == _said(claim.must, claim.unit)
     return f"{value * 100:.2f}%" if close and claim.unit == "share" else said
 
 
 def missed(table: Iterable[Claim]) -> list[str]:
-    """Names of the lines that are not what they must be."""
+    """The names of the claims that miss their bound."""
     return [claim.name for claim in table if claim.verdict == "MISSED"]
 
 
@@ -485,7 +486,7 @@ def _joined(lines: Sequence[Claim]) -> Claim:
 
 
 def _notes(lines: Sequence[Claim]) -> list[str]:
-    """What is noted of those that were measured; what is not true of all of them says of which training seeds it is."""
+    """The notes of the measured lines; a note that not all of them share names its training seeds."""
     measured = {seed: line.note for seed, line in enumerate(lines, 1) if line.value is not None}
     found = []
     for note in dict.fromkeys(note for note in measured.values() if note):
