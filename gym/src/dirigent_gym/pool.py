@@ -14,7 +14,7 @@ from functools import cache
 
 import msgspec
 
-from dirigent.config.file import Config, Loaded, parse_config
+from dirigent.config.file import Loaded, parse_config
 from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 from dirigent.workers.adapters import packaged
 from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, Specialist
@@ -50,18 +50,17 @@ def specialist_config(specialist: Specialist) -> WorkerConfig:
 def advice(answer: str, loaded: Loaded) -> str:
     """Returns advice if the packaged workers answered `unknown`; empty for any other answer, and for any pool that has
     another worker."""
-    if answer.strip().rstrip(".").lower() != UNKNOWN or not _only_packaged(loaded.config):
+    adapters = {"", *packaged()}
+    only_packaged = all(
+        w.kind == "local" and w.weights == DEFAULT_WEIGHTS and w.adapter in adapters for w in loaded.config.worker
+    )
+    if answer.strip().rstrip(".").lower() != UNKNOWN or not only_packaged:
         return ""
     init = "dirigent init" if loaded.path is None else f"dirigent init --force --path {loaded.path}"
     return (
         f'note: the packaged workers answer "{UNKNOWN}" beyond their few skills (capitals, letters, sums, dates, '
         f"Roman numerals …); for other questions set a key, such as OPENAI_API_KEY, and run `{init}`"
     )
-
-
-def _only_packaged(config: Config) -> bool:
-    ours = {"", *packaged()}
-    return all(w.kind == "local" and w.weights == DEFAULT_WEIGHTS and w.adapter in ours for w in config.worker)
 
 
 HEADER = """\

@@ -87,35 +87,24 @@ async def demonstrate(*, interactive: bool) -> int:
     loaded = parse_config(toml_text() or f"{LOCAL_POOL}\n{LOCAL_PROFILES}")
     await check_workers(loaded)
     await fetch_weights(loaded)
-    _say_weights()
+    for weights in KNOWN.values():
+        if path := cached(weights):
+            print_text(f"▸ weights          {path.name}  {weights.size_bytes / 1e6:.0f} MB  sha256 ok")
     async with open_runtime(loaded) as runtime:
         await _warm_up(runtime)
-        traces = [await _show(runtime, shown) for shown in _course(runtime)]
-        _say_how_good()
+        trained = runtime.config.profile["ultra"].planner == "conductor"
+        traces = [await _show(runtime, shown) for shown in (TRAINED_COURSE if trained else COURSE)]
+        # The card's figure, so that no user takes three questions for a measurement.
+        card = read_cards().get(CONDUCTOR)
+        if card is not None and (right := card.figures.get("test_accuracy")) is not None:
+            print_text(
+                f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md"
+            )
         if interactive and sys.stdin.isatty() and sys.stdout.isatty():
             await _converse(runtime.conductor("ultra"), loaded)
         else:
             print_text('\nAsk your own:  dirigent ask "…"   With keys in the environment:  dirigent init')
     return FAILED if any(trace.status != "done" for trace in traces) else 0
-
-
-def _course(runtime: Runtime) -> tuple[Shown, ...]:
-    if runtime.config.profile["ultra"].planner == "conductor":
-        return TRAINED_COURSE
-    return COURSE
-
-
-def _say_how_good() -> None:
-    """Prints the figures of the conductor's card, so that no user takes three questions for a measurement."""
-    card = read_cards().get(CONDUCTOR)
-    if card is not None and (right := card.figures.get("test_accuracy")) is not None:
-        print_text(f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md")
-
-
-def _say_weights() -> None:
-    for weights in KNOWN.values():
-        if path := cached(weights):
-            print_text(f"▸ weights          {path.name}  {weights.size_bytes / 1e6:.0f} MB  sha256 ok")
 
 
 async def _warm_up(runtime: Runtime) -> None:
@@ -131,20 +120,16 @@ async def _warm_up(runtime: Runtime) -> None:
 
 
 async def _show(runtime: Runtime, shown: Shown) -> Trace:
+    """Answers a question with its planner; then, if the right answer is known, asks every worker for it alone."""
     conductor = runtime.conductor(shown.profile, plan=shown.plan)
     trace = await _answer(conductor, shown.question, runtime.config, story=shown.story)
     if shown.expected:
-        await _ask_each_alone(conductor, shown)
+        right = 0
+        for worker in conductor.pool.values():
+            reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
+            right += reply.text.strip().rstrip(".") == shown.expected
+        print_text(f"   The same question to each worker alone: {right} of {len(conductor.pool)} right.")
     return trace
-
-
-async def _ask_each_alone(conductor: Conductor, shown: Shown) -> None:
-    """Asks every worker the whole question as its subtask, to show the pool without a plan."""
-    right = 0
-    for worker in conductor.pool.values():
-        reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
-        right += reply.text.strip().rstrip(".") == shown.expected
-    print_text(f"   The same question to each worker alone: {right} of {len(conductor.pool)} right.")
 
 
 async def _answer(conductor: Conductor, question: str, config: Config, *, story: str = "") -> Trace:

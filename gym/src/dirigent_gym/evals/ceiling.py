@@ -84,11 +84,18 @@ def choose_ways(tried: Iterable[tuple[Task, Mapping[Way, Sequence[Outcome]]]]) -
 
     Each way is judged on all questions of the kind. It counts as wrong if the limit or the pool forbids it.
     """
-    ranks: dict[Kind, dict[Way, list[_Score]]] = defaultdict(lambda: defaultdict(list))
+    scores: dict[Kind, dict[Way, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for task, outcomes_by_way in tried:
         for way in WAYS:
-            ranks[kind_of(task)][way].append(_score(outcomes_by_way.get(way, ())))
-    return {kind: min(ways, key=lambda way: _rank(way, ways[way])) for kind, ways in ranks.items()}
+            outcomes = outcomes_by_way.get(way, ())
+            right, cost_usd = mean([float(o.correct) for o in outcomes]), mean([o.cost_usd for o in outcomes])
+            scores[kind_of(task)][way].append((right, cost_usd))
+
+    def rank(kind: Kind, way: Way) -> tuple[float, float, int]:
+        found = scores[kind][way]
+        return -mean([right for right, _ in found]), mean([cost_usd for _, cost_usd in found]), WAYS.index(way)
+
+    return {kind: min(ways, key=lambda way: rank(kind, way)) for kind, ways in scores.items()}
 
 
 def way_for(task: Task, chosen: Mapping[Kind, Way]) -> Way:
@@ -104,15 +111,3 @@ def _worker(want: SketchStep, pool: Sequence[Specialist], *, dear: bool) -> str 
         return None
     by_price = sorted(fit, key=lambda s: s.price.input + s.price.output)
     return by_price[-1 if dear else 0].name
-
-
-_Score = tuple[float, float]
-"""The score of a way on a question, and its cost."""
-
-
-def _score(outcomes: Sequence[Outcome]) -> _Score:
-    return mean([float(o.correct) for o in outcomes]), mean([o.cost_usd for o in outcomes])
-
-
-def _rank(way: Way, scores: Sequence[_Score]) -> tuple[float, float, int]:
-    return -mean([right for right, _ in scores]), mean([cost_usd for _, cost_usd in scores]), WAYS.index(way)

@@ -55,33 +55,13 @@ def second_seed(limit: int, seed: int) -> list[Task]:
     return generate("test", limit, seed=seed + SECOND_SEED)
 
 
-def _novel(limit: int, seed: int) -> list[Task]:
-    return generate("novel", limit, seed=seed)
-
-
-def _handwritten(limit: int, seed: int) -> list[Task]:
-    return _some(handwritten(), limit, seed)
-
-
-def _plain(limit: int, seed: int) -> list[Task]:
-    return _some(handwritten_plain(), limit, seed)
-
-
-def _reasoning(limit: int, seed: int) -> list[Task]:
-    return _some(recorded_tasks(seed=seed), limit, seed)
-
-
-def _reasoning_new(limit: int, seed: int) -> list[Task]:
-    return reasoning_tasks(limit, seed=seed)
-
-
 PROBES: dict[str, Callable[[int, int], list[Task]]] = {
     "second-seed": second_seed,
-    "novel": _novel,
-    "handwritten": _handwritten,
-    "plain": _plain,
-    "reasoning": _reasoning,
-    "reasoning-new": _reasoning_new,
+    "novel": lambda limit, seed: generate("novel", limit, seed=seed),
+    "handwritten": lambda limit, seed: _some(handwritten(), limit, seed),
+    "plain": lambda limit, seed: _some(handwritten_plain(), limit, seed),
+    "reasoning": lambda limit, seed: _some(recorded_tasks(seed=seed), limit, seed),
+    "reasoning-new": lambda limit, seed: reasoning_tasks(limit, seed=seed),
 }
 
 IN_OTHER_WORDS = frozenset({"handwritten", "plain", "reasoning", "reasoning-new"})
@@ -142,10 +122,7 @@ def _variants(sketch: Sketch) -> list[tuple[SketchStep, ...]]:
     found = [sketch.steps]
     guesses = sum(step.skill == PUZZLE_SKILL for step in sketch.steps)
     for _ in range(max(0, guesses - LEAST_GUESSES)):
-        found.append(_without_first(found[-1]))
+        # Without the first guess; the steps that read it read the others.
+        rest = (msgspec.structs.replace(s, access=tuple(j - 1 for j in s.access if j > 0)) for s in found[-1][1:])
+        found.append(tuple(rest))
     return found
-
-
-def _without_first(steps: Sequence[SketchStep]) -> tuple[SketchStep, ...]:
-    """Drops the first guess; steps that read it read the others."""
-    return tuple(msgspec.structs.replace(step, access=tuple(j - 1 for j in step.access if j > 0)) for step in steps[1:])

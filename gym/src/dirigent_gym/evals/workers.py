@@ -81,7 +81,11 @@ async def gym_workers(
             factories[name] = _planner_for(share(Local(merged, name=name), name, {}))
         if PROMPTED in kinds:
             factories[PROMPTED] = _prompted(model)
-        yield (_worker_for(model, share) if workers == "local" else exact_worker), factories
+
+        def local_one(specialist: Specialist, seed: int) -> Worker:
+            return specialist_worker(model, specialist, share=share)
+
+        yield (local_one if workers == "local" else exact_worker), factories
 
 
 def find_adapters(folder: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -120,10 +124,6 @@ def _sharing(replies: Replies | None, adapters: Mapping[str, Path], weights: str
     base = known.sha256 if known else weights_digest(Path(weights).expanduser())
     digests = {name: f"{base} {weights_digest(file)}" for name, file in adapters.items()}
     return lambda worker, adapter, extra: Shared(worker, replies, weights=digests[adapter], extra=extra)
-
-
-def _worker_for(model: LocalModel, share: Share) -> WorkerFor:
-    return lambda specialist, seed: specialist_worker(model, specialist, share=share)
 
 
 def _planner_for(worker: Worker) -> PlannerFor:

@@ -43,22 +43,27 @@ def compare(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) ->
     workers = {specialist.name: specialist for specialist in roster}
     sketch = task.sketch or Sketch(())
     match = _match(plan.steps, sketch.steps)
-    complete = _complete(match, plan.steps, sketch)
-    good = [_can(workers.get(plan.steps[i].worker), sketch.steps[j]) for i, j in match.items()]
+    matched = set(match.values())
+    # Only guesses at a puzzle may be missing.
+    missing = [step for j, step in enumerate(sketch.steps) if j not in matched and step.skill != PUZZLE_SKILL]
+    complete = bool(sketch.steps) and len(match) == len(plan.steps) and not missing
+    chosen = [(workers.get(plan.steps[i].worker), sketch.steps[j]) for i, j in match.items()]
+    good = [specialist is not None and able(specialist, step) for specialist, step in chosen]
+    access = all(
+        {match[k] for k in plan.steps[i].access} == {j for j in sketch.steps[want].access if j in matched}
+        for i, want in match.items()
+        if complete
+    )
     return Comparison(
         decomposition=complete,
         routing=complete and all(good),
-        access=complete and _access_right(match, plan.steps, sketch),
+        access=complete and access,
         routed_share=sum(good) / len(good) if good else 0.0,
         steps=len(plan.steps),
         minimal_steps=len(sketch.steps),
         minimal=len(plan.steps) <= len(sketch.steps),
         parallel=_depth(plan.steps) <= sketch.depth,
     )
-
-
-def _can(specialist: Specialist | None, step: SketchStep) -> bool:
-    return specialist is not None and able(specialist, step)
 
 
 def _match(steps: Sequence[Step], wanted: Sequence[SketchStep]) -> dict[int, int]:
@@ -89,18 +94,6 @@ def _ready(want: SketchStep, found: Mapping[int, int]) -> bool:
     """Returns whether the steps that the sketch step needs were matched before; of several guesses two are enough."""
     matched = sum(j in found.values() for j in want.access)
     return matched >= (LEAST_GUESSES if want.skill == CHECK_SKILL else len(want.access))
-
-
-def _complete(match: Mapping[int, int], steps: Sequence[Step], sketch: Sketch) -> bool:
-    missing = [step for j, step in enumerate(sketch.steps) if j not in match.values()]
-    return bool(sketch.steps) and len(match) == len(steps) and all(step.skill == PUZZLE_SKILL for step in missing)
-
-
-def _access_right(match: Mapping[int, int], steps: Sequence[Step], sketch: Sketch) -> bool:
-    return all(
-        {match[k] for k in steps[i].access} == {j for j in sketch.steps[want].access if j in match.values()}
-        for i, want in match.items()
-    )
 
 
 def _depth(steps: Sequence[Step]) -> int:

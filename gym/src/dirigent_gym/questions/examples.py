@@ -18,7 +18,6 @@ from dirigent_gym.questions.compose import Link
 from dirigent_gym.questions.oracle import Result, answer, distractors
 from dirigent_gym.questions.phrasing import (
     TEST_LEADS,
-    Template,
     asked_templates,
     direct,
     lowered,
@@ -116,7 +115,7 @@ def ask(rng: random.Random, op: Operation, key: Key) -> tuple[str, tuple[Result,
 def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False) -> str:
     """Returns a wording of the operation, with words that a clause may carry over from its sentence."""
     template = rng.choice(asked_templates(op.full_name))
-    text = referring(template, key, _reference(rng, template)) if refers else direct(template, key)
+    text = referring(template, key, rng.choice(references(template))[0]) if refers else direct(template, key)
     bare_noun = template.mood == "noun" and rng.random() < 0.5
     if template.mood == "noun" and not bare_noun:
         text = rng.choice(TEST_LEADS).around(text)
@@ -126,10 +125,6 @@ def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False
     if draw < 0.2 and bare_noun:
         return f"{rng.choice(('Take', 'Start with', 'Think of'))} {lowered(text)}"
     return text.rstrip(".") if draw > 0.9 else text
-
-
-def _reference(rng: random.Random, template: Template) -> str:
-    return rng.choice(references(template))[0]
 
 
 def _produced(rng: random.Random, takes: str, value: str) -> Result | None:

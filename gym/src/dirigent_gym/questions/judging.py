@@ -132,7 +132,7 @@ def markdown(matrix: Matrix) -> str:
         "|---" * (len(columns) + 2) + "|",
     ]
     for name, row in matrix.skills.items():
-        cells = [_cell(row[column], own=is_own(name, column)) for column in columns]
+        cells = [f"**{percent(row[c])}**" if is_own(name, c) else percent(row[c]) for c in columns]
         lines.append(f"| {name} | {' | '.join(cells)} | {percent(matrix.alone.get(name))} |")
     own = f" ({matrix.own_questions} of a worker's own)" if matrix.own_questions else ""
     said = (
@@ -214,7 +214,3 @@ def share(hits: Iterable[bool]) -> float:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _cell(value: float, *, own: bool) -> str:
-    return f"**{percent(value)}**" if own else percent(value)

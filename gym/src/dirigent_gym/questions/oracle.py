@@ -41,18 +41,12 @@ def answer(
             key = resolve(reading, results)
             if key is None:
                 return UNKNOWN
-            if misled and len(results) > _needed(reading) and _falls_for(subtask, results, share=misled):
+            needed = OPERATIONS[reading.operation].arity if reading.refers else 0
+            luck = random.Random(f"misled {subtask} {list(results)}")
+            if misled and len(results) > needed and luck.random() < misled:
                 return distractors(reading.operation, key)[0]
             return _say(specialist, reading.operation, key, seed=seed)
     return UNKNOWN
-
-
-def _needed(reading: Reading) -> int:
-    return OPERATIONS[reading.operation].arity if reading.refers else 0
-
-
-def _falls_for(subtask: str, results: Sequence[Result], *, share: float) -> bool:
-    return random.Random(f"misled {subtask} {list(results)}").random() < share
 
 
 def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:

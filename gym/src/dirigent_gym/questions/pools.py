@@ -37,7 +37,8 @@ def draw_pool(
     needed = _needed(_sketch(task), rng, roster)
     if rng.random() >= SOLVABLE_SHARE:
         missing = rng.choice(sorted(needed, key=lambda s: s.name))
-        return _filled(rng, [s for s in needed if s != missing], _without(roster, missing), size=size)
+        others = [s for s in roster if not set(s.skills) & set(missing.skills)]
+        return _filled(rng, [s for s in needed if s != missing], others, size=size)
     return _filled(rng, needed, roster, size=size)
 
 
@@ -103,10 +104,6 @@ def _needed(sketch: Sketch, rng: random.Random, roster: Sequence[Specialist]) ->
         if not any(s in needed for s in fit):
             needed.append(rng.choice(fit))
     return needed
-
-
-def _without(roster: Sequence[Specialist], missing: Specialist) -> list[Specialist]:
-    return [s for s in roster if not set(s.skills) & set(missing.skills)]
 
 
 def _filled(

@@ -142,7 +142,10 @@ def _operation(entry: _Entry, values: dict[str, tuple[str, ...]]) -> Operation:
         permutations(values[takes[0]], 2) if len(takes) == 2 else ((value,) for value in values[takes[0]])
     )
     ends: list[Key] = [(parameter,) for parameter in entry.parameters] or [()]
-    table = {(*start, *end): _any_of(values[entry.gives], (*start, *end)) for start, end in product(starts, ends)}
+    results = values[entry.gives]
+    keys: Iterable[Key] = ((*start, *end) for start, end in product(starts, ends))
+    # Any value will do as the result, the same one each time for a key.
+    table = {key: results[zlib.crc32("|".join(key).encode()) % len(results)] for key in keys}
     return _built(entry, table)
 
 
@@ -157,11 +160,6 @@ def _decoded(file: Path, kind: type[F]) -> F:
         return msgspec.toml.decode(file.read_bytes(), type=kind)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file.name} is not a file of operations: {error}") from None
-
-
-def _any_of(values: tuple[str, ...], key: Key) -> str:
-    """One of the values, the same each time for a key."""
-    return values[zlib.crc32("|".join(key).encode()) % len(values)]
 
 
 # ---- all skills, by the part they play

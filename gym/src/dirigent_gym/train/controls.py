@@ -26,13 +26,12 @@ from dirigent.limits import Limits
 from dirigent.messages import conversation
 from dirigent.plan.plan import Plan
 from dirigent.plan.prompt import trained_planner_messages
-from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compare import compare
 from dirigent_gym.questions.pools import renamed
 from dirigent_gym.questions.recognition import recognise
 from dirigent_gym.questions.skills import OPERATIONS
-from dirigent_gym.questions.specialists import ROSTER, Specialist, able, find_specialist
+from dirigent_gym.questions.specialists import ROSTER, able, find_specialist
 from dirigent_gym.questions.split import generate
 from dirigent_gym.train.dataset import DEFAULT_ROWS, Row, RowSettings, make_row
 from dirigent_gym.train.reward import Scored
@@ -71,8 +70,13 @@ def swapped_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[
     for row in rows:
         rng = random.Random(f"swap {seed} {row.id}")
         pair = _pair_to_swap(row, rng)
-        if pair is not None:
-            found.append(Swapped(_with_infos(row, _exchanged(row.infos, *pair), "swapped", max_steps=max_steps), *pair))
+        if pair is None:
+            continue
+        first, second = pair
+        about = {info.name: info.about for info in row.infos}
+        about |= {first: about[second], second: about[first]}
+        infos = tuple(msgspec.structs.replace(info, about=about[info.name]) for info in row.infos)
+        found.append(Swapped(_with_infos(row, infos, "swapped", max_steps=max_steps), first, second))
     return found
 
 
@@ -204,27 +208,15 @@ def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
 def _pair_to_swap(row: Row, rng: random.Random) -> tuple[str, str] | None:
     """A plain specialist that the question needs and another one. Neither shares a skill with a third in the pool."""
     pool = [find_specialist(name) for name in row.names]
-    plain = [s for s in pool if _plain(s) and sum(bool(set(s.skills) & set(other.skills)) for other in pool) == 1]
-    needed = [s for s in plain if _needs(row.task, s)]
+    plain = [s for s in pool if s.role == "solver" and not s.noise and s.small_only is None]
+    plain = [s for s in plain if sum(bool(set(s.skills) & set(other.skills)) for other in pool) == 1]
+    steps = row.task.sketch.steps if row.task.sketch is not None else ()
+    needed = [s for s in plain if any(able(s, step) for step in steps)]
     if not needed:
         return None
     first = rng.choice(needed)
     others = [s for s in plain if s != first]
     return (first.name, rng.choice(others).name) if others else None
-
-
-def _plain(specialist: Specialist) -> bool:
-    return specialist.role == "solver" and not specialist.noise and specialist.small_only is None
-
-
-def _needs(task: Task, specialist: Specialist) -> bool:
-    return task.sketch is not None and any(able(specialist, step) for step in task.sketch.steps)
-
-
-def _exchanged(infos: Sequence[WorkerInfo], first: str, second: str) -> tuple[WorkerInfo, ...]:
-    about = {info.name: info.about for info in infos}
-    said = {**about, first: about[second], second: about[first]}
-    return tuple(msgspec.structs.replace(info, about=said[info.name]) for info in infos)
 
 
 def _with_infos(row: Row, infos: tuple[WorkerInfo, ...], mark: str, *, max_steps: int) -> Row:

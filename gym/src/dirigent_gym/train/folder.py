@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -64,7 +64,9 @@ def claim(recipe: AnyRecipe, out: Path, *, resume: bool) -> None:
     """Make the folder this run's. Raises ConfigError if it holds another recipe's run, or a run and `resume` is off."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / RECIPE_FILE
-    if file.exists() and not resume and _holds_work(recipe, out):
+    # A conductor's start that failed leaves only its recipe, often with the very fault that the user then mends.
+    holds_work = not isinstance(recipe, Recipe) or (out / WARM_START / SEAL).exists()
+    if file.exists() and not resume and holds_work:
         raise ConfigError(f"{out} holds a run already; continue it with --resume or name another folder with --out")
     if file.exists() and resume:
         try:
@@ -98,20 +100,16 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _holds_work(recipe: AnyRecipe, out: Path) -> bool:
-    """Whether the run of this recipe has made anything in the folder. A failed start leaves only its recipe, often with
-    the very fault that the user then mends."""
-    return not isinstance(recipe, Recipe) or (out / WARM_START / SEAL).exists()
-
-
 def _refuse_changes(before: AnyRecipe, now: AnyRecipe, out: Path) -> None:
     allowed = MAY_CHANGE if isinstance(now, Recipe) else ()
     changed = differences(before, now).items()
     refused = [f"{name} {change}" for name, change in changed if not any(fnmatch(name, one) for one in allowed)]
     if refused:
         takes = f"--resume accepts changes to {', '.join(allowed)} only; " if allowed else ""
+        more = len(refused) - MOST_NAMED
+        named = ", ".join(refused[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise ConfigError(
-            f"the recipe has changed since the run in {out} began: {_listed(refused)}; "
+            f"the recipe has changed since the run in {out} began: {named}; "
             f"{takes}change it back or name another folder with --out"
         )
 
@@ -135,8 +133,3 @@ def _shown(value: Any) -> str:
         return f"{value:.12g}"
     digits, exponent = f"{value:.11e}".split("e")
     return f"{float(digits):.12g}e{int(exponent)}"
-
-
-def _listed(things: Sequence[str]) -> str:
-    more = len(things) - MOST_NAMED
-    return ", ".join(things[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import lzma
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -98,13 +99,10 @@ def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
             plan = skill_lesson(task, rng, names=row.names)
             pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect="lines")))
         return pairs
-    return [_pair(lesson, limits=limits) for lesson in _lessons(recipe, n, seed=seed)]
-
-
-def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
     draw = LESSONS[recipe.warm_start.lessons]
     # Questions that no worker of the gym can answer, in words of their own, teach the language of plans alone.
-    return draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
+    lessons = draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
+    return [_pair(lesson, limits=limits) for lesson in lessons]
 
 
 def _pair(lesson: Lesson, *, limits: Limits) -> Pair:
@@ -118,14 +116,10 @@ def _pair(lesson: Lesson, *, limits: Limits) -> Pair:
 
 def _without_test_texts(pairs: list[Pair]) -> list[Pair]:
     """Returns the same pairs, or raises an error that names a test text found in them."""
-    held_out().check(text for pair in pairs for text in _texts(pair))
+    # The system's text is left out: it shows the cards, which all questions share.
+    asked = (message.text for pair in pairs for message in pair.messages if message.role != "system")
+    held_out().check(chain(asked, (pair.completion for pair in pairs)))
     return pairs
-
-
-def _texts(pair: Pair) -> Iterator[str]:
-    """Every text but the system's, which shows the cards that all questions share."""
-    yield from (message.text for message in pair.messages if message.role != "system")
-    yield pair.completion
 
 
 def _digest(recipe: Recipe) -> str:

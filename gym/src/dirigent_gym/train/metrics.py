@@ -43,7 +43,9 @@ def step_metrics(rows: Sequence[Row], scored: Sequence[Scored]) -> Metrics:
         "accuracy": _mean(one.correct for _, one in kept),
         "accuracy_given_valid": _mean(one.correct for _, one in kept if one.valid),
         "reward_base": _mean(one.reward_base for _, one in kept if one.reward_base is not None),
-        "zero_variance_groups": _mean(_all_alike(group) for group in grouped(rows, scored)),
+        "zero_variance_groups": _mean(
+            len({one.reward_base for one in group if not one.dropped}) <= 1 for group in grouped(rows, scored)
+        ),
         "questions": float(len({row.id for row, _ in kept})),
         "plans_known": _mean(row.task.sketch is not None for row, _ in kept),
         "cost": _mean(one.cost for _, one in kept if one.valid),
@@ -221,11 +223,6 @@ def _minimal_steps(row: Row) -> int:
     return len(row.task.sketch.steps) if row.task.sketch is not None else 1
 
 
-def _all_alike(group: Sequence[Scored]) -> bool:
-    """Whether the rollouts that count differ in nothing but cost."""
-    return len({one.reward_base for one in group if not one.dropped}) <= 1
-
-
 def _relative_entropy(chosen: Collection[float], even: Collection[float]) -> float | None:
     most = _entropy(even)
     if not chosen or most <= 0:
@@ -277,7 +274,9 @@ def _named(state: CollapseState, metrics: Mapping[str, float], settings: Collaps
     # One worker may be the right choice, unless the right plans are known to need others.
     lost = metrics.get("plans_known", 1.0) > 0 or state.varied.above(state.narrow, errors=settings.errors)
     if state.one_worker >= settings.patience and lost:
-        ending = "one generic step" if state.one_step else f"one {_favourite(metrics)}"
+        by_position = metrics.get("position_entropy", 1.0) < metrics.get("worker_entropy", 1.0)
+        favourite = "one position in the pool" if by_position else "one worker"
+        ending = "one generic step" if state.one_step else favourite
         return (
             f"worker entropy fell to {entropy:.2f} while accuracy was {accuracy:.0%} {steps}: "
             f"the policy collapsed to {ending}"
@@ -292,8 +291,3 @@ def _named(state: CollapseState, metrics: Mapping[str, float], settings: Collaps
 
 def _least_entropy(metrics: Mapping[str, float]) -> float:
     return min(metrics.get("worker_entropy", 1.0), metrics.get("position_entropy", 1.0))
-
-
-def _favourite(metrics: Mapping[str, float]) -> str:
-    by_position = metrics.get("position_entropy", 1.0) < metrics.get("worker_entropy", 1.0)
-    return "position in the pool" if by_position else "worker"

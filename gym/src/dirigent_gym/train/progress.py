@@ -34,7 +34,7 @@ class Progress:
 
     def record(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
         """Write the figures of a step (`train`) or of a measurement (`dev`) to the files."""
-        row = {"kind": kind, "step": step, **{name: _rounded(value) for name, value in figures.items()}}
+        row = {"kind": kind, "step": step, **{name: float(f"{value:.8g}") for name, value in figures.items()}}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -104,10 +104,6 @@ def _opened(file: Path) -> TextIO:
     if file.exists() and not (written := file.read_bytes()).endswith(b"\n"):
         os.truncate(file, written.rfind(b"\n") + 1)
     return file.open("a", encoding="utf-8")
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.8g}")
 
 
 def _board(folder: Path) -> Any:

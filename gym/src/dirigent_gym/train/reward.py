@@ -125,7 +125,8 @@ async def score(
         attempts[row.id] += 1
         if row.id not in pools:
             pools[row.id] = shown_pool(row, workers)
-        same = running.get((row.id, text, later)) if _repeatable(row, text) else None
+        noisy = any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
+        same = None if noisy else running.get((row.id, text, later))
         if same is None:
             same = asyncio.create_task(_carried_out(row, text, later, pools[row.id], scoring, attempt=attempt))
             running[row.id, text, later] = same
@@ -173,17 +174,12 @@ def controlled(
 ) -> list[list[float | None]]:
     """The rewards that a control trains on in place of these. Dropped rollouts stay dropped."""
     if settings.control == "format":
-        return [[_format_reward(one, settings) for one in scored_G] for scored_G in scored_PG]
+        by_validity = {True: settings.right, False: settings.invalid}
+        return [[None if one.dropped else by_validity[one.valid] for one in scored_G] for scored_G in scored_PG]
     if settings.control == "shuffled":
         rng = random.Random(f"shuffled {seed}")
         return [_shuffled(rewards_G, rng) for rewards_G in rewards_PG]
     return [list(rewards_G) for rewards_G in rewards_PG]
-
-
-def _format_reward(one: Scored, settings: RewardSettings) -> float | None:
-    if one.dropped:
-        return None
-    return settings.right if one.valid else settings.invalid
 
 
 def _shuffled(rewards_G: Sequence[float | None], rng: random.Random) -> list[float | None]:  # noqa: N803
@@ -256,11 +252,6 @@ class _Scoring(msgspec.Struct, frozen=True):
     bound: asyncio.Semaphore
     sandbox: Sandbox | None
     ledger: Ledger | None
-
-
-def _repeatable(row: Row, text: str) -> bool:
-    """Whether this plan gets the same answer each time: it names no worker that may answer differently."""
-    return not any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
 
 
 async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:

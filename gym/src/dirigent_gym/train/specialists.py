@@ -104,7 +104,12 @@ def train_specialists(
     """Fit the specialists of this folder that are not done yet, then judge all of them if all are done."""
     began = time.monotonic()
     names = recipe.names or tuple(specialist.name for specialist in ROSTER)
-    base = open_base(recipe.base, _all_lessons, out, seed=recipe.seed)
+
+    def all_lessons() -> list[Lesson]:
+        """Lessons of every specialist, for a tiny base."""
+        return [lesson for specialist in ROSTER for lesson in lessons_of(specialist, 40, seed=0)]
+
+    base = open_base(recipe.base, all_lessons, out, seed=recipe.seed)
     for name in names:
         while not is_done(out, name):
             if seconds is not None and time.monotonic() - began + _round_seconds(out, name) >= seconds:
@@ -157,11 +162,6 @@ def lessons_of(specialist: Specialist, n: int, *, seed: int) -> list[Lesson]:
         Lesson(messages_of(example, f"{rng.getrandbits(64)}"), example.answer)
         for example in examples(specialist, n, seed=seed)
     ]
-
-
-def _all_lessons() -> list[Lesson]:
-    """Lessons of every specialist, for a tiny base."""
-    return [lesson for specialist in ROSTER for lesson in lessons_of(specialist, 40, seed=0)]
 
 
 def _settings(fit: FitSettings, *, seed: int) -> ImitationSettings:
