@@ -117,7 +117,7 @@ def test_a_diff_applies(part: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_diff_adds_what_it_says(source: Path, way: str) -> None:
+def test_a_diff_adds_its_planner_worker_benchmark_field_page_or_reward(source: Path, way: str) -> None:
     path = os.pathsep.join(str(source / tree) for tree in ("src", "gym/src"))
     tried = subprocess.run(
         [sys.executable, "-c", WAYS[way]],

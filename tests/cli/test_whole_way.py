@@ -175,7 +175,7 @@ async def test_init_leads_through_all_of_it_in_one_go(way: Way) -> None:
     assert says(listed, "measured: 100% 0% right on 30 questions")
 
 
-async def test_init_that_may_not_ask_writes_the_file_and_says_how_to_go_on(way: Way) -> None:
+async def test_init_without_a_terminal_writes_the_file_and_names_the_next_command(way: Way) -> None:
     refused = await way.ran("init", "--calibrate", "--questions", "mine.jsonl", code=2)
     assert says(refused.err, "error: 240 calls --yes")
     assert (way.folder / "dirigent.toml").is_file()

@@ -64,7 +64,7 @@ def test_an_empty_file_has_the_built_in_profiles() -> None:
     assert choose_profile(config, "mini")[1].max_steps == 1
 
 
-def test_a_preset_fills_what_the_worker_leaves_open() -> None:
+def test_a_preset_fills_the_settings_that_a_worker_leaves_open() -> None:
     worker = parsed('[[worker]]\npreset = "gpt-5"\nabout = "mine"').worker[0]
     assert (worker.name, worker.kind, worker.model) == ("gpt-5", "openai", "gpt-5")
     assert worker.base_url == "https://api.openai.com/v1"

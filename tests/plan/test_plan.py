@@ -59,7 +59,7 @@ def test_a_plan_is_written_as_the_design_says(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_was_written_is_read_back(dialect: Dialect) -> None:
+def test_a_written_plan_is_read_back(dialect: Dialect) -> None:
     assert parse_plan(WRITTEN[dialect], NAMES, dialect=dialect) == TWO_STEPS
 
 

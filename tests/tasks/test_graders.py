@@ -267,7 +267,7 @@ MATHEMATICS = [
 
 
 @pytest.mark.parametrize(("answer", "text", "correct"), MATHEMATICS)
-async def test_mathematics_is_compared_by_what_it_means(answer: str, text: str, correct: bool) -> None:
+async def test_mathematics_is_compared_by_meaning(answer: str, text: str, correct: bool) -> None:
     assert await right(answer, "math", text) is correct
 
 

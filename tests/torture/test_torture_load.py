@@ -21,7 +21,7 @@ async def test_a_few_requests_of_each_load_row_are_all_answered_right(row):
     assert result.done == result.wanted > 0
 
 
-async def test_the_generator_sends_what_is_due_while_earlier_requests_hang():
+async def test_the_generator_sends_due_requests_while_earlier_ones_hang():
     sent, hanging = [], asyncio.Event()
 
     async def send(number: int, due_s: float) -> None:

@@ -80,7 +80,7 @@ def read_again(report: Report) -> Report:
     return msgspec.json.decode(as_json(report), type=Report)
 
 
-def test_the_earlier_row_stands_behind_the_conductor_of_today_in_every_form() -> None:
+def test_the_earlier_row_comes_after_todays_conductor_in_every_form() -> None:
     report = joined()
     assert list(report.planners)[:4] == ["conductor", "conductor:2", "conductor-language", "warm-start"]
     assert report.planners["conductor-language"].accuracy == 0.55
@@ -126,7 +126,7 @@ def test_an_earlier_report_without_weights_is_dated_and_no_more_is_said() -> Non
     ("setting", "value"),
     [("limit", 19), ("seed", 2), ("split", "dev"), ("sets", ("novel",)), ("workers", "local"), ("cards", "held_out")],
 )
-def test_a_report_of_other_questions_or_workers_says_in_what_it_differs(setting: str, value: Any) -> None:
+def test_the_difference_to_a_report_of_other_questions_or_workers_is_named(setting: str, value: Any) -> None:
     now = SETTINGS[setting]
     shown = [list(x) if isinstance(x, tuple) else x for x in (value, now)]
     for then in (report_then(**{setting: value}), read_again(report_then(**{setting: value}))):
@@ -152,7 +152,7 @@ def test_the_same_settings_fit_whether_read_or_just_made() -> None:
         ({"planners": report_now().planners}, "conductor"),
     ],
 )
-def test_a_report_that_cannot_lend_its_row_says_why(changes: dict[str, Any], why: str) -> None:
+def test_a_report_whose_row_cannot_be_copied_has_a_reason(changes: dict[str, Any], why: str) -> None:
     then = msgspec.structs.replace(report_then(), **changes)
     said = unlike(report_now(), then, planner="conductor")
     assert said
@@ -240,7 +240,7 @@ def test_the_earlier_conductors_report_is_of_the_questions_that_the_benchmark_as
     assert earlier.weights["conductor"].claims == THEN
 
 
-async def test_a_report_names_its_questions_and_says_what_the_cards_of_its_planners_claim() -> None:
+async def test_a_report_names_its_questions_and_the_claims_of_its_planners_cards() -> None:
     gym = Gym(GymSettings(limit=6, calibration=10), exact_worker)
     report = await evaluate_gym(gym, ["right", "best"], weights={"right": weights("2", NOW), "vote": weights("3", NOW)})
     assert report.tasks["questions"] == digest(gym.tasks)
@@ -257,7 +257,7 @@ def test_planners_with_one_claim_say_it_once_and_rounds_are_one_planner() -> Non
     assert origins_note(["best"], cards, {}) == origins_note(["conductor"], {"conductor": weights("1")}, {}) == ""
 
 
-def test_what_the_cards_say_is_found_for_trained_planners_alone(tmp_path: Path) -> None:
+def test_cards_are_read_for_trained_planners_alone(tmp_path: Path) -> None:
     put(tmp_path, "facts", b"GGUF one")
     put(tmp_path, "conductor", b"GGUF two", role="conductor", claims=NOW)
     found = trained_weights(["conductor", "conductor:2", "warm-start", "facts", "best"], tmp_path)

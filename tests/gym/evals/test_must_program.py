@@ -90,12 +90,14 @@ def test_two_rounds_are_compared_question_by_question(lines: dict[str, Claim]) -
     assert lines["two rounds, over one"].n == 30
 
 
-def test_what_wants_training_runs_is_a_line_that_says_so(lines: dict[str, Claim]) -> None:
+def test_figures_that_need_training_runs_are_marked_so(lines: dict[str, Claim]) -> None:
     for name in ("(a) conductor over one adapter, question to answer", "shipped files on CPU, 4-bit base, over torch"):
         assert lines[name].verdict == "not measured"
 
 
-def test_a_run_that_was_cut_goes_on_where_it_was(evidence: Evidence, record_file: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_at_its_last_question(
+    evidence: Evidence, record_file: Path, tmp_path: Path
+) -> None:
     whole = record_file.read_bytes().splitlines(keepends=True)
     cut = tmp_path / "must.jsonl"
     cut.write_bytes(b"".join(whole[:-20]))
@@ -123,7 +125,7 @@ def recorded(file: Path, outcomes: list[Outcome], **about: str) -> Path:
     return file
 
 
-def test_what_an_evaluation_has_finished_is_taken_over_once(tmp_path: Path) -> None:
+def test_finished_questions_of_an_evaluation_are_taken_over_once(tmp_path: Path) -> None:
     done = [
         Outcome("conductor", "t1", correct=True),
         Outcome("single:facts", "t1"),
@@ -162,7 +164,7 @@ def test_seconds_that_were_measured_are_not_measured_again(tmp_path: Path) -> No
     assert program.latency_of(argparse.Namespace(latency=0, anew=True), file) == {}
 
 
-def test_the_page_says_what_is_missed_and_what_it_rests_on() -> None:
+def test_the_page_names_missed_bounds_and_its_evidence() -> None:
     table = [Claim("share of the ceiling", value=0.8, n=10, must=0.9), Claim("(a) one adapter")]
     found = program.Must(
         table,
@@ -183,7 +185,7 @@ def test_the_page_says_what_is_missed_and_what_it_rests_on() -> None:
     assert says(page, "2 0.5")
 
 
-def test_progress_is_told_by_planner_and_questions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_by_planner_and_questions(capsys: pytest.CaptureFixture[str]) -> None:
     tell = program.told(every=2)
     for planner, split in (("conductor", "train"), ("conductor", "test"), ("conductor", "test"), ("single:facts", "")):
         tell(Evaluated(Outcome(planner, "t", correct=True, tags={"split": split}), total=9))

@@ -105,7 +105,7 @@ async def test_right_plans_meet_every_line_that_they_can_meet(ones: dict[str, fl
     assert missed(table) == []
 
 
-async def test_what_was_not_measured_is_a_line_that_says_so(ones: dict[str, float]) -> None:
+async def test_a_missing_measurement_has_a_line_that_says_so(ones: dict[str, float]) -> None:
     table = claims(Evidence(test=await run_right(ROWS[:40]), ceiling=ones))
     gaps = {claim.name for claim in table if claim.verdict == "not measured"}
     assert "reworded cards, over seen ones" in gaps
@@ -169,7 +169,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
     assert find(table, START_SAMPLED).verdict == "not measured"
 
 
-async def test_a_start_whose_sampled_plans_are_none_misses_though_its_greedy_ones_are_valid(
+async def test_a_start_with_invalid_sampled_plans_misses_though_its_greedy_ones_are_valid(
     ones: dict[str, float],
 ) -> None:
     """Four sampled plans a question, of which one in four questions has one that is no plan: 15 of 16 are."""
@@ -188,7 +188,7 @@ async def test_a_start_whose_sampled_plans_are_none_misses_though_its_greedy_one
     assert names.index(START_SAMPLED) == names.index("warm start, greedy: valid plans") + 1
 
 
-async def test_questions_from_elsewhere_are_told_by_their_plans_too_and_why_tables_give_no_answers(
+async def test_other_sets_also_have_a_line_on_plans_and_a_note_on_exact_workers(
     ones: dict[str, float],
 ) -> None:
     """A right plan whose subtasks keep the person's words: the tables know nothing, the right workers were asked."""
@@ -265,7 +265,7 @@ def test_distances_either_way_do_not_cancel_out_over_seeds() -> None:
     assert over_seeds(near)[0].verdict.partition(",")[0] == "met"
 
 
-def test_what_no_seed_has_a_case_of_is_told_of_all_their_answers() -> None:
+def test_a_share_of_zero_in_every_seed_gets_the_interval_of_all_answers() -> None:
     none = [[Claim("broken", value=0.0, interval=wilson(0, n), n=n, must=0.01, at_most=True)] for n in (181, 179, 177)]
     (line,) = over_seeds(none)
     assert (line.n, line.interval) == (537, wilson(0, 537))
@@ -282,7 +282,7 @@ def test_what_no_seed_has_a_case_of_is_told_of_all_their_answers() -> None:
     assert (points.n, points.note) == (9, "")
 
 
-def test_a_note_stands_behind_the_name_and_says_of_which_seeds_it_is_true() -> None:
+def test_a_note_follows_the_name_and_lists_its_seeds() -> None:
     lines = [Claim("a", value=0.5, note=note) for note in ("96 of 100 updates", "", "96 of 100 updates", "80 of 100")]
     (line,) = over_seeds([[line] for line in lines])
     assert line.note == "seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100"

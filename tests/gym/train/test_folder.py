@@ -44,7 +44,7 @@ def test_a_start_that_failed_leaves_the_folder_to_the_recipe_as_it_was_mended(tm
     assert kept(tmp_path) == mended
 
 
-def test_a_longer_run_at_another_rate_goes_on_under_another_name(tmp_path: Path) -> None:
+def test_a_run_may_resume_with_more_steps_another_rate_and_another_name(tmp_path: Path) -> None:
     longer = msgspec.structs.replace(
         with_grpo(steps=464, learning_rate=8e-4, minibatch_rows=512, save_every_steps=2),
         name="other",

@@ -63,7 +63,7 @@ def test_every_question_that_is_reported_is_found(reported: list[Task]) -> None:
             held_out().check([f"Now, please. {task.question}"])
 
 
-def test_it_says_what_the_slow_way_says(reported: list[Task]) -> None:
+def test_it_agrees_with_the_slow_comparison(reported: list[Task]) -> None:
     training = [task.question for task in generate("train", 500, seed=3)]
     assert_disjoint(training, [task.question for task in reported])
     held_out().check(training)

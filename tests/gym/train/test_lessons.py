@@ -33,7 +33,7 @@ def test_kept_lessons_are_those_that_would_be_drawn(recipe: Recipe, tmp_path: Pa
     assert lessons_for(recipe, tmp_path / "run") == drawn
 
 
-def test_what_is_kept_is_read_and_not_drawn(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_lessons_are_read_and_not_drawn(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_lessons(recipe, tmp_path)
     monkeypatch.setattr(lessons, "draw_lessons", lambda *_, **__: pytest.fail("drawn although they are kept"))
     assert len(lessons_for(recipe, tmp_path)) == 40
@@ -67,7 +67,7 @@ def test_those_of_other_prompts_are_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"no lessons", b"\xfd7zXZ\x00cut"])
-def test_a_file_that_is_none_of_ours_is_named(recipe: Recipe, tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_lessons_is_named(recipe: Recipe, tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(ConfigError, match=facts(f"{FILE}")):
         lessons_for(recipe, tmp_path)
@@ -87,7 +87,7 @@ def test_the_command_draws_them_and_ends(recipe: Recipe, tmp_path: Path, seed: i
     assert lessons_for(drawn_by, out) == draw_lessons(drawn_by, seed=seed)
 
 
-def test_a_recipe_without_lessons_says_so() -> None:
+def test_the_error_for_a_recipe_without_lessons_says_so() -> None:
     result = CliRunner().invoke(app, ["train", str(ROOT / "gym/recipes/specialists.toml"), "--draw-lessons"])
     assert result.exit_code != 0
     assert result.output.strip()

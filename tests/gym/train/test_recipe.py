@@ -73,14 +73,14 @@ def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     assert recipe.warm_start.lessons == "gym_decompositions"
 
 
-def test_gym_language_differs_from_what_ships_in_its_start_and_in_what_was_found_since() -> None:
+def test_gym_language_differs_from_the_shipped_recipe_in_its_start_and_in_later_findings() -> None:
     ours, theirs = load_conductor(FOLDER / "gym-language.toml"), load_conductor(FOLDER / "gym-gpu.toml")
     assert ours.warm_start.lessons == "warm_start"
     different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)}
     assert different == {"name", "about", "warm_start", "grpo", "rows"}
 
 
-def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> None:
+def test_gym_everyday_differs_from_the_shipped_recipe_in_its_wordings() -> None:
     ours, theirs = load_conductor(FOLDER / "gym-everyday.toml"), load_conductor(FOLDER / "gym-gpu.toml")
     assert ours.rows.everyday > 0
     same = msgspec.structs.replace(ours, name=theirs.name, about=theirs.about, rows=theirs.rows)
@@ -91,7 +91,7 @@ def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> 
 FREE = "price = { input = 0, output = 0 }\n"
 
 
-async def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path: Path) -> None:
+async def test_the_examples_in_own_tasks_are_valid_tasks_and_configuration(tmp_path: Path) -> None:
     recipe = load_conductor(FOLDER / "own-tasks.toml")
     said = [
         line.removeprefix("#   ") for line in (FOLDER / "own-tasks.toml").read_text().splitlines() if "#   " in line

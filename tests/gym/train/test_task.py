@@ -61,7 +61,7 @@ def right_text(asked: Asked) -> str:
     return format_plan(asked.extra.as_shown(plan), asked.extra.shown, dialect="lines")
 
 
-async def test_a_prompt_is_the_one_that_a_trained_planner_reads_in_serving() -> None:
+async def test_a_prompt_equals_the_trained_planners_prompt_in_serving() -> None:
     for asked in drawn(task(), 4):
         planner = Scripted("nothing")
         pool = shown_pool(asked.extra, exact_workers())
@@ -70,7 +70,7 @@ async def test_a_prompt_is_the_one_that_a_trained_planner_reads_in_serving() -> 
         assert planner.requests[0].messages == asked.prompt
 
 
-async def test_right_wrong_and_invalid_plans_earn_what_the_recipe_says() -> None:
+async def test_right_wrong_and_invalid_plans_earn_the_recipes_rewards() -> None:
     one = task()
     asked, plan = solvable(drawn(one, 12))
     wrong = Plan((Step(asked.extra.shown[0], "Say nothing."),))
@@ -132,7 +132,7 @@ def test_measuring_opens_the_next_stage_and_starts_the_cost() -> None:
     assert msgspec.json.decode(one.remembered(), type=TaskState).cost_from_step == 0
 
 
-def test_what_a_task_remembers_makes_another_draw_the_same_rows() -> None:
+def test_a_task_with_anothers_state_draws_the_same_rows() -> None:
     one, other = task(), task()
     assert isinstance(one, Remembering)
     drawn(one)
