@@ -110,10 +110,10 @@ def measured(args: argparse.Namespace) -> Table:
     """The table of one trained conductor."""
     from gym.benchmarks.claims_evidence import Sizes, gather, open_bench
 
-    from dirigent_gym.train.run import quieten
+    from dirigent_gym.train.run import silence_libraries
 
     began = time.monotonic()
-    quieten()
+    silence_libraries()
     recipe = _recipe(args)
     adapters = found_adapters(args)
     sizes = Sizes(seed=args.seed, sampled=args.sampled)
@@ -252,9 +252,9 @@ def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
     """The lines of the sets in other words than the generator's, asked on this machine."""
     from gym.benchmarks.claims_evidence import Sizes, open_bench, other_sets
 
-    from dirigent_gym.train.run import quieten
+    from dirigent_gym.train.run import silence_libraries
 
-    quieten()
+    silence_libraries()
     sizes = Sizes(probes=table.sizes["probes"], seed=table.sizes["seed"])
     bench = open_bench(recipe, {"conductor": conductor})
     _say("questions from elsewhere")

@@ -181,7 +181,10 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
 
 def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:
     """Plans as if somebody had written them, a row once for each of its plans."""
-    texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in zip(rows, plans, strict=True)]
+    texts = [
+        format_plan(row.with_shown_names(plan), row.shown, dialect="lines")
+        for row, plan in zip(rows, plans, strict=True)
+    ]
     return bench.score(rows, texts)
 
 

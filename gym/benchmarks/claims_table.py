@@ -17,7 +17,7 @@ from dirigent.evals.stats import wilson
 from dirigent.tasks.task import Task
 from dirigent_gym.questions.probe import probe_accuracy
 from dirigent_gym.questions.split import generate
-from dirigent_gym.train.claims import Claim, Evidence, Run, as_table, claims, over_seeds
+from dirigent_gym.train.claims import Claim, Evidence, Run, as_table, claims, join_seeds
 
 DRAWN = (
     "kind", "step", "valid", "accuracy", "accuracy_given_valid", "decomposition", "routing_given_decomposition",
@@ -73,7 +73,7 @@ def joined(files: list[Path]) -> Table:
     sizes = tables[0].sizes
     probe = shortcut(generate("test", sizes["test"], seed=sizes["seed"]))
     probe = msgspec.structs.replace(probe, seeds=len(tables))
-    lines = over_seeds([table.table for table in tables])
+    lines = join_seeds([table.table for table in tables])
     return msgspec.structs.replace(
         tables[0],
         table=[probe if line.name == probe.name else line for line in lines],

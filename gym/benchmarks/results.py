@@ -38,7 +38,7 @@ from dirigent.evals.record import OUTCOMES, source_commit
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
-from dirigent_gym.evals.carried_rows import beside, read_report, unlike
+from dirigent_gym.evals.carried_rows import carry_fault, read_report, with_carried_row
 from dirigent_gym.evals.workers import adapters_digest
 from dirigent_gym.weights import FOLDER
 
@@ -210,11 +210,11 @@ def with_earlier(report: Report, earlier: Report | None) -> Report:
 
 def with_row(report: Report, other: Report, *, planner: str, name: str, behind: str) -> Report:
     """The report with another's row, or as it is where that is not of the same questions; stderr then says why."""
-    if why := unlike(report, other, planner=planner):
+    if why := carry_fault(report, other, planner=planner):
         left = "kept as it was" if name in report.planners else "not in the table"
         print(f"{left}: {name}, as measured at {other.commit[:7]}: {why}", file=sys.stderr)
         return report
-    return beside(report, other, planner=planner, name=name, behind=behind)
+    return with_carried_row(report, other, planner=planner, name=name, behind=behind)
 
 
 def rows_that_stay(present: Report | None, planners: Sequence[str]) -> dict[str, Report]:

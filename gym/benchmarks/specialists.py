@@ -68,12 +68,12 @@ from dirigent_gym.questions.judging import (
     Marks,
     Question,
     ask_messages,
-    asked_of,
     conversations_for,
     exam_of,
     is_own,
-    marked,
+    mark_replies,
     matrix_of,
+    questions_for,
     same,
 )
 from dirigent_gym.questions.skills import GYM_OPERATIONS, PUZZLE_SKILL
@@ -251,7 +251,7 @@ async def shipped() -> AsyncIterator[dict[str, Worker]]:
 
 async def examine(name: str, worker: Worker, exam: Exam) -> Marks:
     """One worker through its whole exam. Workers take turns: the server does not compute two adapters together."""
-    return marked(exam, name, await replies_of(worker, conversations_for(exam, name)))
+    return mark_replies(exam, name, await replies_of(worker, conversations_for(exam, name)))
 
 
 async def replies_of(
@@ -307,7 +307,7 @@ def results_of(exam: Exam, marks: Mapping[str, Marks]) -> Results:
 
 
 def own_of(exam: Exam, name: str, marks: Marks) -> Own:
-    asked = asked_of(exam, name)
+    asked = questions_for(exam, name)
     own = [
         (question, hit)
         for column in asked

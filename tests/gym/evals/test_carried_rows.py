@@ -22,7 +22,7 @@ from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import Outcome, digest
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.evals.tables import Earlier, Weights, origins_note
-from dirigent_gym.evals.carried_rows import beside, read_report, unlike
+from dirigent_gym.evals.carried_rows import carry_fault, read_report, with_carried_row
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
 
@@ -71,7 +71,7 @@ def report_now(*, claims: str = NOW, **settings: Any) -> Report:
 
 
 def joined(now: Report | None = None, then: Report | None = None) -> Report:
-    return beside(
+    return with_carried_row(
         now or report_now(), then or report_then(), planner="conductor", name="conductor-language", behind="conductor"
     )
 
@@ -130,14 +130,14 @@ def test_the_difference_to_a_report_of_other_questions_or_workers_is_named(setti
     now = SETTINGS[setting]
     shown = [list(x) if isinstance(x, tuple) else x for x in (value, now)]
     for then in (report_then(**{setting: value}), read_again(report_then(**{setting: value}))):
-        why = unlike(report_now(), then, planner="conductor")
+        why = carry_fault(report_now(), then, planner="conductor")
         assert all(part in why for part in (setting, repr(shown[0]), repr(shown[1])))
 
 
 def test_the_same_settings_fit_whether_read_or_just_made() -> None:
     for then in (report_then(), read_again(report_then())):
-        assert unlike(report_now(), then, planner="conductor") == ""
-        assert unlike(read_again(report_now()), then, planner="conductor") == ""
+        assert carry_fault(report_now(), then, planner="conductor") == ""
+        assert carry_fault(read_again(report_now()), then, planner="conductor") == ""
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_the_same_settings_fit_whether_read_or_just_made() -> None:
 )
 def test_a_report_whose_row_cannot_be_copied_has_a_reason(changes: dict[str, Any], why: str) -> None:
     then = msgspec.structs.replace(report_then(), **changes)
-    said = unlike(report_now(), then, planner="conductor")
+    said = carry_fault(report_now(), then, planner="conductor")
     assert said
     assert says(said, why)
 
 
 def test_questions_that_neither_names_are_not_taken_for_the_same() -> None:
     now, then = (msgspec.structs.replace(report, tasks={}) for report in (report_now(), report_then()))
-    assert unlike(now, then, planner="conductor")
+    assert carry_fault(now, then, planner="conductor")
 
 
 def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_earlier_conductors_report_is_of_the_questions_that_the_benchmark_as
         weights={},
         recipe={**earlier.recipe, **msgspec.structs.asdict(settings), "workers": recipe.workers},
     )
-    assert unlike(ours, earlier, planner="conductor") == ""
+    assert carry_fault(ours, earlier, planner="conductor") == ""
     assert earlier.weights["conductor"].claims == THEN
 
 

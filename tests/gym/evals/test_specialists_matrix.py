@@ -35,7 +35,16 @@ from dirigent.planners.spec import noise_seed
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.evals import workers as gym_workers
-from dirigent_gym.questions.judging import Exam, Marks, asked_of, columns_of, conversations_for, exam_of, is_own, marked
+from dirigent_gym.questions.judging import (
+    Exam,
+    Marks,
+    columns_of,
+    conversations_for,
+    exam_of,
+    is_own,
+    mark_replies,
+    questions_for,
+)
 from dirigent_gym.questions.oracle import ExactSpecialist
 from dirigent_gym.questions.skills import PUZZLE_OPERATIONS
 from dirigent_gym.questions.specialists import ROSTER, find_specialist
@@ -75,7 +84,7 @@ async def test_no_worker_solves_much_of_the_test_alone_and_depth_one_is_covered(
 
 
 def test_everybody_is_asked_all_of_its_own_skill_and_the_first_few_of_the_others(exam: Exam) -> None:
-    asked = asked_of(exam, "sums")
+    asked = questions_for(exam, "sums")
     assert len(asked["numbers to 20"]) == 60
     assert asked["numbers above"] == exam.columns["numbers above"][:6]
     assert len(conversations_for(exam, "sums")) == 60 + 6 * (len(exam.columns) - 1) + 40
@@ -100,12 +109,12 @@ def test_a_reply_counts_only_if_it_is_the_answer_and_nothing_else(exam: Exam) ->
     question = exam.columns["roman"][0]
     short = Exam({"roman": [question] * 3}, [], others=3)
     replies = [question.answer.upper(), f"It is {question.answer}", "unknown"]
-    assert marked(short, "roman", replies).skills["roman"] == (True, False, False)
+    assert mark_replies(short, "roman", replies).skills["roman"] == (True, False, False)
 
 
 def test_replies_that_are_missing_are_an_error_and_not_wrong_answers(exam: Exam) -> None:
     with pytest.raises(ConfigError, match=facts("roman 172 1")):
-        marked(exam, "roman", ["XIV"])
+        mark_replies(exam, "roman", ["XIV"])
 
 
 def test_fewer_than_no_questions_cannot_be_asked() -> None:
@@ -239,7 +248,7 @@ async def test_the_page_reports_guesses_and_the_checker_with_the_commit_of_each(
 
 
 def test_own_skill_is_counted_directly_and_with_results_apart(exam: Exam) -> None:
-    columns = {column: tuple(q.reads for q in questions) for column, questions in asked_of(exam, "cipher").items()}
+    columns = {column: tuple(q.reads for q in questions) for column, questions in questions_for(exam, "cipher").items()}
     own = program.own_of(exam, "cipher", Marks(columns, ()))
     assert (own.direct.right, own.reading.right) == (0, own.reading.of)
     assert sum(found.of for found in own.operations.values()) == 60

@@ -17,7 +17,7 @@ from dirigent.planners.fixed import Fixed
 from dirigent.tasks.task import Task, grade
 from dirigent_gym.questions import RL_ROSTER, compare, exact_pool, generate, plan_for, recognise
 from dirigent_gym.questions.compose import Blueprint, Link
-from dirigent_gym.questions.everyday import STYLE, everyday, read_everyday, tell_everyday, twinned
+from dirigent_gym.questions.everyday import STYLE, everyday, read_everyday, twinned, write_everyday
 from dirigent_gym.questions.handwritten import assert_own_words, handwritten, handwritten_plain, word_runs
 from dirigent_gym.questions.phrasing import Home, templates
 from dirigent_gym.questions.skills import CHECK_SKILL, PUZZLE_OPERATIONS, RL_OPERATIONS, find_operation
@@ -45,7 +45,7 @@ LETTERS_TIMES = chain(
 
 def told(blueprint: Blueprint, n: int = 300) -> dict[str, tuple[str, ...]]:
     """Questions and their subtasks."""
-    found = [tell_everyday(blueprint, random.Random(i)) for i in range(n)]
+    found = [write_everyday(blueprint, random.Random(i)) for i in range(n)]
     return {one.question: one.subtasks for one in found if one is not None}
 
 

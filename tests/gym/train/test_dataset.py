@@ -54,8 +54,8 @@ def test_some_training_rows_but_no_measured_row_hide_worker_names() -> None:
     assert all(row.shown == row.names for row in held_rows("dev", 20, seed=1))
     for row in rows:
         plan = Plan(tuple(Step(name, "Do it.", ()) for name in row.names))
-        assert [step.worker for step in row.as_shown(plan).steps] == list(row.shown)
-        assert row.as_meant(row.as_shown(plan)) == plan
+        assert [step.worker for step in row.with_shown_names(plan).steps] == list(row.shown)
+        assert row.with_worker_names(row.with_shown_names(plan)) == plan
 
 
 def test_more_rows_may_hide_worker_names_after_the_first_stage() -> None:
@@ -83,7 +83,7 @@ def test_each_way_of_naming_has_its_own_share_of_the_rows() -> None:
 def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
     source = RowSource(3, RowSettings(rename=0.5, misname=0.5))
     rows = [row for row in source.draw(60) if right_plan(row) is not None and row.task.depth == 1]
-    texts = [format_plan(row.as_shown(right_plan(row) or Plan(())), row.shown, dialect="lines") for row in rows]
+    texts = [format_plan(row.with_shown_names(right_plan(row) or Plan(())), row.shown, dialect="lines") for row in rows]
     assert any(row.shown != row.names for row in rows)
     scored = asyncio.run(score(rows, texts, exact_workers(RL_ROSTER)))
     assert all(one.correct for one in scored)

@@ -23,7 +23,7 @@ from dirigent_gym.train.recipe import (
 )
 from dirigent_gym.train.reward import score
 from dirigent_gym.train.rows import dev_rows
-from dirigent_gym.train.workers import open_hands
+from dirigent_gym.train.workers import open_resources
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "gym" / "recipes"
@@ -108,11 +108,11 @@ async def test_the_examples_in_own_tasks_are_valid_tasks_and_configuration(tmp_p
     )
     workers = msgspec.structs.replace(recipe.workers, config=str(tmp_path / recipe.workers.config))
     recipe = msgspec.structs.replace(recipe, tasks=tasks, workers=workers)
-    async with open_hands(recipe) as hands:
-        assert hands.spending is not None
-        assert hands.spending.max_cost_usd == 10.0
-        rows = dev_rows(recipe, [worker.info for worker in hands.workers.values()], n=1)
-        (found,) = await score(rows, ["Say it. | one 0 | -"], hands.workers, ledger=hands.spending)
+    async with open_resources(recipe) as resources:
+        assert resources.spending is not None
+        assert resources.spending.max_cost_usd == 10.0
+        rows = dev_rows(recipe, [worker.info for worker in resources.workers.values()], n=1)
+        (found,) = await score(rows, ["Say it. | one 0 | -"], resources.workers, ledger=resources.spending)
     assert found.correct
     profile = load_config(tmp_path / "dirigent.toml").config.profile[recipe.workers.profile]
     assert profile.max_steps == recipe.rows.max_steps, "so that it is asked as it was trained"
@@ -261,8 +261,10 @@ planner_worker = "mine"
 
 
 async def offered(file: Path, *, profile: str = "") -> list[str]:
-    async with open_hands(Recipe("mine", workers=WorkerSettings("config", config=str(file), profile=profile))) as hands:
-        return list(hands.workers)
+    async with open_resources(
+        Recipe("mine", workers=WorkerSettings("config", config=str(file), profile=profile))
+    ) as resources:
+        return list(resources.workers)
 
 
 async def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:

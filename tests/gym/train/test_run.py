@@ -24,7 +24,7 @@ from dirigent.learn.export import load_adapter
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.workers.worker import Worker
 from dirigent_gym.train.faults import DiskFull, OutOfMemory, within_disk, within_memory
-from dirigent_gym.train.folder import held
+from dirigent_gym.train.folder import locked
 from dirigent_gym.train.metrics import Collapse
 from dirigent_gym.train.recipe import Recipe, SpecialistsRecipe, load_conductor, load_recipe, parse_recipe
 from dirigent_gym.train.run import (
@@ -161,7 +161,7 @@ def test_a_damaged_warm_start_is_not_fitted_anew_under_a_policy_that_left_it(
 
 
 def test_a_second_launch_in_a_folder_at_work_is_refused(started: Path, small_recipe: Recipe) -> None:
-    with held(started), pytest.raises(ConfigError, match=facts("--out")):
+    with locked(started), pytest.raises(ConfigError, match=facts("--out")):
         train_conductor(small_recipe, out=started, quiet=True)
 
 

@@ -23,7 +23,7 @@ from dirigent_gym.train.recipe import EvalSettings, GrpoSettings, Recipe
 from dirigent_gym.train.reward import LambdaSettings, shown_pool
 from dirigent_gym.train.rows import right_plan, training_rows
 from dirigent_gym.train.task import Collapsed, GymTask, TaskState
-from dirigent_gym.train.workers import Hands, exact_workers
+from dirigent_gym.train.workers import Resources, exact_workers
 
 RECIPE = Recipe(
     name="t",
@@ -43,8 +43,8 @@ def closed_runner() -> Iterator[None]:
 
 
 def task(recipe: Recipe = RECIPE, workers: Any = None, dev: Sequence[Row] = ()) -> GymTask:
-    hands = Hands(workers or exact_workers())
-    return GymTask(recipe, rows=training_rows(recipe, ()), dev=dev, hands=hands, runner=RUNNER)
+    resources = Resources(workers or exact_workers())
+    return GymTask(recipe, rows=training_rows(recipe, ()), dev=dev, resources=resources, runner=RUNNER)
 
 
 def drawn(one: GymTask, n: int = 3) -> list[Asked]:
@@ -58,7 +58,7 @@ def solvable(rows: Sequence[Asked]) -> tuple[Asked, Plan]:
 def right_text(asked: Asked) -> str:
     plan = right_plan(asked.extra)
     assert plan is not None
-    return format_plan(asked.extra.as_shown(plan), asked.extra.shown, dialect="lines")
+    return format_plan(asked.extra.with_shown_names(plan), asked.extra.shown, dialect="lines")
 
 
 async def test_a_prompt_equals_the_trained_planners_prompt_in_serving() -> None:
@@ -104,7 +104,7 @@ async def test_cost_counts_among_right_plans_once_the_policy_is_good_enough() ->
     one = task(dev=dev)
     asked, plan = solvable(drawn(one, 12))
     longer = Plan((*(Step(s.worker, s.subtask, s.access) for s in plan.steps), plan.steps[-1]))
-    texts = [format_plan(asked.extra.as_shown(p), asked.extra.shown, dialect="lines") for p in (plan, longer)]
+    texts = [format_plan(asked.extra.with_shown_names(p), asked.extra.shown, dialect="lines") for p in (plan, longer)]
     (before,) = await one.score([asked], [texts], step=0)
     assert [rollout.reward for rollout in before] == [1.0, 1.0]
 

@@ -19,7 +19,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker
 from dirigent_gym.questions import ROSTER, generate, plan_for
 from dirigent_gym.train.recipe import Recipe, TaskSettings
-from dirigent_gym.train.workers import SPENT_FILE, CapReached, Spending, exact_workers, open_hands
+from dirigent_gym.train.workers import SPENT_FILE, CapReached, Spending, exact_workers, open_resources
 
 
 def said(text: str, *, seed: int | None = None) -> Request:
@@ -132,5 +132,5 @@ async def test_a_task_that_cannot_be_judged_is_named_before_anything_is_asked(tm
     file.write_bytes(msgspec.json.encode(task))
     recipe = Recipe("own", tasks=TaskSettings(file=str(file), dev_file=str(file)))
     with pytest.raises(ConfigError, match=facts("tasks.jsonl nosuchlibrary")):
-        async with open_hands(recipe):
+        async with open_resources(recipe):
             pass

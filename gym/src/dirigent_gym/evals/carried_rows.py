@@ -1,8 +1,8 @@
 """Carried rows: a planner's row of an earlier report, copied into a new one under a name of its own.
 
 A copy keeps the figures of weights that no longer ship, and of planners that are slow and have not changed. A row is
-copied only if both reports asked the very same questions of the same workers; otherwise `unlike` returns the reason. A
-copied row is no measurement, so it has no paired difference and no part in the verdict.
+copied only if both reports asked the very same questions of the same workers; otherwise `carry_fault` returns the
+reason. A copied row is no measurement, so it has no paired difference and no part in the verdict.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ SETTINGS = ("sets", "split", "limit", "seed", "pool_sizes", "cards", "workers", 
 """The settings that questions, pools and answers depend on."""
 
 
-def beside(report: Report, earlier: Report, *, planner: str, name: str, behind: str) -> Report:
-    """The report with the earlier report's `planner` as `name`, after the rows of `behind`. Call `unlike` first."""
+def with_carried_row(report: Report, earlier: Report, *, planner: str, name: str, behind: str) -> Report:
+    """The report with the earlier `planner` as `name`, after the rows of `behind`. Call `carry_fault` first."""
     row = msgspec.structs.replace(earlier.planners[planner], versus_best=None, versus_equal_cost=None)
     weights = {name: earlier.weights[planner]} if planner in earlier.weights else {}
     return msgspec.structs.replace(
         report,
-        planners=_inserted(report.planners, row, behind=behind, name=name),
+        planners=_insert(report.planners, row, behind=behind, name=name),
         weights={**report.weights, **weights},
         earlier={**report.earlier, name: Earlier(commit=earlier.commit, date=earlier.date)},
     )
 
 
-def unlike(report: Report, earlier: Report, *, planner: str) -> str:
+def carry_fault(report: Report, earlier: Report, *, planner: str) -> str:
     """Returns why the earlier report's row cannot be copied into this one; empty if it can."""
     if planner not in earlier.planners:
         return f"it has no row {planner!r}, only {', '.join(earlier.planners) or 'none'}"
@@ -77,7 +77,7 @@ def _is_same_planner(report: Report, earlier: Report, planner: str) -> bool:
     return same_file or report.planners.get(planner) == earlier.planners[planner]
 
 
-def _inserted(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
+def _insert(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
     """Inserts the row after the last of `behind`, `behind:2`, ..., or first if there are no such rows. A row with the
     same name is replaced."""
     others = [other for other in rows if other != name]

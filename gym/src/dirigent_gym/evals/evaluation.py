@@ -79,7 +79,7 @@ class GymField(Field):
         weights: Mapping[str, Weights] | None = None,
         limits: Limits = Limits(),
     ) -> None:
-        self.gym, self.tasks, self.pool = gym, gym.tasks, gym.everybody
+        self.gym, self.tasks, self.pool = gym, gym.tasks, gym.whole_pool
         self.seed, self.limits, self.workers_label = gym.settings.seed, limits, workers
         self.trained, self.weights, self.inspect = trained or {}, weights or {}, gym.marks
         self.own = (

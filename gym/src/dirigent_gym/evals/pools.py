@@ -90,7 +90,7 @@ class Gym:
                 self.tasks.append(own)
 
     @property
-    def everybody(self) -> Pool:
+    def whole_pool(self) -> Pool:
         """Every worker that a pool may offer, with its card."""
         cards = cards_for(self.roster, random.Random("everybody"))
         workers = (self._worker_for(specialist, 0) for specialist in self.roster)

@@ -67,13 +67,13 @@ async def gym_workers(
         raise ConfigError(f"there are no workers {workers!r}{nearest(workers, WORKERS)}")
     kinds = kinds_of(planners)
     trained = [kind for kind in kinds if kind in TRAINED_PLANNERS]
-    hands = [specialist.name for specialist in roster] if workers == "local" else []
-    if not trained and not hands and PROMPTED not in kinds:
+    adapted = [specialist.name for specialist in roster] if workers == "local" else []
+    if not trained and not adapted and PROMPTED not in kinds:
         yield exact_worker, {}
         return
-    found = find_adapters(adapters or FOLDER, [*trained, *hands])
+    found = find_adapters(adapters or FOLDER, [*trained, *adapted])
     async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
+        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in adapted}))
         share = await asyncio.to_thread(_sharing, replies, found, weights)
         factories = {}
         for name in trained:

@@ -30,7 +30,7 @@ from dirigent_gym.questions.phrasing import (
 from dirigent_gym.questions.training_frames import ClauseFrame, Mood, training_frames
 
 
-class Told(msgspec.Struct, frozen=True):
+class QuestionText(msgspec.Struct, frozen=True):
     """A question and the subtasks of its plan, in words."""
 
     question: str
@@ -49,25 +49,25 @@ class _HasHome(Protocol):
 T = TypeVar("T", bound=_HasHome)
 
 
-class Telling(ClauseFrame, frozen=True):
+class SequenceFrame(ClauseFrame, frozen=True):
     """A frame for clauses one after another, and the splits that use it."""
 
     home: Home = "everywhere"
 
 
 SEQUENCES = (
-    Telling("noun", "Take {c}.", "order", ("{C}", "Then {c}")),
-    Telling("order", "{C}", "order", ("Then {c}", "After that, {c}")),
-    Telling("noun", "Start with {c}.", "order", ("{C}", "Next, {c}"), "What do you get?"),
-    Telling("order", "First, {c}", "order", ("Next, {c}", "Now {c}")),
-    Telling("ask", "{C}", "ask", ("{C}", "And {c}")),
-    Telling("noun", "Find {c}.", "ask", ("{C}", "Then {c}")),
-    Telling("noun", "Think of {c}.", "order", ("Now {c}", "{C}"), "Give only the result."),
-    Telling("ask", "{C}", "order", ("{C}", "Then {c}"), "Answer with the last value."),
-    Telling("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), home="test"),
-    Telling("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", home="test"),
-    Telling("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), home="test"),
-    *(Telling(**asdict(own), home=home) for home, found in training_frames().items() for own in found.sequences),
+    SequenceFrame("noun", "Take {c}.", "order", ("{C}", "Then {c}")),
+    SequenceFrame("order", "{C}", "order", ("Then {c}", "After that, {c}")),
+    SequenceFrame("noun", "Start with {c}.", "order", ("{C}", "Next, {c}"), "What do you get?"),
+    SequenceFrame("order", "First, {c}", "order", ("Next, {c}", "Now {c}")),
+    SequenceFrame("ask", "{C}", "ask", ("{C}", "And {c}")),
+    SequenceFrame("noun", "Find {c}.", "ask", ("{C}", "Then {c}")),
+    SequenceFrame("noun", "Think of {c}.", "order", ("Now {c}", "{C}"), "Give only the result."),
+    SequenceFrame("ask", "{C}", "order", ("{C}", "Then {c}"), "Answer with the last value."),
+    SequenceFrame("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), home="test"),
+    SequenceFrame("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", home="test"),
+    SequenceFrame("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), home="test"),
+    *(SequenceFrame(**asdict(own), home=home) for home, found in training_frames().items() for own in found.sequences),
 )
 
 
@@ -173,14 +173,14 @@ class Writer:
         return text
 
 
-def tell(blueprint: Blueprint, writer: Writer) -> Told:
+def write_question(blueprint: Blueprint, writer: Writer) -> QuestionText:
     """Put a blueprint into words."""
     writer.used_new = False
     if blueprint.join is None:
-        question, subtasks, style = _tell_chain((*blueprint.branches[0], *blueprint.tail), writer)
+        question, subtasks, style = _write_chain((*blueprint.branches[0], *blueprint.tail), writer)
     else:
-        question, subtasks, style = _tell_fan(blueprint, blueprint.join, writer)
-    return Told(question, tuple(subtasks), style, writer.used_new)
+        question, subtasks, style = _write_fan(blueprint, blueprint.join, writer)
+    return QuestionText(question, tuple(subtasks), style, writer.used_new)
 
 
 def add_decoy(question: str, words: str, *, writer: Writer) -> str:
@@ -189,7 +189,7 @@ def add_decoy(question: str, words: str, *, writer: Writer) -> str:
     return f"{sentence} {question}" if writer.rng.random() < 0.5 else f"{question} {sentence}"
 
 
-def _tell_chain(links: Sequence[Link], writer: Writer) -> tuple[str, list[str], str]:
+def _write_chain(links: Sequence[Link], writer: Writer) -> tuple[str, list[str], str]:
     draw = writer.rng.random()
     if len(links) == 1 or draw < 0.4:
         question, subtasks = _nest_sentence(links, writer)
@@ -261,7 +261,7 @@ def _placed(pattern: str, clause: str) -> str:
     return pattern.format(c=lowered(clause), C=clause)
 
 
-def _tell_fan(blueprint: Blueprint, join: Link, writer: Writer) -> tuple[str, list[str], str]:
+def _write_fan(blueprint: Blueprint, join: Link, writer: Writer) -> tuple[str, list[str], str]:
     phrases, subtasks = [], []
     for branch in blueprint.branches:
         phrase, parts = nest(branch, writer, inside=True)

@@ -83,7 +83,7 @@ def exam_of(a_skill: int, *, test: int, own: int = 0) -> Exam:
     return Exam(columns_of(max(a_skill, own)), tasks, others=a_skill)
 
 
-def asked_of(exam: Exam, name: str) -> dict[str, list[Question]]:
+def questions_for(exam: Exam, name: str) -> dict[str, list[Question]]:
     """The questions about skills that this worker is asked."""
     return {
         column: questions if is_own(name, column) else questions[: exam.others]
@@ -92,14 +92,14 @@ def asked_of(exam: Exam, name: str) -> dict[str, list[Question]]:
 
 
 def conversations_for(exam: Exam, name: str) -> list[tuple[Message, ...]]:
-    """All questions for a worker, in the order in which `marked` expects the replies."""
-    skills = [question.messages for questions in asked_of(exam, name).values() for question in questions]
+    """All questions for a worker, in the order in which `mark_replies` expects the replies."""
+    skills = [question.messages for questions in questions_for(exam, name).values() for question in questions]
     return [*skills, *(ask_messages(task.question, (), "s") for task in exam.tasks)]
 
 
-def marked(exam: Exam, name: str, replies: Sequence[str]) -> Marks:
+def mark_replies(exam: Exam, name: str, replies: Sequence[str]) -> Marks:
     """The marks of the replies to `conversations_for`."""
-    asked = asked_of(exam, name)
+    asked = questions_for(exam, name)
     wanted = sum(len(questions) for questions in asked.values()) + len(exam.tasks)
     if len(replies) != wanted:
         raise ConfigError(f"{name} was asked {wanted} questions, but there are {len(replies)} replies")

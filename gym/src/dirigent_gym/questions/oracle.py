@@ -45,7 +45,7 @@ def answer(
             luck = random.Random(f"misled {subtask} {list(results)}")
             if misled and len(results) > needed and luck.random() < misled:
                 return distractors(reading.operation, key)[0]
-            return _say(specialist, reading.operation, key, seed=seed)
+            return _reply(specialist, reading.operation, key, seed=seed)
     return UNKNOWN
 
 
@@ -130,7 +130,7 @@ def _select(reading: Reading, results: Sequence[Result]) -> str:
     return gold if any(tidy(reply) == tidy(gold) for _, reply in results) else UNKNOWN
 
 
-def _say(specialist: Specialist, operation: str, key: Key, *, seed: str) -> str:
+def _reply(specialist: Specialist, operation: str, key: Key, *, seed: str) -> str:
     if beyond(specialist, key):
         return distractors(operation, key)[0]
     rng = random.Random(f"noise {seed}")

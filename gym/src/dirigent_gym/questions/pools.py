@@ -38,8 +38,8 @@ def draw_pool(
     if rng.random() >= SOLVABLE_SHARE:
         missing = rng.choice(sorted(needed, key=lambda s: s.name))
         others = [s for s in roster if not set(s.skills) & set(missing.skills)]
-        return _filled(rng, [s for s in needed if s != missing], others, size=size)
-    return _filled(rng, needed, roster, size=size)
+        return _fill_up(rng, [s for s in needed if s != missing], others, size=size)
+    return _fill_up(rng, needed, roster, size=size)
 
 
 def solvable(task: Task, pool: Sequence[Specialist]) -> bool:
@@ -106,7 +106,7 @@ def _needed(sketch: Sketch, rng: random.Random, roster: Sequence[Specialist]) ->
     return needed
 
 
-def _filled(
+def _fill_up(
     rng: random.Random, needed: list[Specialist], roster: Sequence[Specialist], *, size: int
 ) -> tuple[Specialist, ...]:
     others = [s for s in roster if s not in needed]

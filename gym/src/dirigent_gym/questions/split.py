@@ -31,16 +31,16 @@ from dirigent_gym.questions.compose import (
     sketch_of,
     walk,
 )
-from dirigent_gym.questions.everyday import everyday_or_not
+from dirigent_gym.questions.everyday import write_everyday_if_possible
 from dirigent_gym.questions.frames import (
     DECOY_WORDS,
     DEV_WORDINGS,
     TEST_WORDINGS,
     TRAINING_WORDINGS,
-    Told,
+    QuestionText,
     Writer,
     add_decoy,
-    tell,
+    write_question,
 )
 from dirigent_gym.questions.skills import (
     GYM_OPERATIONS,
@@ -279,7 +279,7 @@ def _slots(split: Split, n: int, *, depths: Sequence[int], shapes: Sequence[Shap
     return counts
 
 
-Drawn = tuple[Blueprint, Told, dict[str, str]]
+Drawn = tuple[Blueprint, QuestionText, dict[str, str]]
 
 
 def _draw_slot(
@@ -306,14 +306,14 @@ def _draw_new(
         rules = SplitRules(split, _combination(rng, split, shape, depth))
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
         if everyday and rng.random() < everyday:
-            blueprint, told = everyday_or_not(blueprint, rules, _writer(rng, split))
+            blueprint, written = write_everyday_if_possible(blueprint, rules, _writer(rng, split))
         else:
-            told = tell(blueprint, _writer(rng, split))
+            written = write_question(blueprint, _writer(rng, split))
         tags: dict[str, str] = {}
         if rng.random() < (LEARNING_DECOY_SHARE if split in ("train", "dev") else DECOY_SHARE):
-            told, tags = _with_decoy(blueprint, told, _writer(rng, split))
-        if told.question not in seen and (split != "test" or told.new_wording):
-            return blueprint, told, tags
+            written, tags = _with_decoy(blueprint, written, _writer(rng, split))
+        if written.question not in seen and (split != "test" or written.new_wording):
+            return blueprint, written, tags
     return None
 
 
@@ -332,12 +332,12 @@ def _writer(rng: random.Random, split: Split) -> Writer:
     return Writer(rng, {"train": TRAINING_WORDINGS, "dev": DEV_WORDINGS}.get(split, TEST_WORDINGS))
 
 
-def _with_decoy(blueprint: Blueprint, told: Told, writer: Writer) -> tuple[Told, dict[str, str]]:
+def _with_decoy(blueprint: Blueprint, written: QuestionText, writer: Writer) -> tuple[QuestionText, dict[str, str]]:
     used = {link.skill for link in blueprint.links}
     skill = writer.rng.choice([skill for skill in DECOY_WORDS if skill not in used])
-    question = add_decoy(told.question, DECOY_WORDS[skill], writer=writer)
-    new = told.new_wording or writer.used_new
-    return msgspec.structs.replace(told, question=question, new_wording=new), {"decoy": skill}
+    question = add_decoy(written.question, DECOY_WORDS[skill], writer=writer)
+    new = written.new_wording or writer.used_new
+    return msgspec.structs.replace(written, question=question, new_wording=new), {"decoy": skill}
 
 
 def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, swap: bool) -> list[Drawn]:
@@ -346,23 +346,23 @@ def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, 
         if swap:
             blueprints = _swapped(rng, depth)
             seed = rng.random()
-            tolds = [tell(b, Writer(random.Random(seed), TEST_WORDINGS)) for b in blueprints]
+            both_written = [write_question(b, Writer(random.Random(seed), TEST_WORDINGS)) for b in blueprints]
             tags = [{"pair_kind": "swap"}] * 2
         else:
             new = _draw_new(rng, "test", shape, depth, seen)
             if new is None:
                 break
-            blueprint, told, decoy = new
+            blueprint, written, decoy = new
             if decoy:
                 continue
-            decoyed, decoy = _with_decoy(blueprint, told, _writer(rng, "test"))
-            blueprints, tolds = [blueprint, blueprint], [told, decoyed]
+            decoyed, decoy = _with_decoy(blueprint, written, _writer(rng, "test"))
+            blueprints, both_written = [blueprint, blueprint], [written, decoyed]
             tags = [{"pair_kind": "decoy"}, {"pair_kind": "decoy", **decoy}]
-        fresh = len({told.question for told in tolds} - seen) == 2
-        if fresh and all(told.new_wording for told in tolds):
+        fresh = len({written.question for written in both_written} - seen) == 2
+        if fresh and all(written.new_wording for written in both_written):
             pair = f"{shape}-{depth}-{len(seen)}"
-            seen.update(told.question for told in tolds)
-            return [(b, t, {**tag, "pair": pair}) for b, t, tag in zip(blueprints, tolds, tags, strict=True)]
+            seen.update(written.question for written in both_written)
+            return [(b, t, {**tag, "pair": pair}) for b, t, tag in zip(blueprints, both_written, tags, strict=True)]
     raise ConfigError(f"no new minimal pair of {shape} of depth {depth} left after {len(seen)} tasks; ask for fewer")
 
 
@@ -391,13 +391,13 @@ def _swapped(rng: random.Random, depth: int) -> list[Blueprint]:
             return [Blueprint("chain", ((*prefix, *chain),)) for chain in chains if chain]
 
 
-def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: dict[str, str]) -> Task:
-    sketch = sketch_of(blueprint, told.subtasks)
+def _task(task_id: str, split: Split, blueprint: Blueprint, written: QuestionText, tags: dict[str, str]) -> Task:
+    sketch = sketch_of(blueprint, written.subtasks)
     last = OPERATIONS[blueprint.links[-1].operation]
     held_out = any(held_out_combination(path) for path in blueprint.paths)
     return Task(
         id=task_id,
-        question=told.question,
+        question=written.question,
         answer=blueprint.links[-1].gold,
         grader=last.grader,
         kind=blueprint.kind,
@@ -406,8 +406,8 @@ def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: di
         tags={
             "split": split,
             "shape": blueprint.shape,
-            "style": told.style,
-            "wording": "new" if told.new_wording else "known",
+            "style": written.style,
+            "wording": "new" if written.new_wording else "known",
             "combination": "held_out" if held_out else "seen",
             "skills": ">".join(sketch.skills),
             **tags,

@@ -78,7 +78,7 @@ def read_frames(file: Path) -> dict[Literal["train", "dev"], Frames]:
 
 
 _CLAUSE, _PHRASE, _BOTH, _WORDS, _NONE = r"\{[cC]\}", r"\{c\}", r"\{a\}\{b\}", r"\{[wW]\}", ""
-_TOLD = {
+_SLOT_WORDS = {
     _CLAUSE: "{c} or {C}",
     _PHRASE: "{c} (a noun phrase gets no capital; the mood order or ask may have {C})",
     _BOTH: "{a} and then {b}",
@@ -102,7 +102,7 @@ def _fault(text: str, wanted: str) -> str:
     """Returns the fault of a text and its fix, or an empty string."""
     slot = r"\{.*?\}"
     if not re.fullmatch(wanted, slots := "".join(re.findall(slot, text))):
-        return f"has the slots {slots!r} where {_TOLD[wanted]} should be"
+        return f"has the slots {slots!r} where {_SLOT_WORDS[wanted]} should be"
     if stray := re.search(r"[{}]", re.sub(slot, "", text)):
         return f"has a stray {stray[0]!r}, but braces are for slots alone; remove it"
     if wanted == _PHRASE and not text.endswith((".", "!", "?")):

@@ -20,7 +20,7 @@ import msgspec
 from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
-from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, tell
+from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, write_question
 from dirigent_gym.questions.pools import cards_for, draw_pool, plan_for, renamed, solvable
 from dirigent_gym.questions.skills import WARM_OPERATIONS, Operation
 from dirigent_gym.questions.solving import Key
@@ -145,8 +145,8 @@ class _Anything:
 
 def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
     blueprint = _warm_blueprint(rng, steps=steps)
-    told = tell(blueprint, Writer(rng, TRAINING_WORDINGS))
-    return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
+    written = write_question(blueprint, Writer(rng, TRAINING_WORDINGS))
+    return written.question, [step.subtask for step in sketch_of(blueprint, written.subtasks).steps]
 
 
 def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: str, plan: Plan) -> Lesson:
@@ -166,8 +166,8 @@ def _riddle(rng: random.Random) -> tuple[str, list[str]]:
         chain = draw_chain(rng, WARM_OPERATIONS, _Anything(), length=rng.choice((1, 1, 2)), first=lead)
         if chain is not None:
             break
-    told = tell(Blueprint("chain", (chain,)), Writer(rng, TRAINING_WORDINGS))
-    return told.question, [told.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(told.subtasks[1:])
+    written = write_question(Blueprint("chain", (chain,)), Writer(rng, TRAINING_WORDINGS))
+    return written.question, [written.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(written.subtasks[1:])
 
 
 def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:

@@ -158,9 +158,9 @@ def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
         over_seen("held-out triples, over seen ones", (3,), None, None),
         _ratio(Claim("reworded cards, over seen ones", must=0.90), _beside_test(evidence.reworded, evidence), seed),
         _ratio(Claim("names that say nothing, over the workers' own"), _beside_test(evidence.aliased, evidence), seed),
-        _shared(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
-        _shared(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
-        _shared(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
+        _with_share(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
+        _with_share(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
+        _with_share(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
         *_other_claims(evidence),
     ]
 
@@ -170,9 +170,9 @@ def _other_claims(evidence: Evidence) -> list[Claim]:
     for name, said in OTHER_SETS.items():
         run = evidence.others.get(name)
         note = KNOW_NO_OTHERS if evidence.by_table and name in IN_OTHER_WORDS else ""
-        lines.append(_shared(Claim(said, note=note), share(x for _, x in _scores(run)) if run else None))
+        lines.append(_with_share(Claim(said, note=note), share(x for _, x in _scores(run)) if run else None))
         if name in PLACED:
-            lines.append(_shared(Claim(PLACED[name]), _placed(run) if run else None))
+            lines.append(_with_share(Claim(PLACED[name]), _placed(run) if run else None))
     return lines
 
 
@@ -200,8 +200,8 @@ def _plan_claims(run: Run, seed: int) -> list[Claim]:
     fans = [compare(row.task, plan).parallel for row, plan in right if row.task.tags.get("shape") == "fan"]
     return [
         _ratio(Claim("steps over minimal, correct answers", "times", must=1.10, goal=1.02, at_most=True), steps, seed),
-        _shared(Claim("one-step kinds answered in one step", must=0.95), share(single)),
-        _shared(Claim("fan-out questions planned in parallel, correct answers", must=0.80), share(fans)),
+        _with_share(Claim("one-step kinds answered in one step", must=0.95), share(single)),
+        _with_share(Claim("fan-out questions planned in parallel, correct answers", must=0.80), share(fans)),
     ]
 
 
@@ -209,7 +209,7 @@ def _shipping_claims(evidence: Evidence, seed: int) -> list[Claim]:
     first, second = evidence.rounds or ({}, {})
     broken = share(second[task] < 1 for task, x in first.items() if x == 1 and task in second)
     return [
-        _shared(Claim("two rounds: right turned wrong", must=0.01, at_most=True), broken),
+        _with_share(Claim("two rounds: right turned wrong", must=0.01, at_most=True), broken),
         _difference(Claim("two rounds, over one", "points", must=0.0), second, first, seed),
         *file_claims(scores(evidence.test), evidence.local, evidence.plan_s, seed=seed),
     ]
@@ -232,10 +232,10 @@ def _warm_start_claims(evidence: Evidence) -> list[Claim]:
     """Validity under both decodings, because RL begins with sampled plans."""
     run, sampled = evidence.warm_start, evidence.warm_start_sampled
     return [
-        _shared(
+        _with_share(
             Claim("warm start, greedy: valid plans", must=0.98), valid_share(run.rows, run.scored) if run else None
         ),
-        _shared(Claim(START_SAMPLED, must=0.98), valid_share(sampled.rows, sampled.scored) if sampled else None),
+        _with_share(Claim(START_SAMPLED, must=0.98), valid_share(sampled.rows, sampled.scored) if sampled else None),
         Claim(
             "warm start, sampled: worker farthest from an even choice",
             "points",
@@ -270,8 +270,10 @@ def _control_claims(evidence: Evidence, seed: int) -> list[Claim]:
         gain(Claim("(c) RL over online rejection sampling, equal rollouts", "points"), ours, evidence.online_rejection),
         gain(Claim("(d) format-only reward, gain", "points", must=0.03, at_most=True), evidence.format_only, start),
         gain(Claim("(d) shuffled reward, gain", "points", must=0.03, at_most=True), evidence.shuffled, start),
-        _shared(Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None),
-        _shared(Claim("(e) and follows the name instead"), swapped.name if swapped else None),
+        _with_share(
+            Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None
+        ),
+        _with_share(Claim("(e) and follows the name instead"), swapped.name if swapped else None),
         gain(Claim("(f) conductor over an equal-cost vote of the best worker", "points"), ours, evidence.vote),
         Claim(
             "(f) cost of that vote, over the conductor's", "times", evidence.vote_cost_ratio, n=len(evidence.vote or ())
@@ -285,7 +287,7 @@ def _before_and_after(evidence: Evidence) -> list[Claim]:
         for when, by_way in (("before RL", evidence.before), ("after RL", evidence.after)):
             for field in ("decomposition", "routing", "access", "answer"):
                 found: Share | None = getattr(by_way[way], field) if way in by_way else None
-                lines.append(_shared(Claim(f"{when}, {way}: right {field}"), found))
+                lines.append(_with_share(Claim(f"{when}, {way}: right {field}"), found))
     return lines
 
 
@@ -300,7 +302,7 @@ def _minimal(row: Row) -> int:
     return len(row.task.sketch.steps) if row.task.sketch else 0
 
 
-def _shared(claim: Claim, found: Share | None) -> Claim:
+def _with_share(claim: Claim, found: Share | None) -> Claim:
     if found is None:
         return claim
     return msgspec.structs.replace(claim, value=found.value, interval=found.interval, n=found.n)
@@ -309,7 +311,9 @@ def _shared(claim: Claim, found: Share | None) -> Claim:
 def _ratio(claim: Claim, pairs: Sequence[tuple[float, float]], seed: int) -> Claim:
     """The ratio of two sums, resampled by question."""
     rng = random.Random(f"ratio {claim.name} {seed}")
-    return _bootstrapped(claim, lambda: _over(rng.choices(pairs, k=len(pairs))), _over(pairs), len(pairs))
+    return _bootstrapped(
+        claim, lambda: _ratio_of_sums(rng.choices(pairs, k=len(pairs))), _ratio_of_sums(pairs), len(pairs)
+    )
 
 
 def _ratio_apart(claim: Claim, above: Sequence[float], below: Sequence[float], seed: int) -> Claim:
@@ -335,7 +339,7 @@ def _bootstrapped(claim: Claim, again: Callable[[], float | None], value: float 
     return msgspec.structs.replace(claim, value=value, interval=interval, n=n)
 
 
-def _over(pairs: Sequence[tuple[float, float]]) -> float | None:
+def _ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> float | None:
     below = math.fsum(b for _, b in pairs)
     return math.fsum(a for a, _ in pairs) / below if below else None
 
@@ -416,7 +420,7 @@ class Claim(msgspec.Struct, frozen=True):
         return value <= bound + slack if self.at_most else value >= bound - slack
 
 
-def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
+def join_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
     """One table of several training seeds: the mean with its spread; the interval covers the intervals of all seeds.
 
     If a share is 0 in every seed, its interval is computed over all seeds' answers together. The seeds answer the same
@@ -425,7 +429,7 @@ def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
     names = [[claim.name for claim in table] for table in tables]
     if not tables or any(other != names[0] for other in names):
         raise ConfigError("tables of several seeds need the same lines in the same order")
-    return [_joined(lines) for lines in zip(*tables, strict=True)]
+    return [_join_lines(lines) for lines in zip(*tables, strict=True)]
 
 
 def as_table(table: Sequence[Claim]) -> str:
@@ -433,25 +437,25 @@ def as_table(table: Sequence[Claim]) -> str:
     most = max((claim.seeds for claim in table), default=1)
     lines = ["| | figure | 95% | n | must | goal | |", "|---|---|---|---|---|---|---|"]
     for claim in table:
-        figure = "–" if claim.value is None else _figure(claim, claim.value)
+        figure = "–" if claim.value is None else _format_figure(claim, claim.value)
         if claim.spread is not None and claim.value is not None:
-            figure += f" ({_said(claim.spread[0], claim.unit)} to {_said(claim.spread[1], claim.unit)})"
+            figure += f" ({_format_value(claim.spread[0], claim.unit)} to {_format_value(claim.spread[1], claim.unit)})"
         if claim.value is not None and claim.seeds < most:
             figure += f" ({claim.seeds} seed{'s' if claim.seeds > 1 else ''})"
-        interval = "–" if claim.interval is None else " to ".join(_said(x, claim.unit) for x in claim.interval)
+        interval = "–" if claim.interval is None else " to ".join(_format_value(x, claim.unit) for x in claim.interval)
         if claim.certain and claim.p is not None:
             interval += f", p {claim.p:.2g}"
-        bounds = [_bound(claim, bound) for bound in (claim.must, claim.goal)]
+        bounds = [_format_bound(claim, bound) for bound in (claim.must, claim.goal)]
         n = f"{claim.n:,}" if claim.n else "–"
         name = f"{claim.name} ({claim.note})" if claim.note else claim.name
         lines.append(f"| {name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
     return "\n".join(lines) + "\n"
 
 
-def _figure(claim: Claim, value: float) -> str:
+def _format_figure(claim: Claim, value: float) -> str:
     """A figure in the usual form; a miss that would look like its bound gets one more digit."""
-    said = _said(value, claim.unit)
-    close = claim.verdict == "MISSED" and claim.must is not None and said == _said(claim.must, claim.unit)
+    said = _format_value(value, claim.unit)
+    close = claim.verdict == "MISSED" and claim.must is not None and said == _format_value(claim.must, claim.unit)
     return f"{value * 100:.2f}%" if close and claim.unit == "share" else said
 
 
@@ -460,7 +464,7 @@ def missed(table: Iterable[Claim]) -> list[str]:
     return [claim.name for claim in table if claim.verdict == "MISSED"]
 
 
-def _joined(lines: Sequence[Claim]) -> Claim:
+def _join_lines(lines: Sequence[Claim]) -> Claim:
     measured = [line for line in lines if line.value is not None]
     values = [line.value for line in measured if line.value is not None]
     if not values:
@@ -495,7 +499,7 @@ def _notes(lines: Sequence[Claim]) -> list[str]:
     return found
 
 
-def _said(value: float, unit: Unit) -> str:
+def _format_value(value: float, unit: Unit) -> str:
     match unit:
         case "share":
             return f"{value * 100:.1f}%"
@@ -507,8 +511,8 @@ def _said(value: float, unit: Unit) -> str:
             return f"{value:.2f} s"
 
 
-def _bound(claim: Claim, bound: float | None) -> str:
+def _format_bound(claim: Claim, bound: float | None) -> str:
     if bound is None:
         return ""
     sign = "within" if claim.within else ">" if claim.certain else "≤" if claim.at_most else "≥"
-    return f"{sign} {_said(bound, claim.unit)}"
+    return f"{sign} {_format_value(bound, claim.unit)}"

@@ -125,7 +125,9 @@ class Followed(msgspec.Struct, frozen=True):
 
 def followed(swapped: Sequence[Swapped], scored: Sequence[Scored]) -> Followed:
     """Whether steps go to the worker whose card now names the skill. One greedy rollout a row, right or wrong."""
-    verdicts = [_went_by(one, score.plan) for one, score in zip(swapped, scored, strict=True) if not score.dropped]
+    verdicts = [
+        _routing_basis(one, score.plan) for one, score in zip(swapped, scored, strict=True) if not score.dropped
+    ]
     decided = [verdict for verdict in verdicts if verdict != "undecided"]
     by = {name: share(verdict == name for verdict in decided) for name in ("card", "name", "other")}
     return Followed(by["card"], by["name"], by["other"], len(verdicts) - len(decided))
@@ -224,12 +226,12 @@ def _with_infos(row: Row, infos: tuple[WorkerInfo, ...], mark: str, *, max_steps
     return msgspec.structs.replace(row, id=f"{row.id}/{mark}", infos=infos, messages=messages)
 
 
-Went = Literal["card", "name", "other", "undecided"]
+Basis = Literal["card", "name", "other", "undecided"]
 
 
-def _went_by(swapped: Swapped, plan: Plan | None) -> Went:
+def _routing_basis(swapped: Swapped, plan: Plan | None) -> Basis:
     """What the steps of the two workers' skills went by; "other" if they disagree."""
-    went: set[Went] = set()
+    went: set[Basis] = set()
     skills = {name: set(find_specialist(name).skills) for name in (swapped.first, swapped.second)}
     card_of = {swapped.first: swapped.second, swapped.second: swapped.first}
     for step in plan.steps if plan is not None else ():

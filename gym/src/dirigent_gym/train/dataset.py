@@ -50,11 +50,11 @@ class Row(msgspec.Struct, frozen=True):
         """The names on the cards."""
         return tuple(info.name for info in self.infos)
 
-    def as_meant(self, plan: Plan) -> Plan:
+    def with_worker_names(self, plan: Plan) -> Plan:
         """The plan with the names of the workers in place of the names on the cards."""
         return _renamed(plan, dict(zip(self.shown, self.names, strict=True)))
 
-    def as_shown(self, plan: Plan) -> Plan:
+    def with_shown_names(self, plan: Plan) -> Plan:
         """The plan with the names on the cards in place of the names of the workers."""
         return _renamed(plan, dict(zip(self.names, self.shown, strict=True)))
 

@@ -37,7 +37,7 @@ class Stop(msgspec.Struct):
 
 
 @contextmanager
-def ends_gently(stop: Stop, *, aloud: bool) -> Iterator[None]:
+def stop_on_signal(stop: Stop, *, aloud: bool) -> Iterator[None]:
     """The first interrupt ends the run after the present step, with a checkpoint; the second ends it at once."""
 
     def ask(number: int, _: Any) -> None:

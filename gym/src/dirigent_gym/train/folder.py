@@ -47,7 +47,7 @@ def default_folder(recipe: AnyRecipe, *, seed: int | None = None) -> Path:
 
 
 @contextmanager
-def held(out: Path) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
     """Locks the folder: two processes in one folder would overwrite each other's checkpoints."""
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY)

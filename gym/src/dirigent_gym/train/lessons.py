@@ -34,7 +34,7 @@ SECRET = "gym"
 
 FILE = "lessons.xz"
 GENERATOR = Path(dirigent_gym.questions.__file__).parent
-SHOWN = 50
+DIGEST_LESSONS = 50
 """Lessons in the digest, which stand for the form of all of them; some of so many have second rounds."""
 
 LESSONS: dict[str, Callable[..., list[Lesson]]] = {
@@ -51,7 +51,7 @@ class Pair(msgspec.Struct, frozen=True):
     completion: str
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredLessons(msgspec.Struct, frozen=True):
     """Lessons as stored on the disk."""
 
     drawn_from: str
@@ -59,9 +59,9 @@ class Kept(msgspec.Struct, frozen=True):
     pairs: tuple[Pair, ...]
 
 
-def keep_lessons(recipe: Recipe, out: Path) -> Path:
+def store_lessons(recipe: Recipe, out: Path) -> Path:
     """Draw the recipe's lessons and store them in the run's folder."""
-    kept = Kept(_digest(recipe), tuple(draw_lessons(recipe, seed=recipe.seed)))
+    kept = StoredLessons(_digest(recipe), tuple(draw_lessons(recipe, seed=recipe.seed)))
     out.mkdir(parents=True, exist_ok=True)
     write_durably(out / FILE, lzma.compress(msgspec.msgpack.encode(kept), preset=1))
     return out / FILE
@@ -73,7 +73,7 @@ def lessons_for(recipe: Recipe, out: Path) -> list[Pair]:
     if not file.exists():
         return draw_lessons(recipe, seed=recipe.seed)
     try:
-        kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=Kept)
+        kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=StoredLessons)
     except (lzma.LZMAError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file} cannot be read as lessons: {error}; delete it to draw them anew") from None
     if kept.drawn_from != _digest(recipe):
@@ -86,10 +86,10 @@ def lessons_for(recipe: Recipe, out: Path) -> list[Pair]:
 
 def draw_lessons(recipe: Recipe, *, seed: int) -> list[Pair]:
     """The lessons as conversations and the plans to imitate."""
-    return _without_test_texts(_drawn(recipe, seed=seed))
+    return _without_test_texts(_draw(recipe, seed=seed))
 
 
-def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
+def _draw(recipe: Recipe, *, seed: int) -> list[Pair]:
     n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
     if skills := recipe.tasks.skills:
         rng = random.Random(f"skill lessons {seed}")
@@ -127,7 +127,7 @@ def _digest(recipe: Recipe) -> str:
     start = recipe.warm_start
     settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.rows.everyday, recipe.tasks)
     limits = Limits(max_steps=recipe.rows.max_steps)
-    shown = [_pair(lesson, limits=limits) for lesson in warm_start(SHOWN, seed=0)]
+    shown = [_pair(lesson, limits=limits) for lesson in warm_start(DIGEST_LESSONS, seed=0)]
     digest = hashlib.sha256(msgspec.json.encode((settings, shown)))
     for path in sorted(GENERATOR.rglob("*")):
         if path.suffix in (".py", ".toml", ".jsonl"):

@@ -127,7 +127,7 @@ class Collapse:
     def update(self, metrics: Mapping[str, float]) -> str | None:
         """Add one step's figures. Returns the message to stop with, or None."""
         self.state = _next_state(self.state, metrics, self.settings)
-        found = _named(self.state, metrics, self.settings)
+        found = _collapse_text(self.state, metrics, self.settings)
         return None if found is None else f"stopped: {found}. Checkpoint kept. See docs/how-it-learns.md#collapse"
 
 
@@ -262,7 +262,7 @@ def _next_state(state: CollapseState, metrics: Mapping[str, float], settings: Co
     )
 
 
-def _named(state: CollapseState, metrics: Mapping[str, float], settings: CollapseSettings) -> str | None:
+def _collapse_text(state: CollapseState, metrics: Mapping[str, float], settings: CollapseSettings) -> str | None:
     """The message that describes the collapse, or None while it has not lasted long enough."""
     entropy, accuracy = _least_entropy(metrics), metrics.get("accuracy", 0.0)
     steps = f"(steps {metrics.get('steps', 0.0):.2f}{' everywhere' if state.one_step else ''})"

@@ -23,7 +23,7 @@ class Progress:
 
     def __init__(self, folder: Path, *, steps: int, quiet: bool = False, stream: TextIO | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = _opened(folder / "metrics.jsonl")
+        self._file = _open_to_append(folder / "metrics.jsonl")
         self._board = _board(folder / "tensorboard")
         self._steps = steps
         self._quiet = quiet
@@ -99,7 +99,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} m {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
-def _opened(file: Path) -> TextIO:
+def _open_to_append(file: Path) -> TextIO:
     """Open the file to append to it, and first remove half a line that a kill or a full disk has left."""
     if file.exists() and not (written := file.read_bytes()).endswith(b"\n"):
         os.truncate(file, written.rfind(b"\n") + 1)

@@ -128,7 +128,7 @@ async def score(
         noisy = any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
         same = None if noisy else running.get((row.id, text, later))
         if same is None:
-            same = asyncio.create_task(_carried_out(row, text, later, pools[row.id], scoring, attempt=attempt))
+            same = asyncio.create_task(_score_plan(row, text, later, pools[row.id], scoring, attempt=attempt))
             running[row.id, text, later] = same
         tasks.append(same)
     await gather_or_cancel(set(tasks))
@@ -254,7 +254,7 @@ class _Scoring(msgspec.Struct, frozen=True):
     ledger: Ledger | None
 
 
-async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
+async def _score_plan(row: Row, text: str, then: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
     settings = scoring.settings
     async with scoring.bound:
         ran = await carry_out(
@@ -271,7 +271,7 @@ async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Sco
         )
     if not ran.valid:
         return Scored(False, False, settings.rewards.invalid, error=ran.trace.error)
-    plan = None if ran.plan is None else row.as_meant(ran.plan)
+    plan = None if ran.plan is None else row.with_worker_names(ran.plan)
     if ran.dropped or plan is None:
         return Scored(True, False, None, plan=plan, error=ran.dropped, unpaid=ran.unpaid)
     return Scored(

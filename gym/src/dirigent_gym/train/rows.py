@@ -22,7 +22,7 @@ from dirigent.plan.prompt import trained_planner_messages
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Shape, draw_blueprint, sketch_of
-from dirigent_gym.questions.frames import PLAIN_WORDINGS, Writer, tell
+from dirigent_gym.questions.frames import PLAIN_WORDINGS, Writer, write_question
 from dirigent_gym.questions.pools import plan_for
 from dirigent_gym.questions.skills import OPERATIONS, RL_SKILLS
 from dirigent_gym.questions.specialists import RL_ROSTER, Specialist, find_specialist
@@ -115,14 +115,14 @@ def skill_tasks(split: Split, n: int, *, skills: Sequence[str], seed: int) -> li
     for i in range(n):
         shape, depth, _ = rng.choices(SKILL_MIX, [share for *_, share in SKILL_MIX])[0]
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
-        told = tell(blueprint, Writer(rng, PLAIN_WORDINGS))
-        sketch = sketch_of(blueprint, told.subtasks)
+        written = write_question(blueprint, Writer(rng, PLAIN_WORDINGS))
+        sketch = sketch_of(blueprint, written.subtasks)
         link = blueprint.links[-1]
         tags = {"split": split, "shape": shape, "skills": ">".join(sketch.skills)}
         tasks.append(
             Task(
                 id=f"{split}-{seed}-{i}",
-                question=told.question,
+                question=written.question,
                 answer=link.gold,
                 grader=OPERATIONS[link.operation].grader,
                 kind=blueprint.kind,

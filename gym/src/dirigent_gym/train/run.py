@@ -29,14 +29,14 @@ from dirigent.workers.adapters import packaged
 from dirigent.workers.weights import KNOWN, cached
 from dirigent.workers.worker import Worker
 from dirigent_gym.train.controls import unevenness
-from dirigent_gym.train.faults import Stop, ends_gently, within_disk, within_memory
-from dirigent_gym.train.folder import RESULT_FILE, SEAL, WARM_START, claim, default_folder, held, write_durably
+from dirigent_gym.train.faults import Stop, stop_on_signal, within_disk, within_memory
+from dirigent_gym.train.folder import RESULT_FILE, SEAL, WARM_START, claim, default_folder, locked, write_durably
 from dirigent_gym.train.lessons import lessons_for
 from dirigent_gym.train.progress import Progress
 from dirigent_gym.train.recipe import AnyRecipe, BaseSettings, Recipe, SpecialistsRecipe, load_recipe
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import dev_rows, training_rows
-from dirigent_gym.train.workers import CapReached, Hands, open_hands
+from dirigent_gym.train.workers import CapReached, Resources, open_resources
 
 try:
     import torch
@@ -142,8 +142,8 @@ def carry_out(
     """Carry out a recipe of any kind. The run ends early after `seconds` and can be resumed."""
     if isinstance(recipe, Recipe):
         return train_conductor(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
-    quieten()
-    with held(out), within_disk():
+    silence_libraries()
+    with locked(out), within_disk():
         claim(recipe, out, resume=resume)
         if isinstance(recipe, SpecialistsRecipe):
             from dirigent_gym.train.specialists import train_specialists
@@ -165,20 +165,20 @@ def train_conductor(
 ) -> Result:
     """Carry out a conductor's recipe. `workers` replace the recipe's own, by name."""
     began = time.monotonic()
-    quieten()
+    silence_libraries()
     stop = Stop()
-    with held(out), within_disk(), ends_gently(stop, aloud=not quiet):
+    with locked(out), within_disk(), stop_on_signal(stop, aloud=not quiet):
         claim(recipe, out, resume=resume)
         progress = Progress(out, steps=recipe.grpo.steps, quiet=quiet)
-        with closing(progress), opened_hands(recipe, out, workers) as (hands, runner):
+        with closing(progress), opened_resources(recipe, out, workers) as (resources, runner):
             base = open_base(recipe.base, lambda: lessons_of(recipe, out), out, seed=recipe.seed)
             start = warm_start(recipe, base, out, progress)
-            task = gym_task(recipe, hands, runner)
+            task = gym_task(recipe, resources, runner)
             sampler = sampler_for(recipe, base)
             measured = measure_start(recipe, base, start, task, out)
             fault = measured.fault if recipe.warm_start.lessons != "none" else ""
             progress.say(f"warm start: {measured.figures}{f'; {fault}' if fault else ''}")
-            following = _Following(recipe, progress, steps_taken(out / LOOP))
+            recorder = _StepRecorder(recipe, progress, steps_taken(out / LOOP))
             deadline_s = math.inf if seconds is None else seconds - (time.monotonic() - began)
             try:
                 with within_memory("in a step", advice=f"lower grpo.minibatch_rows, {recipe.grpo.minibatch_rows} now"):
@@ -189,19 +189,21 @@ def train_conductor(
                         FromStart(sampler, base, start) if recipe.algorithm == "rft" else sampler,
                         loop_settings(recipe),
                         out / LOOP,
-                        observe=following,
+                        observe=recorder,
                         stop_after_s=deadline_s,
-                        stop=lambda: bool(stop.reason) or hands.refused,
+                        stop=lambda: bool(stop.reason) or resources.refused,
                         runner=runner,
                     )
                 if not recipe.grpo.steps:
-                    following.dev = task.measure(greedy_plans(base, adapter, sampler))
+                    recorder.dev = task.measure(greedy_plans(base, adapter, sampler))
             except (Collapsed, CapReached) as ended:
                 stop.reason = str(ended)
                 adapter = Adapter.load(out / LOOP / "adapter", device="cpu")
-                following.step = steps_taken(out / LOOP)
-            if following.step < recipe.grpo.steps and not stop.reason:
-                out_of_money = hands.spending.reached if hands.spending is not None and hands.refused else ""
+                recorder.step = steps_taken(out / LOOP)
+            if recorder.step < recipe.grpo.steps and not stop.reason:
+                out_of_money = (
+                    resources.spending.reached if resources.spending is not None and resources.refused else ""
+                )
                 stop.reason = out_of_money or "stopped: out of time. Go on with --resume"
             if stop.reason:
                 progress.say(stop.reason)
@@ -210,30 +212,30 @@ def train_conductor(
         result = Result(
             recipe=recipe.name,
             out=str(out),
-            step=following.step,
+            step=recorder.step,
             steps=recipe.grpo.steps,
             stopped=stop.reason,
             adapter=str(out / "adapter"),
             gguf=str(out / GGUF_FILE),
             start=msgspec.structs.asdict(measured),
-            dev=following.dev,
+            dev=recorder.dev,
             ceiling=task.ceiling,
             seconds=time.monotonic() - began,
-            spent_usd=0.0 if hands.spending is None else hands.spending.spent_usd,
+            spent_usd=0.0 if resources.spending is None else resources.spending.spent_usd,
         )
         write_durably(out / RESULT_FILE, msgspec.json.encode(result))
     return result
 
 
 @contextmanager
-def opened_hands(
+def opened_resources(
     recipe: Recipe, out: Path | None = None, workers: Mapping[str, Worker] | None = None
-) -> Iterator[tuple[Hands, asyncio.Runner]]:
+) -> Iterator[tuple[Resources, asyncio.Runner]]:
     """Opens the recipe's workers, and the runner of the event loop that they use."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            yield runner.run(stack.enter_async_context(open_hands(recipe, out=out, workers=workers))), runner
+            yield runner.run(stack.enter_async_context(open_resources(recipe, out=out, workers=workers))), runner
         finally:
             runner.run(stack.aclose())
 
@@ -259,11 +261,11 @@ def sampler_for(recipe: Recipe, base: Base) -> BatchedSampler:
     return BatchedSampler(end=base.end, max_tokens=recipe.grpo.max_completion_tokens)
 
 
-def gym_task(recipe: Recipe, hands: Hands, runner: asyncio.Runner) -> GymTask:
+def gym_task(recipe: Recipe, resources: Resources, runner: asyncio.Runner) -> GymTask:
     """The recipe's questions and workers as a task, with the ceiling of its development questions measured."""
-    pool = tuple(worker.info for worker in hands.workers.values())
+    pool = tuple(worker.info for worker in resources.workers.values())
     rows, dev = training_rows(recipe, pool), dev_rows(recipe, pool, n=recipe.eval.n)
-    task = GymTask(recipe, rows=rows, dev=dev, hands=hands, runner=runner)
+    task = GymTask(recipe, rows=rows, dev=dev, resources=resources, runner=runner)
     task.measure_ceiling()
     return task
 
@@ -316,7 +318,7 @@ def warm_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Ada
     """The adapter that the run starts from, read from the run's folder; it is made and saved there first if missing."""
     folder, device = out / WARM_START, str(base.weights["model.norm.weight"].device)
     if not (folder / SEAL).is_file():
-        _made_start(recipe, base, out, progress).save(folder / "policy", base=base.name)
+        _fit_start(recipe, base, out, progress).save(folder / "policy", base=base.name)
         write_durably(folder / SEAL, msgspec.json.encode({"steps": recipe.warm_start.steps}))
     # The adapter is always read from the disk, so that a run and its resumption start from the same numbers.
     try:
@@ -328,7 +330,7 @@ def warm_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Ada
         ) from None
 
 
-def _made_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
+def _fit_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
     start = recipe.warm_start
     if start.adapter:
         return load_adapter(adapter_file(start.adapter), base=base)
@@ -358,7 +360,7 @@ def measure_start(recipe: Recipe, base: Base, start: Adapter, task: GymTask, out
     file = out / WARM_START / "start.json"
     if file.is_file():
         return msgspec.json.decode(file.read_bytes(), type=WarmStart)
-    rows = dev_rows(recipe, [worker.info for worker in task.hands.workers.values()], n=recipe.warm_start.measure)
+    rows = dev_rows(recipe, [worker.info for worker in task.resources.workers.values()], n=recipe.warm_start.measure)
     sampler, prompts = sampler_for(recipe, base), [base.prompt_ids(row.messages) for row in rows]
     with torch.no_grad():
         decoder = Decoder(base.weights, base.shape, start)
@@ -399,7 +401,7 @@ class FromStart:
         return self._sampler.greedy(decoder, prompts)
 
 
-class _Following:
+class _StepRecorder:
     """Records every step and shows the line of progress."""
 
     def __init__(self, recipe: Recipe, progress: Progress, step: int) -> None:
@@ -423,7 +425,7 @@ class _Following:
         self.progress.show(self.step, figures | {"step_seconds": self._seconds}, seconds_left=left)
 
 
-def quieten() -> None:
+def silence_libraries() -> None:
     """Keep libraries from writing over the progress line and from using the network."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

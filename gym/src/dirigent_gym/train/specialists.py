@@ -32,8 +32,8 @@ from dirigent_gym.questions.judging import (
     Matrix,
     conversations_for,
     exam_of,
+    mark_replies,
     markdown,
-    marked,
     matrix_of,
     messages_of,
     same,
@@ -232,7 +232,7 @@ def judge_all(recipe: SpecialistsRecipe, base: Base, names: Sequence[str], *, ou
     for name in names:
         adapter = Adapter.load(out / "adapters" / name, device=_device(base))
         seed = 0 if find_specialist(name).noise else None
-        marks[name] = marked(exam, name, replies_to(base, adapter, conversations_for(exam, name), seed=seed))
+        marks[name] = mark_replies(exam, name, replies_to(base, adapter, conversations_for(exam, name), seed=seed))
     matrix = matrix_of(exam, marks)
     write_durably(out / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_durably(out / "matrix.md", markdown(matrix).encode())

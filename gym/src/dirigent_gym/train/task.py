@@ -35,7 +35,7 @@ from dirigent_gym.train.reward import (
     score,
 )
 from dirigent_gym.train.rows import Rows, right_plan
-from dirigent_gym.train.workers import Hands
+from dirigent_gym.train.workers import Resources
 
 
 class Collapsed(LimitError):
@@ -65,13 +65,13 @@ class GymTask:
         *,
         rows: Rows,
         dev: Sequence[Row],
-        hands: Hands,
+        resources: Resources,
         runner: asyncio.Runner,
     ) -> None:
         self.recipe = recipe
         self.rows = rows
         self.dev = list(dev)
-        self.hands = hands
+        self.resources = resources
         self.ceiling = 1.0
         """The accuracy of the right plans on the development questions; 1 if the right plans are unknown."""
         self._runner = runner
@@ -143,14 +143,16 @@ class GymTask:
 
     async def outcomes(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
         """The score of each text as a plan for its row. A plan is dropped if the cost cap refuses one of its calls."""
-        hands = self.hands
-        return await score(rows, texts, hands.workers, self._scoring, sandbox=hands.sandbox, ledger=hands.spending)
+        resources = self.resources
+        return await score(
+            rows, texts, resources.workers, self._scoring, sandbox=resources.sandbox, ledger=resources.spending
+        )
 
     def carried_out(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
         """The same for code that is not async. Raises `CapReached` if the cost cap refused a call."""
         scored = self._runner.run(self.outcomes(rows, texts))
-        if self.hands.spending is not None:
-            self.hands.spending.require_open()
+        if self.resources.spending is not None:
+            self.resources.spending.require_open()
         return scored
 
     def measure_ceiling(self) -> None:
@@ -158,12 +160,12 @@ class GymTask:
         if any(row.task.sketch is None for row in self.dev):
             return
         known = [(row, plan) for row in self.dev if (plan := right_plan(row)) is not None]
-        texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in known]
+        texts = [format_plan(row.with_shown_names(plan), row.shown, dialect="lines") for row, plan in known]
         scored = self.carried_out([row for row, _ in known], texts)
         self.ceiling = sum(one.correct for one in scored) / len(self.dev)
 
     def _spent(self) -> dict[str, float]:
-        return {} if self.hands.spending is None else {"spent_usd": self.hands.spending.spent_usd}
+        return {} if self.resources.spending is None else {"spent_usd": self.resources.spending.spent_usd}
 
     def _rollouts(self, scored_PG: list[list[Scored]], lambda_: float, *, seed: int) -> list[list[Rollout]]:
         recipe = self.recipe

@@ -39,7 +39,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.train.workers import open_pool
 
-OURS = ("output_dir", "seed", "remove_unused_columns")
+SET_HERE = ("output_dir", "seed", "remove_unused_columns")
 """Settings of TRL that this program sets itself."""
 
 
@@ -186,7 +186,7 @@ def trl_config(recipe: TrlRecipe, out: Path) -> Any:
 
     known = [field.name for field in fields(GRPOConfig) if field.init]
     for key in recipe.trl:
-        if key in OURS:
+        if key in SET_HERE:
             raise ConfigError(f"[trl] sets {key}, which the program sets itself; leave it out")
         if key not in known:
             raise ConfigError(f"[trl] sets {key}, which trl.GRPOConfig does not know{toml.nearest(key, known)}")

@@ -31,7 +31,7 @@ from dirigent_gym.train.rows import read_tasks
 SPENT_FILE = "spent.jsonl"
 
 
-class Hands(msgspec.Struct, frozen=True):
+class Resources(msgspec.Struct, frozen=True):
     """The workers, the sandbox and the budget that plans are carried out with."""
 
     workers: Mapping[str, Worker]
@@ -45,9 +45,9 @@ class Hands(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_hands(
+async def open_resources(
     recipe: Recipe, *, out: Path | None = None, workers: Mapping[str, Worker] | None = None
-) -> AsyncIterator[Hands]:
+) -> AsyncIterator[Resources]:
     """Opens the recipe's workers, or those given. The run's folder `out` stores their cost between parts of a run.
 
     Raises ConfigError for a worker or a task that cannot be used, before any call is paid.
@@ -57,8 +57,8 @@ async def open_hands(
         opened = open_pool(Path(recipe.workers.config), profile=recipe.workers.profile)
     else:
         opened = nullcontext(workers or exact_workers(RL_ROSTER, misled=recipe.workers.misled))
-    async with await _sandbox_for(recipe.tasks) as sandbox, opened as hands:
-        yield Hands(hands, sandbox, _spending(recipe.workers, hands, out))
+    async with await _sandbox_for(recipe.tasks) as sandbox, opened as ready:
+        yield Resources(ready, sandbox, _spending(recipe.workers, ready, out))
 
 
 def exact_workers(specialists: Iterable[Specialist] = ROSTER, *, misled: float = 0.0) -> dict[str, Worker]:
