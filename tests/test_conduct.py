@@ -70,7 +70,7 @@ async def test_a_draft_that_is_no_plan_is_mended_once() -> None:
     first, second = trace.rounds[0].drafts
     assert first.error
     assert not second.error
-    assert first.error in "".join(m.text for m in second.messages), "the planner is told why"
+    assert first.error in "".join(m.text for m in second.messages), "the planner sees the reason"
 
 
 async def test_without_a_fallback_two_bad_drafts_fail_the_run() -> None:

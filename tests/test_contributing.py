@@ -1,4 +1,4 @@
-"""The diffs of CONTRIBUTING.md are whole: applied to a copy of the source, each adds what it says."""
+"""The diffs of CONTRIBUTING.md are whole: applied to a copy of the source, each adds the thing it describes."""
 
 from __future__ import annotations
 

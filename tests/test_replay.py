@@ -28,7 +28,7 @@ async def test_a_worker_asked_the_same_twice_replays_each_of_its_replies() -> No
     new = await replay(old)
     assert (new.status, new.answer) == ("done", "the second")
     assert [step.reply.text for step in new.steps if step.reply] == ["one", "two", "the second"]
-    assert worker.calls == 3, "nobody may be asked again"
+    assert worker.calls == 3, "no worker may be asked again"
     assert new.cost_usd == 0 < old.cost_usd
 
 

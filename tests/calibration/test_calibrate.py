@@ -1,4 +1,4 @@
-"""Every worker answers every question, within a cap, and what is not known is said to be an estimate."""
+"""Every worker answers every question, within a cap, and unknown costs are marked as estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards say what was measured, and planners read them as long as the worker is the one that was measured."""
+"""Cards have measured figures, and planners read them as long as the worker has not changed."""
 
 from __future__ import annotations
 

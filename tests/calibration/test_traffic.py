@@ -1,4 +1,4 @@
-"""Graded runs become rows: what was returned is graded, by whom it is graded is kept, and nothing else is claimed."""
+"""Graded runs become rows: the returned answer is graded, its grader is recorded, and nothing else is claimed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_feedback_grades_the_returned_answer_and_equal_ones(store: Store) 
     assert [(a.worker, a.right, a.source, a.same) for a in table.answers] == [
         ("a", 1.0, "k", 0),
         ("b", 1.0, "k", 0),
-        ("c", None, "", 1),  # it may be right in other words: nobody said
+        ("c", None, "", 1),  # it may be right in other words: it has no feedback
     ]
     assert [worker.name for worker in table.workers] == ["a", "b", "c"]
     assert [(q.text, q.kind, q.answer) for q in table.questions] == [("What is 2 + 2?", "traffic", "")]

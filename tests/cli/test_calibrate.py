@@ -1,4 +1,4 @@
-"""`dirigent calibrate`: consent, cap, resume after a kill, and what it says of the table."""
+"""`dirigent calibrate`: consent, cap, resume after a kill, and its report on the table."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ async def test_ctrl_c_keeps_the_paid_answers(own_place: Path) -> None:
     report = json.loads(out)
     assert report["answered"] >= 5
     assert report["answers"] == 30
-    assert report["lost_usd"] == 0  # what was under way is settled at its estimate, not lost
+    assert report["lost_usd"] == 0  # calls in flight are settled at their estimate, not lost
 
 
 def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:

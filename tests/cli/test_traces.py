@@ -1,4 +1,4 @@
-"""`dirigent traces`: what was kept can be found, drawn, exported, replayed and forgotten."""
+"""`dirigent traces`: stored runs can be found, drawn, exported, replayed and deleted."""
 
 from __future__ import annotations
 

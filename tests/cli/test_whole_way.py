@@ -151,7 +151,7 @@ async def test_the_whole_way_of_a_new_user(way: Way, monkeypatch: pytest.MonkeyP
     assert (traffic["questions"], traffic["graded"]) == (2, 2)
     relearned = await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")
     assert relearned.object["version"] == 2
-    assert says(relearned.err, "2 judged questions cards no order")  # nobody but the best single worker was asked
+    assert says(relearned.err, "2 judged questions cards no order")  # only the best single worker was asked
     (measured,) = [card for card in read_cards(way.folder / "policy").values() if card.worker == "slow-but-right"]
     assert measured.right is not None
     assert measured.right.questions == 42

@@ -76,7 +76,7 @@ async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_server
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
-        raise AssertionError("nobody waits this long")
+        raise AssertionError("this wait must not end")
 
     async with serving(page) as page_port, serving(hang) as hanging_port, serving(listing()) as closed_port:
         pass_ports = {"vllm": page_port, "llama.cpp": hanging_port}

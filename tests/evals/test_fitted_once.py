@@ -1,4 +1,4 @@
-"""What planners are chosen and fitted on: under which limits it is tried, what it cost, and that it stands."""
+"""The trials that planners are chosen and fitted on: their limits, their cost, and their permanence."""
 
 from __future__ import annotations
 

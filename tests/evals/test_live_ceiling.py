@@ -72,7 +72,7 @@ def test_the_estimate_of_trials_uses_each_workers_own_tokens() -> None:
     found = search(tasks, [alone("a", tasks[0], right=True), alone("b", tasks[0], right=False, wrote=300)])
     pool = Pool([worker("a", Price(1.0, 2.0)), worker("b", Price(10.0, 20.0))])
     told = sought(found, pool, known=lambda name, task: False)
-    # a reviewed by b, b reviewed by a, a and b judged by a; 120 tokens of words around what is read
+    # a reviewed by b, b reviewed by a, a and b judged by a; 120 tokens of words around the input
     a, b = 50 * 1 + 100 * 2, 50 * 10 + 300 * 20
     pairs = a + b + (120 + 100) * 10 + b + a + (120 + 300) * 1
     panel = a + b + a + (120 + 100 + 300) * 1

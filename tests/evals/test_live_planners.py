@@ -109,7 +109,7 @@ def wanted(stub: StubProvider, tmp_path: Path) -> EvalRecipe:
 
 
 def spent_usd(outcomes: Path) -> float:
-    """Everything paid, what was cut off included."""
+    """All payments, including those for cut replies."""
     lines = outcomes.read_bytes().splitlines()[1:]
     return sum(float(json.loads(line).get("cost_usd", 0.0)) for line in lines)
 

@@ -1,4 +1,4 @@
-"""The page: it stands alone, shows everything, and nothing that a model wrote can do anything on it."""
+"""The page: it needs no other file, shows everything, and a model's words on it have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation recipes: every one that ships is read, and what is wrong with one is said with its line."""
+"""Evaluation recipes: every shipped one is read, and a fault of a recipe is named with its line."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_a_greedy_specialist_answers_once_and_the_noisy_one_every_time(
     file, outcomes = tmp_path / "gym.json", tmp_path / "gym.jsonl"
 
     async def calls_of(planner: str) -> int:
-        """How many it takes to ask the same questions twice: the outcomes are lost, what was written is not."""
+        """The calls for the same questions asked twice: the outcomes are lost, the stored replies are not."""
         before = len(server.calls)
         made = recipe(adapters, planner, workers="local")
         await carried_out(made, file, resume=False, traces=False)

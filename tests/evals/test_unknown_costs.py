@@ -1,4 +1,4 @@
-"""A worker whose price nobody knows makes costs unknown, never free: in the figures, the choices and the pages."""
+"""A worker of unknown price makes costs unknown, never free: in the figures, the choices and the pages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_an_unknown_cost_is_neither_the_cheapest_nor_cheaper_than_the_best
     assert report.chosen["escalate"] == [[]] * 5  # CHEAP alone is known to be cheaper than DEAR
     asked = report.planners["oracle"].worker_shares
     both_wrong = sum(i % 10 == 0 and (i + 1) % 4 == 0 and (i + 2) % 5 != 0 for i in range(40)) / 40
-    assert asked.get(OURS, 0.0) == both_wrong  # only where nobody of known price is right
+    assert asked.get(OURS, 0.0) == both_wrong  # only if no worker of known price is right
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The embedded default of a machine with trained adapters: its text, and what it says when parsed."""
+"""The gym's pool of trained adapters: its text, and the configuration that the text gives."""
 
 from __future__ import annotations
 

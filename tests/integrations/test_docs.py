@@ -1,4 +1,4 @@
-"""What the README and the docs tell a reader to type works as it stands.
+"""Every command and program in the README and the docs works unchanged.
 
 Every `dirigent …` line is read by the program's own parser, every `make …` is a target, every program named is there,
 every `curl …` is sent to a real server, every link between the pages leads somewhere, and every piece of TOML is valid.

@@ -1,4 +1,4 @@
-"""Without bubblewrap a program is confined by what it puts up around itself, and every attack shows it."""
+"""Without bubblewrap a program is confined by its own walls, and every attack shows it."""
 
 from __future__ import annotations
 

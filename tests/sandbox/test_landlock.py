@@ -160,7 +160,7 @@ async def test_a_rule_that_the_kernel_refuses_is_an_error_that_names_it() -> Non
         pytest.param(-1, (), 0, id="none"),
         pytest.param(3, (1, 2, 3), 0, id="before TCP"),
         pytest.param(4, (4,), 4, id="the oldest of use"),
-        pytest.param(6, (4, 5), 5, id="claims what it lacks"),
+        pytest.param(6, (4, 5), 5, id="claims a missing ABI"),
         pytest.param(9, (4, 5, 6, 7, 8, 9), NEWEST_ABI, id="newer than we know"),
         pytest.param(7, (), 0, id="tells its version and forbids the rest"),
     ],

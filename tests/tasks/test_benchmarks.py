@@ -1,4 +1,4 @@
-"""Benchmarks come from files, by name; what is missing says where to get it."""
+"""Benchmarks come from files, by name; the error for a missing one names its source."""
 
 from __future__ import annotations
 

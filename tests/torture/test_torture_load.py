@@ -28,7 +28,7 @@ async def test_the_generator_sends_due_requests_while_earlier_ones_hang():
         sent.append(number)
         if len(sent) == 5:
             hanging.set()
-        await hanging.wait()  # nobody is answered before the last was sent
+        await hanging.wait()  # no request is answered before the last one was sent
 
     async with asyncio.timeout(10):
         await open_loop(send, count=5, rate=1000.0, rng=random.Random(1))

@@ -145,7 +145,7 @@ async def test_the_trap_catches_every_connection() -> None:
         assert snare.reached == 0
         with pytest.raises(aiohttp.ClientError):
             await session.get(snare.url)
-        assert snare.reached >= 1  # the client tries again where nobody answers
+        assert snare.reached >= 1  # the client tries again without an answer
 
 
 def test_every_route_is_tried_with_every_id() -> None:

@@ -1,4 +1,4 @@
-"""The best plan of each kind: what can be tried, and what is kept."""
+"""The best plan of each kind: the ways to try, and the choice among them."""
 
 from __future__ import annotations
 

@@ -95,10 +95,10 @@ def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[s
     assert lines["steps over minimal, correct answers"].value == 1.0
     assert lines["reworded cards, over seen ones"].value == pytest.approx(1.0, abs=0.1)
     assert lines["a skill and a worker never seen in RL"].n == 8
-    assert lines["(e) and follows the name instead"].value == 1.0  # it knows everybody by name and reads no card
+    assert lines["(e) and follows the name instead"].value == 1.0  # it knows every worker by name and reads no card
     for name, said in PLACED.items():
         assert (lines[OTHER_SETS[name]].n, lines[said].n) == (8, 8)
-        # Whoever keeps to the generator's words gets answers from the tables, where the pool has everybody.
+        # A plan in the generator's words gets answers from the tables, if the pool has every worker.
         assert lines[OTHER_SETS[name]].value == pytest.approx(1.0, abs=0.3)
         assert lines[said].value == pytest.approx(1.0, abs=0.3)
         assert lines[OTHER_SETS[name]].note == KNOW_NO_OTHERS
@@ -111,7 +111,7 @@ def test_controls_and_the_warm_start_are_measured_where_they_are_given(lines: di
     assert lines["(f) conductor over an equal-cost vote of the best worker"].value > 0.5  # type: ignore[operator]
     assert lines["warm start, greedy: valid plans"].value == 0.0
     assert (lines[START_SAMPLED].value, lines[START_SAMPLED].n) == (0.0, 6)
-    assert lines["warm start, sampled: worker farthest from an even choice"].value == 0.0  # it chooses nobody
+    assert lines["warm start, sampled: worker farthest from an even choice"].value == 0.0  # it chooses no worker
     assert lines["before RL, pass@16: right answer"].value == 0.0
     assert lines["after RL, pass@16: right decomposition"].n == 6
 
@@ -301,7 +301,7 @@ def test_a_table_takes_from_the_runs_folder_how_many_sampled_plans_of_its_start_
     table = msgspec.structs.replace(found, table=[measured if one.name == line.name else one for one in found.table])
     (run.parent / "table.json").write_bytes(msgspec.json.encode(table))
     again = program.added(adding(run.parent / "table.json", conductor=str(run)))
-    assert measured in again.table  # what was measured on the test stays
+    assert measured in again.table  # the measurement on the test stays
 
 
 def test_another_runs_start_is_not_taken_for_this_ones(run: Path) -> None:

@@ -70,7 +70,7 @@ def test_right_workers_count_whatever_comes_of_their_words(lines: dict[str, prog
         assert line.wired is not None
         assert line.right_plan is not None
         assert line.answers.value < 0.2 < 0.7 < line.wired.value <= line.workers.value  # type: ignore[union-attr]
-        assert line.right_plan.value > 0.7  # pools lack somebody now and then
+        assert line.right_plan.value > 0.7  # some pools lack a worker
 
 
 def test_recorded_questions_are_not_asked_again(lines: dict[str, program.Line], record_file: Path) -> None:

@@ -230,7 +230,7 @@ def test_adapters_are_found_by_name_and_identified_by_content(tmp_path: Path) ->
 async def test_adapters_on_a_real_model_answer_and_plan(
     weights_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Untrained ones: what they say is nonsense, that they are asked, counted and priced is not."""
+    """Untrained workers: their replies are nonsense, but they are asked, counted and priced."""
     monkeypatch.setattr("dirigent_gym.evals.workers.PLAN_TOKENS", 40)  # nonsense under a grammar is slow to write
     for seed, name in enumerate([*(s.name for s in ROSTER), "conductor"]):
         write_adapter(tmp_path / f"{name}.gguf", size=0.001, seed=seed)

@@ -1,4 +1,4 @@
-"""The program behind the table of the shipped files: what it measures, goes on with, takes over and refuses."""
+"""The program behind the table of the shipped files: it measures, continues, takes over and refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTROLS = 8
 
 
 def scholar(task: Task, pool: Pool) -> Planner:
-    """Writes the right plan; knows everybody by name and reads no card."""
+    """Writes the right plan; it knows every worker by name and reads no card."""
     offered = [specialist for specialist in ROSTER if specialist.name in pool]
     if not solvable(task, offered):
         return Written("nobody can", name="conductor")
@@ -75,7 +75,7 @@ def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[s
 
 def test_controls_are_measured_on_as_many_questions_as_were_asked_for(lines: dict[str, Claim]) -> None:
     assert lines["reworded cards, over seen ones"].value == 1.0
-    assert lines["names that say nothing, over the workers' own"].value == 0.0  # nobody is there by the name it knows
+    assert lines["names that say nothing, over the workers' own"].value == 0.0  # no worker has a name that it knows
     assert lines["(e) and follows the name instead"].value == 1.0
     assert lines["(e) two cards swapped: routing follows the card"].value == 0.0
     for name in ("a skill and a worker never seen in RL", *OTHER_SETS.values(), *PLACED.values()):
@@ -104,7 +104,7 @@ def test_an_interrupted_run_continues_at_its_last_question(
     with Record.open(cut, {"seed": "3"}, resume=True) as record:
         again = asyncio.run(program.gathered(bench(record)))
     assert claims(again) == claims(evidence)
-    assert len(cut.read_bytes().splitlines()) == len(whole)  # what was missing was asked, and nothing twice
+    assert len(cut.read_bytes().splitlines()) == len(whole)  # missing questions were asked, and no question twice
 
 
 ABOUT = {

@@ -158,7 +158,7 @@ def test_every_puzzle_is_asked_alike_often_in_wordings_of_its_own() -> None:
 
 
 class Noting:
-    """Answers rightly where the seed is even, and notes what it is asked."""
+    """Answers rightly if the seed is even, and records its requests."""
 
     info = WorkerInfo("guesser")
 
@@ -286,7 +286,7 @@ async def test_an_interrupted_run_continues_with_the_worker_it_was_at(
     assert done == [s.name for s in ROSTER[: ROSTER.index(find_specialist("roman"))]]
     assert said[0].startswith("1 of 13: facts, own skill 1 of 1, test alone ")
 
-    with_workers(monkeypatch, facts=Failing())  # nobody asks it again
+    with_workers(monkeypatch, facts=Failing())  # it must not be asked again
     found = await program.measure(exam, out=out, say=said.append)
     assert list(found.results.own) == [s.name for s in ROSTER] == list(found.adapters)
     assert found.results.counts["roman"]["roman"] == Count(1, 1)
@@ -311,7 +311,7 @@ def test_parts_that_are_not_named_are_kept_to_the_letter_with_their_commit(
     older = msgspec.structs.replace(whole, commit="old", guesser=msgspec.structs.replace(whole.guesser, commit="older"))
     out.write_bytes(msgspec.json.encode(older))
 
-    with_workers(monkeypatch, facts=Failing(), guesser=Failing())  # nobody asks them again
+    with_workers(monkeypatch, facts=Failing(), guesser=Failing())  # they must not be asked again
     run_program(monkeypatch, "--part", "checker", "--wordings", "2", "--out", str(out))
     renewed = read(out)
     assert renewed.checker is not None

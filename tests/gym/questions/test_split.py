@@ -1,4 +1,4 @@
-"""What is held out is held out, the mix is what it says, and every seed gives the same again."""
+"""Held-out parts stay out of training, the mix is as stated, and every seed gives the same questions again."""
 
 from __future__ import annotations
 

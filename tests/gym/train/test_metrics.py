@@ -272,7 +272,7 @@ def test_one_worker_is_noticed_in_the_gym_though_accuracy_rises() -> None:
 
 
 def own(accuracy: float, *, entropy: float, questions: float = 16.0) -> Metrics:
-    """Tasks and a pool of somebody's own: no plan is known to be right, and positions are names."""
+    """Tasks and a pool of a user's own: no plan is known to be right, and positions are names."""
     return step(
         accuracy, steps=1.0, entropy=entropy, position_entropy=entropy, steps_needed=1.0, plans_known=0.0,
         questions=questions,

@@ -1,4 +1,4 @@
-"""Specialists: judged on what is theirs, fitted round by round, and resumable at every round."""
+"""Specialists: judged on their own skill, fitted round by round, and resumable at every round."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_specialist_of_small_numbers_practises_mostly_on_small_ones() -> None:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
-    """Put a rule in the place of the model: what it would say to an example."""
+    """Put a rule in place of the model: it returns the reply to an example."""
     asked: list[Any] = []
     draw = specialists.examples
     monkeypatch.setattr(specialists, "examples", lambda *args, **kw: asked.extend(draw(*args, **kw)) or asked)
