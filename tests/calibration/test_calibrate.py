@@ -278,7 +278,7 @@ async def test_a_judge_applies_rubrics_and_its_agreement_with_labels_is_measured
         ("a", 1.0, True, "judge"),
         ("judge", 0.0, True, "judge"),
     }
-    # It says yes to all ten of a's answers, of which five are right, and no to its own ten, which are all wrong.
+    # It accepts all ten of a's answers, of which five are right, and rejects its own ten, which are all wrong.
     assert done.judge is not None
     assert (done.judge.agreed, done.judge.of) == (15, 20)
     assert done.judge.low < 0.75 < done.judge.high

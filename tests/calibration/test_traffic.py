@@ -193,7 +193,7 @@ def test_a_faulty_label_is_named(tmp_path: Path, lines: list[dict[str, str]], wo
 
 
 def graded(counts: dict[str, int], truth: dict[str, float], *, liar: str = "", seed: int = 1) -> Table:
-    """Traffic in which each key judged so many answers of each worker; the liar turns every grade around."""
+    """Traffic in which each key judged this many answers of each worker; the liar reverses every grade."""
     lot = random.Random(seed)
     answers = []
     for key, count in counts.items():

@@ -1,4 +1,4 @@
-"""`dirigent demo` with the small pool, and its judgements without any."""
+"""`dirigent demo` with the small pool, and its judgements without a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dirigent keys` and `dirigent audit`: made once, listed without their text, closed, and all of it on the record."""
+"""`dirigent keys` and `dirigent audit`: keys are made, listed without their text and closed, and all is on record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dirigent init`, `doctor`, `version`, `pool`: setting up, and finding out why it does not work."""
+"""`dirigent init`, `doctor`, `version`, `pool`: they set up a pool and report its faults."""
 
 from __future__ import annotations
 

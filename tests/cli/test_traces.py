@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("pool_file")
 
 @pytest.fixture
 def kept(run: Run, pool_file: Path) -> str:
-    """The id of a run that was kept."""
+    """The id of a stored run."""
     id: str = run("ask", "what is it?", "--json").object["trace_id"]
     return id
 

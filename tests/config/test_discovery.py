@@ -1,4 +1,4 @@
-"""What `dirigent init` finds, and the file it makes of it."""
+"""The models and keys that `dirigent init` finds, and the file that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration brought to life: workers, pools, conductors, and everything closed again."""
+"""The runtime of a configuration: it opens workers, pools and conductors, and closes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small things that the tests of the evaluation share: tasks, outcomes, pools."""
+"""Tasks, outcomes and pools that tests of the evaluation share."""
 
 from __future__ import annotations
 

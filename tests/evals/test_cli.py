@@ -1,4 +1,4 @@
-"""`dirigent eval` as a person or a program calls it."""
+"""`dirigent eval` as people and programs call it."""
 
 from __future__ import annotations
 

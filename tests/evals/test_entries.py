@@ -1,4 +1,4 @@
-"""Every entry answers every question once, whatever happens in between."""
+"""Every entry answers every question once, also after faults, kills and resumes."""
 
 from __future__ import annotations
 

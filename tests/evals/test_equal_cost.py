@@ -1,4 +1,4 @@
-"""Equal cost: sizes worked by hand, and votes that come to cost what the conductor did on the same questions."""
+"""Equal cost: sizes worked by hand, and votes that cost as much as the conductor on the same questions."""
 
 from __future__ import annotations
 

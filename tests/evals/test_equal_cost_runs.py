@@ -1,4 +1,4 @@
-"""Sized votes as an evaluation goes: task by task, told as they come, cut for want of money, killed and resumed."""
+"""Sized votes in whole evaluations: task by task, with progress, cut by the cap, killed and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The questions that learned baselines were fitted on have a name, and a report says it."""
+"""The questions that learned baselines were fitted on have a digest, and reports name it."""
 
 from __future__ import annotations
 

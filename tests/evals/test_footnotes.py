@@ -1,4 +1,4 @@
-"""What stands beside the tables: how many questions ran at a time, and whom a row is not about."""
+"""The notes beside the tables: the number of parallel questions, and the limits of rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_note_on_times_names_the_number_of_parallel_questions(concurrenc
         said = times_note(report.recipe)
         assert says(said, f"{concurrency}")
         assert " ".join(as_table(report).split()).count(said) == 1
-        # Under the table of all, under each worker alone and under what a question takes.
+        # Under the table of all planners, under the table of workers and under the table of costs.
         assert as_markdown(report).count(said) == as_html(report).count(said) == 3
         read = msgspec.json.decode(as_json(report), type=Report)
         assert as_markdown(read) == as_markdown(report)
@@ -121,13 +121,13 @@ def test_a_note_names_second_rounds_that_changed_nothing() -> None:
 
 def test_nothing_is_said_of_rounds_that_changed_something_or_are_none() -> None:
     one, two = in_rounds("conductor"), in_rounds("conductor:2", calls=3)
-    # Asked of the same worker again, its shares are the same: only the count tells.
+    # If the same worker is asked again, its shares are the same: only the count differs.
     again = in_rounds("conductor:2", again=2)
     assert (again.planned_again, again.worker_shares) == (2, one.worker_shares)
     assert standing_note({"conductor": one, "conductor:2": again}) == ""
     assert standing_note({"conductor": one, "conductor:2": in_rounds("conductor:2", right=4)}) == ""
     assert standing_note({"conductor:2": two}) == ""
-    # Five samples are no rounds, and who was not asked did not accept.
+    # Five samples are not rounds, and a planner that was not asked did not accept.
     assert standing_note({"vote": one, "vote:5": two, "conductor": one, "conductor:1": one}) == ""
     assert standing_note({"conductor": figures([]), "conductor:2": figures([])}) == ""
 

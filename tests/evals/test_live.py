@@ -1,4 +1,4 @@
-"""Public benchmarks over a live pool: a real server on loopback answers, and everything else is as users run it."""
+"""Public benchmarks over a live pool: a real server on loopback answers, and everything else is the real code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def known(text: str, *, model: str) -> str:
 
 
 def unsure(text: str, *, model: str) -> str:
-    """As `known`, but even the strong model errs on some questions until it sees what others said to them."""
+    """As `known`, but even the strong model errs on some questions until it sees other answers to them."""
     name, i = re.findall(r"\[(\w+) #(\d+)\]", text)[-1]
     unlucky = hashlib.blake2b(f"{i} {name}".encode()).digest()[0] < 80
     has_seen_answers = "answer is" in text or RIGHT[name, int(i)] in text

@@ -1,4 +1,4 @@
-"""The ceiling of a live pool: which plans are tried, what that will cost, and which one is kept."""
+"""The ceiling of a live pool: the plans to try, the estimate of their cost, and the chosen plan."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ SHARE_RIGHT = {"strong": 230, "middling": 160, "weak": 90}
 
 
 def answer(call: StubCall) -> str:
-    """A plan where one is asked for, else an answer, the more often right the stronger the model."""
+    """A plan if the request asks for one, else an answer; a stronger model is right more often."""
     text = json.dumps(call.body, ensure_ascii=False)
     if call.model in ("before", "after"):
         return "Answer the question. | strong 0 | -" if call.model == "after" else "Answer it. | weak 2 | -"
@@ -149,7 +149,7 @@ def _has_all_rows(report: dict[str, dict[str, dict[str, object]]]) -> None:
 
 
 def _was_paid_once(outcomes: Path, kept: list[Outcome], *, calls: int) -> None:
-    """What was finished before the kill stands, and the calls after it are those of new outcomes alone."""
+    """Outcomes from before the kill stay, and the calls after it belong to new outcomes alone."""
     keys = [
         (line["planner"], line["task"], line.get("repeat", 0))
         for line in map(json.loads, outcomes.read_bytes().splitlines()[1:])
@@ -227,7 +227,7 @@ async def test_models_that_only_plan_are_asked_no_question(stub: StubProvider, w
             "conductor": "after",
             "warm-start": "before",
         }
-        assert shipped_weights(runtime.config, trained) == {}  # a conductor of one's own: our cards say nothing of it
+        assert shipped_weights(runtime.config, trained) == {}  # a user's own conductor: our cards do not describe it
 
 
 def _worker_of(planner: object) -> str:

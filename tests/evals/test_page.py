@@ -36,7 +36,7 @@ PAYLOADS = (
 
 
 def report_with(text: str) -> Report:
-    """A report in which this text stands in every field that is shown."""
+    """A report with this text in every field that is shown."""
     rows = [
         outcome(name, str(i), correct=i % (2 + k) == 0, workers="ab", cost_usd=0.001 * 40**k, kind=f"t{i % 2}{text}")
         for k, name in enumerate(("best", f"conductor{text}", "language", "vote"))

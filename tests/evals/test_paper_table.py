@@ -1,4 +1,4 @@
-"""The paper's whole table, walked with a stub: with keys, one command gives it."""
+"""The paper's whole table, run with a stub: with keys, one command makes it."""
 
 from __future__ import annotations
 

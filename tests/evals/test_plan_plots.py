@@ -36,7 +36,7 @@ def report_of(*rows: list[Outcome], by_task: bool = False) -> Report:
 
 
 def plots(page: str) -> dict[str, str]:
-    """Title -> what the plot says in words."""
+    """Title -> the plot's description in words."""
     return dict(re.findall(r"<svg[^>]*><title>(.*?)</title><desc>(.*?)</desc>", page))
 
 

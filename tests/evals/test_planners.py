@@ -69,7 +69,7 @@ async def one(name: str, **fields: Any) -> Fitted:
 
 
 async def answered(baseline: Fitted, pool: Pool | None = None) -> Outcome:
-    """What becomes of `How much is 4 + 1?`, in a pool of one's own."""
+    """The trace of `How much is 4 + 1?` in a small pool."""
     task = Task("t", "How much is 4 + 1?", "5", "final_number")
     pool_for = lambda task, repeat: pool or pool_of()  # noqa: E731
     ((limits, _),) = by_limits([baseline], Limits()).items()
@@ -173,7 +173,7 @@ async def test_of_more_workers_than_a_plan_has_room_for_the_first_take_part() ->
 async def test_weights_follow_the_workers_that_are_there() -> None:
     baseline = await one("weighted-vote")
     assert baseline.helpers_for is not None
-    # Without `dear` (75%) and `middle` (50%), `cheap` (25%) and `weak` (0%) weigh alike, and the first stands.
+    # Without `dear` (75%) and `middle` (50%), `cheap` (25%) and `weak` (0%) weigh alike, and the first answer wins.
     found = await answered(baseline, pool_of(cheap="5", weak="7").subset(["cheap", "weak"]))
     assert found.answer == "5"
     assert log_odds(0.75) == pytest.approx(1.0986, abs=1e-4)

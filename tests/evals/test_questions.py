@@ -1,4 +1,4 @@
-"""Which questions are asked and which are fitted on: every recipe that ships, on made-up sets of full size."""
+"""Questions to ask and questions to fit on: every shipped recipe, on made-up sets of full size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRAINING = {
 
 
 def write(folder: Path, file: str, name: str, n: int, *, said: str = "") -> None:
-    """Made-up rows; `said` before the number makes them other questions than those of the same set without it."""
+    """Made-up rows; the text `said` before the number makes their questions differ from another set's."""
     lines = (json.dumps(row).replace(f"[{name} #", f"[{name} #{said}") for row, _ in published(name, n))
     (folder / f"{file}.jsonl").write_text("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""The program that writes docs/results/recorded: figures in short as JSON, and pages made of nothing else."""
+"""The program that writes docs/results/recorded: short figures as JSON, and pages made from them alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWERS, SCORES = "recorded_sums", "scores_of_two"
 
 
 def quick_planners(questions: RecordedSet) -> list[str]:
-    """Without those that are trained for seconds."""
+    """The planners that need no training of several seconds."""
     return [name for name in usable_planners(questions) if name not in ("routerdc", "smoothie")]
 
 

@@ -1,4 +1,4 @@
-"""What a model writes greedily is written once for all who ask the same, and counted for each of them."""
+"""A greedy reply is computed once for equal requests of all planners, and counted for each of them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_stored_replies_are_read_on_resume_and_only_then(tmp_path: Path) -
     file = tmp_path / f"gym{ENDING}"
     replies = Replies()
     with replies.kept_beside(outcomes, resume=False):
-        assert not file.exists()  # where no model writes there is nothing to keep
+        assert not file.exists()  # without a model there is nothing to store
         first = await shared(Scripted("a plan", usage=Usage(9, 3)), replies).ask(greedy())
 
     async def asked_with(*, resume: bool, weights: str = "w") -> Reply:
@@ -252,7 +252,7 @@ def test_weights_are_read_again_only_once_their_file_has_changed(tmp_path: Path)
     first, written_ns = weights_digest(file), file.stat().st_mtime_ns
     file.write_bytes(b"2")
     os.utime(file, ns=(written_ns, written_ns))
-    assert weights_digest(file) == first  # size and time say that it is the same file
+    assert weights_digest(file) == first  # by size and time it is the same file
     os.utime(file, ns=(written_ns, written_ns + 1))
     second = weights_digest(file)
     assert second != first

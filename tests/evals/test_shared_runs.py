@@ -27,7 +27,7 @@ from tests.stub_provider import StubCall, StubProvider
 
 @pytest_asyncio.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubProvider]:
-    """Plans one step for a new question, never the same words twice, and accepts in a second round."""
+    """Plans one step for a new question, in other words each time, and accepts in a second round."""
     written = 0
 
     def answer(call: StubCall) -> str:

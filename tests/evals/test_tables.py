@@ -1,4 +1,4 @@
-"""A table fits the terminal: what matters least goes first, and nothing goes unsaid."""
+"""A table fits the terminal: the least important columns are left out first, and a line names them."""
 
 from __future__ import annotations
 

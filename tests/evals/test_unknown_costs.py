@@ -39,7 +39,7 @@ FACTS = Facts(recipe={}, commit="", seed=1, date="", version="", tasks={}, worke
 
 
 def file_of(folder: Path, *, stated: Sequence[float | None] = (None,)) -> Path:
-    """Sums, which each model gets wrong at its own times; `stated` are the costs that the file has of ours, in turn."""
+    """Sums on which each model errs at its own questions; `stated` are the file's costs of ours, in turn."""
     rows = []
     for i in range(40):
         outputs: dict[str, dict[str, Any]] = {
@@ -204,7 +204,7 @@ SCORES = {"a": (1, 1, 1), "b": (1, 1, 0), "c": (1, 0, 0)}
 
 
 def fitting(*unpriced: str) -> Fitting:
-    """Workers of which `a` is best, at a cent an answer where the cost is known."""
+    """Workers of which `a` is best, at a cent an answer if the cost is known."""
     tasks = [Task(str(i), f"question {i}", "5", "final_number") for i in range(3)]
     alone = [
         outcome(

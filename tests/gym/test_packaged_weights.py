@@ -1,4 +1,4 @@
-"""The adapters in the package: found by name, and held to their cards and sizes."""
+"""The adapters in the package: found by name, and checked against their cards and sizes."""
 
 from __future__ import annotations
 

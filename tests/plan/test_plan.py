@@ -1,4 +1,4 @@
-"""What `parse_plan` promises: one door, every fault a PlanError, every plan readable in every dialect."""
+"""The promises of `parse_plan`: one door, every fault a PlanError, every plan readable in every dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A draft is a text or a plan, and both are held to the same rules."""
+"""A draft is a text or a plan, and both obey the same rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planner is shown: cards, examples, conversations, and the results of earlier rounds."""
+"""A planner's prompt: cards, examples, conversations, and the results of earlier rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from examples: who is best, who is cheapest, and what samples cost; worked by hand."""
+"""Figures from examples, worked by hand: the best worker, the cheapest one, and the cost of samples."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_self_moa_also_pays_for_reading_all_answers_with_the_words_around_them
 
 
 def _shown(question: str, reply: str, *, samples: int) -> str:
-    """What the synthesis reads, as the executor puts it."""
+    """The synthesis's prompt, as the executor writes it."""
     plan = Plan((*[Step("a", ANSWER)] * samples, Step("a", SYNTHESISE, tuple(range(samples)))))
     replies = dict.fromkeys(range(samples), reply)
     (message,) = step_messages([Message("user", question)], plan, samples, replies, secret="any")

@@ -1,4 +1,4 @@
-"""The planner that a fitted policy decides for: its plans, its reasons, and who takes no part."""
+"""The planner that a fitted policy decides for: its plans, its reasons, and the workers it leaves out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Selected(msgspec.Struct):
 
 
 class Sure:
-    """Takes the newest result, and is as sure of it as this says for each number of results."""
+    """Takes the newest result; its confidence depends on the number of results."""
 
     def __init__(self, *chances: float) -> None:
         self._chances = chances

@@ -61,7 +61,7 @@ class Leg:
     @property
     def state(self) -> RunState:
         (paused,) = (event for event in self.events if isinstance(event, Paused))
-        # As a store would give it back.
+        # As read from a store.
         return msgspec.json.decode(msgspec.json.encode(paused.state), type=RunState)
 
     async def run(self, running: Conductor, state: RunState | None = None, **more: object) -> Trace:

@@ -1,4 +1,4 @@
-"""What a worker is shown: the results on its access list, between marks that cannot be forged."""
+"""A worker's prompt: the results on its access list, between marks that cannot be forged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with `until`: steps in order, a choice after each, and no step asked that the choice makes needless."""
+"""Plans with `until`: steps in order, a choice after each, and no call for a step that the choice makes needless."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ SILENT = ("start another program", "use a shared segment of others", "mark a fil
 
 @pytest.mark.parametrize("attack", [a for a in SHARED if a.name not in SILENT], ids=lambda attack: attack.name)
 async def test_without_the_walls_the_attack_would_get_through(attack: Attack, nothing_left: None) -> None:
-    """Otherwise it would show nothing. Each of these is harmless where it succeeds."""
+    """Otherwise the attack would prove nothing. Each of these is harmless if it succeeds."""
     async with open_alone(confined=False) as free:
         assert not await withstands(free, attack)
 

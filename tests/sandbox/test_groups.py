@@ -1,4 +1,4 @@
-"""Groups are made where we stand at the top, and nowhere else."""
+"""Groups are made if this process is at the top of its hierarchy, and not otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landlock denies what every other wall lets pass, does so alone too, and says where it is missing."""
+"""Landlock stops attacks that pass every other wall, also without the others, and reports when it is missing."""
 
 from __future__ import annotations
 

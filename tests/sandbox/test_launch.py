@@ -1,4 +1,4 @@
-"""When a program's time begins: once it runs, however long a busy host took to start it."""
+"""A program's time begins when it runs, however long a busy host took to start it."""
 
 from __future__ import annotations
 

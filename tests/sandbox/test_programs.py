@@ -1,4 +1,4 @@
-"""A worker's program runs behind the strongest walls there are, or not at all."""
+"""A worker's program runs behind the strongest walls of the machine, or not at all."""
 
 from __future__ import annotations
 

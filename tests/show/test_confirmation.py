@@ -1,4 +1,4 @@
-"""An answer that nothing confirmed says so; agreement is never called a proof."""
+"""An unconfirmed answer is marked so; agreement is never called a proof."""
 
 from __future__ import annotations
 

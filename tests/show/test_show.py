@@ -503,7 +503,7 @@ def test_on_a_real_terminal_the_lines_are_redrawn_and_stay(monkeypatch: pytest.M
 
 
 def read_to_end(descriptor: int) -> str:
-    """What a terminal was sent before its other end was closed, which Linux tells by an error."""
+    """The bytes that a terminal got before its other end was closed, which Linux reports as an error."""
     chunks: list[bytes] = []
     with os.fdopen(descriptor, "rb", buffering=0) as terminal, suppress(OSError):
         while chunk := terminal.read(65536):

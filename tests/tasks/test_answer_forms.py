@@ -1,4 +1,4 @@
-"""Whether two replies give the same answer, without knowing the kind of question or the right answer."""
+"""Comparing the answers of two replies without the kind of question or the right answer."""
 
 from __future__ import annotations
 

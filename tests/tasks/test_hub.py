@@ -1,4 +1,4 @@
-"""Data sets come from the hub: file by file or page by page, resumed after a cut, checked, and never half."""
+"""Data sets come from the hub: file by file or page by page, resumed after a cut, checked, and always whole."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def rows(n: int) -> list[Row]:
 
 
 def lay_out(stub: StubHub, name: str) -> int:
-    """The files of a benchmark, where its authors have them; returns how many questions they hold."""
+    """Writes a benchmark's files to its authors' paths; returns their number of questions."""
     source = BENCHMARKS[name].hub
     assert source is not None
     asked = [row for row, _ in published(name, 3 * len(source.files))]
     for i, file in enumerate(source.files):
-        # A file tells its configuration by its name alone, and Parquet has no empty objects.
+        # Only a file's name has its configuration, and Parquet has no empty objects.
         taken = asked[3 * i : 3 * i + 3]
         own = [{key: value for key, value in row.items() if key != "config" and value != {}} for row in taken]
         stub.files[f"{source.dataset}/{file}"] = written(own, file)

@@ -1,4 +1,4 @@
-"""Grading forgives what does not change a value, and nothing else."""
+"""Grading ignores differences that do not change a value, and no others."""
 
 from __future__ import annotations
 

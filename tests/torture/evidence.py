@@ -1,4 +1,4 @@
-"""What rows leave behind, kept until S5 has looked through every byte of it.
+"""The files that rows leave behind, kept until S5 has searched every byte of them.
 
     with keeping("F1"):                 # everything a server leaves in here is handed over
         ...

@@ -1,4 +1,4 @@
-"""What every torture row stands on: the row itself, and a real `dirigent serve` process under it.
+"""The base of every torture row: the row itself, and a real `dirigent serve` process under it.
 
     async with upstream() as up, Server.open(config(worker("a", up))) as server, Client.open(server) as client:
         await client.ask(marker_of(1), model="worker/a")

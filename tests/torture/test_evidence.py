@@ -1,4 +1,4 @@
-"""A secret that a row has left is found wherever it lies; and what S5 looks through is what the other rows left."""
+"""A secret that a row has left is found in any file; and S5 searches the files that other rows left."""
 
 from __future__ import annotations
 

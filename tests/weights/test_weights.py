@@ -1,4 +1,4 @@
-"""What ships in dirigent-weights: whole, small, and bound to the embedded pool as this version configures it."""
+"""The content of dirigent-weights: whole, small, and bound to this version's embedded pool."""
 
 from __future__ import annotations
 

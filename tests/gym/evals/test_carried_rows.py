@@ -1,4 +1,4 @@
-"""A row of an earlier report beside those of a new one, and what cards say that figures may claim."""
+"""A row of an earlier report in a new one, and the claims on cards of trained planners."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def weights(sha256: str, claims: str = "") -> Weights:
 def report_of(
     right: Mapping[str, int], *, commit: str, date: str, conductor: Weights | None, **settings: Any
 ) -> Report:
-    """20 questions, of which each planner answers so many."""
+    """A report on 20 questions, with this many right answers of each planner."""
     rows: list[Outcome] = [
         outcome(name, str(i), correct=i < count, cost_usd=0.01) for name, count in right.items() for i in range(20)
     ]
@@ -224,7 +224,7 @@ def test_where_there_is_no_earlier_report_none_is_missed(tmp_path: Path) -> None
 
 
 def test_the_earlier_conductors_report_is_of_the_questions_that_the_benchmark_asks() -> None:
-    """Where this fails its row can no longer stand beside others, and the table would lose it."""
+    """If this fails, its row can no longer be copied, and the table would lose it."""
     earlier, recipe = program.read_earlier(), load_recipe(program.RECIPE)
     assert earlier is not None
     settings = GymSettings(sets=recipe.gym_sets, split=recipe.split, limit=recipe.limit or 0, seed=recipe.seed)

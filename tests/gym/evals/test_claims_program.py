@@ -1,4 +1,4 @@
-"""The program behind the table of claims: a conductor that always writes the right plan gets the marks of one."""
+"""The program behind the table of claims: a conductor with right plans meets every claim about plans."""
 
 from __future__ import annotations
 

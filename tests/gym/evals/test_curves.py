@@ -1,4 +1,4 @@
-"""Curves of a training run, as files that stand alone."""
+"""Curves of a training run, as files that need no other file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program behind the table of questions from elsewhere: which lines it has, and what each counts."""
+"""The program behind the table of questions from elsewhere: its lines, and the figure of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = GymSettings(sets=program.SETS, limit=40, seed=3)
 
 
 def copyist(task: Task, pool: Pool) -> Planner:
-    """Asks the right workers in the right order, each the question itself: the tables do not know these words."""
+    """Asks the right workers in the right order, but copies the question: the tables do not know these words."""
     offered = [specialist for specialist in ROSTER if specialist.name in pool]
     if not solvable(task, offered):
         return Written("nobody can", name="conductor")

@@ -43,7 +43,7 @@ class Made:
 
 
 def scholar(task: Task, pool: Pool) -> Planner:
-    """Stands for a trained conductor: writes the right plan in the small planners' dialect, and at times nonsense."""
+    """Plays a trained conductor: writes the right plan in the small planners' dialect, and at times nonsense."""
     offered = [s for s in ROSTER if s.name in pool]
     if task.depth == 1 or not solvable(task, offered):
         return Written("| nobody |", name="conductor")

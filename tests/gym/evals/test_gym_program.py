@@ -1,4 +1,4 @@
-"""The program that writes docs/results/gym: a run that is cut goes on, one of other settings or source begins anew."""
+"""The program that writes docs/results/gym: an interrupted run continues, one with other settings begins anew."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def hidden(folder: Path) -> list[str]:
 
 @pytest.fixture
 def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a run ended before its report was written: the disk was full."""
+    """A run that ended before its report was written, because the disk was full."""
 
     def full(report: object, out: Path) -> None:
         raise OSError("no space left on device")

@@ -1,4 +1,4 @@
-"""The gym's further sets of questions, asked together and told apart."""
+"""The gym's further sets of questions, asked together and reported apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of questions by name, and plans judged with their words left aside."""
+"""Sets of questions by name, and plans judged without regard to their words."""
 
 from __future__ import annotations
 

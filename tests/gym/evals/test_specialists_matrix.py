@@ -1,4 +1,4 @@
-"""Who can do what: specialists that know all answers get the matrix that the gym was built for."""
+"""The matrix of specialists: exact ones get the figures that the gym was built for."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def test_an_exact_guesser_is_right_as_often_as_its_card_says_and_independe
 
 
 class OneMind(Noting):
-    """Right 70% of the time, but guesses whose seeds follow each other fall alike."""
+    """Right 70% of the time, but guesses with neighbouring seeds are equal."""
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         assert request.seed is not None

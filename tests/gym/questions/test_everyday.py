@@ -1,4 +1,4 @@
-"""Questions in everyday words: of training alone, right in every part, and nothing of the test given away."""
+"""Questions in everyday words: for training alone, right in every part, and without any wording of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The questions written by hand: many, answered by the tables, in words that no training text has."""
+"""The handwritten questions: many, answered by the tables, in words that no training text has."""
 
 from __future__ import annotations
 

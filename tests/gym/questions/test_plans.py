@@ -1,4 +1,4 @@
-"""Every task's own cheapest plan answers it, over exact specialists, and comparing says where other plans go wrong."""
+"""Every task's own cheapest plan answers it, over exact specialists, and `compare` finds the fault of other plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of the public library: the recorded sample, its translation, and what happens where it is not installed."""
+"""Questions of the public library: the recorded sample, its translation, and the error if the library is missing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_expression_becomes_one_step_an_operator_and_brackets_make_a_fan() ->
         "3 - 5",  # below nothing
         "-3 + 5",
         "2 - ( 3 + 4 )",  # a number less a result: no operation takes it
-        "( 2 + 3 ) - ( 4 + 5 )",  # what lies between them has no sign
+        "( 2 + 3 ) - ( 4 + 5 )",  # their difference has no sign
         "( 2 + 3 ) * ( 4 + 5 )",
         "50 * 50",
         "8 / 2",

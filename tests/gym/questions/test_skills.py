@@ -1,4 +1,4 @@
-"""Warm-only operations that are data: read whole, refused when they are not."""
+"""Warm-only operations that are data: valid files are read, faulty ones are refused."""
 
 from __future__ import annotations
 

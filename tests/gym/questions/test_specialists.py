@@ -1,4 +1,4 @@
-"""What specialists are taught: their whole table, in every wording, and to say "unknown" about the rest."""
+"""The lessons of specialists: their whole table, in every wording, and "unknown" for everything else."""
 
 from __future__ import annotations
 

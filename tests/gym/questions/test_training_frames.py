@@ -1,4 +1,4 @@
-"""Frames that only training and development use: each said once, development's apart, and none a riddle to read."""
+"""Frames that only training and development use: no repeats, development's apart, each with one meaning."""
 
 from __future__ import annotations
 

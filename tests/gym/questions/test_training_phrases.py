@@ -1,4 +1,4 @@
-"""Wordings that only training uses: many, each its operation's alone, and none that gives a held-out one away."""
+"""Wordings that only training uses: many, each for one operation only, and none that reveals a held-out wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warm start teaches how plans are written and gives nothing of the coordination away."""
+"""The warm start teaches how plans are written and nothing about coordination."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def skills_of(subtask: str) -> set[str]:
 
 
 def skills_behind(lesson: Lesson, name: str) -> set[str]:
-    """Of the worker whose card bears this name."""
+    """The skills of the worker whose card has this name."""
     (card,) = [card for card in lesson.cards if card.name == name]
     return set(card.skills)
 

@@ -1,4 +1,4 @@
-"""The table of what a conductor must show: each line worked by hand, gaps told, verdicts by the figures."""
+"""The table of claims: each line worked by hand, gaps marked, verdicts by the figures."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_a_note_follows_the_name_and_lists_its_seeds() -> None:
     assert line.note == "seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100"
     assert join_seeds([[lines[0]], [lines[2]]])[0].note == "96 of 100 updates"
     assert "| a (seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100) | 50.0%" in as_table([line])
-    assert join_seeds([[Claim("a", note="open")], [lines[1]]])[0].note == ""  # of what was measured only
+    assert join_seeds([[Claim("a", note="open")], [lines[1]]])[0].note == ""  # only of measured lines
 
 
 def test_a_line_that_was_measured_for_one_of_three_seeds_is_no_mean_of_three() -> None:

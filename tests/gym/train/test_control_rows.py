@@ -1,4 +1,4 @@
-"""Rows with cards swapped and reworded, a skill never met, and what plans for them show."""
+"""Rows with cards swapped and reworded, a skill never met, and the figures of plans for them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_routing_by_card_by_name_and_by_neither_are_distinguished() -> None:
     by_name = [scored(right(one.row)) for one in chosen]
     by_card = [
         scored(routed(right(one.row), {one.first: one.second, one.second: one.first})) for one in chosen
-    ]  # what a policy that reads the swapped cards would write
+    ]  # the plans of a policy that reads the swapped cards
     nobody = [scored(routed(right(one.row), {one.first: "checker", one.second: "checker"})) for one in chosen]
     assert followed(chosen, by_card).card == share([1] * len(chosen))
     assert followed(chosen, by_name).name == share([1] * len(chosen))

@@ -1,4 +1,4 @@
-"""The controls: imitation of right rollouts, rewards that say nothing, one adapter from question to answer."""
+"""The controls: imitation of right rollouts, rewards without information, one adapter from question to answer."""
 
 from __future__ import annotations
 

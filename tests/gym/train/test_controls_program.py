@@ -1,4 +1,4 @@
-"""The program that trains controls beside one another: real runs of a tiny model, from recipes in a folder."""
+"""The program that trains controls in parallel: real runs of a tiny model, from recipes in a folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_controls_are_trained_in_parallel_and_failures_are_named(tmp_path: Path)
     (recipes / "control-shuffled.toml").write_text('name = "x"\n[grpo]\nstepps = 1\n')
     cut = tmp_path / "runs" / "control-shuffled"
     cut.mkdir(parents=True)
-    (cut / "result.json").write_text('{"step": 1, "steps": 2}')  # what an earlier part came to is no excuse
+    (cut / "result.json").write_text('{"step": 1, "steps": 2}')  # the result of an earlier part does not count
     asked = ("direct", "shuffled", "--recipes", str(recipes), "--train-only")
     done = run(*asked, cwd=tmp_path)
     assert done.returncode == 1
@@ -55,7 +55,7 @@ def test_controls_are_trained_in_parallel_and_failures_are_named(tmp_path: Path)
     written = result.stat().st_mtime_ns
     assert program.measurable(tmp_path / "runs") == {"direct": tmp_path / "runs" / "control-direct"}
     again = run("direct", *asked[2:], cwd=tmp_path)
-    assert (again.returncode, result.stat().st_mtime_ns) == (0, written)  # what has ended is not trained again
+    assert (again.returncode, result.stat().st_mtime_ns) == (0, written)  # a finished control is not trained again
 
 
 STAND_IN = """
@@ -78,7 +78,7 @@ if name == "other":
     ("names", "told", "failed"),
     [
         (["other", "hungry"], ["other beside", "hungry beside", "hungry alone"], []),
-        (["never"], ["never alone"], ["never"]),  # nobody is there to wait for
+        (["never"], ["never alone"], ["never"]),  # there is no other run to wait for
     ],
 )
 def test_one_for_which_no_memory_was_left_begins_again_once_another_has_ended(

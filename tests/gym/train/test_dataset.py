@@ -1,4 +1,4 @@
-"""What is drawn to train on: by stage, by what can be learned from it, and again the same after a resume."""
+"""The rows drawn for training: by stage, by how much they teach, and the same again after a resume."""
 
 from __future__ import annotations
 

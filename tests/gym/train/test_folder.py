@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, and which changes of a recipe `--resume` takes."""
+"""A run's folder: the run that owns it, and the changes of a recipe that `--resume` accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No test text is learned from: a run that would be shown one ends, wherever the text comes from."""
+"""No run learns from a test text: a run that meets one ends, whatever the text's source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on learning says what the code does: its example runs, its links lead somewhere, its figures are right."""
+"""The page on learning agrees with the code: its example runs, its links work, its figures are right."""
 
 from __future__ import annotations
 

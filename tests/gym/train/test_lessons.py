@@ -1,4 +1,4 @@
-"""Lessons drawn ahead: the same ones, kept in the run's folder, and never those of another recipe."""
+"""Lessons drawn ahead: the same lessons, stored in the run's folder, and never those of another recipe."""
 
 from __future__ import annotations
 

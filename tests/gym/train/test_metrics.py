@@ -1,4 +1,4 @@
-"""Figures of a step worked by hand, and a watch that knows the collapse from healthy training."""
+"""Figures of a step worked by hand, and a watch that distinguishes a collapse from healthy training."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_resumed_watch_remembers_how_long_it_has_looked_collapsed() -> None:
 def test_one_step_everywhere_is_noticed_in_the_gym_though_accuracy_rises(
     accuracies: tuple[float, ...], update: int
 ) -> None:
-    """The two first runs on a GPU: one step a question from this update on, right ever more often."""
+    """The first two runs on a GPU: one step a question from this update on, with growing accuracy."""
     steps = [1.9 if i < update else 1.0 for i in range(len(accuracies))]
     history = [
         step(accuracy, steps=n, entropy=0.8, plans_known=1.0, questions=64.0)

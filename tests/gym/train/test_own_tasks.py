@@ -1,4 +1,4 @@
-"""Training on tasks of a file over workers that cost something: it ends at its cap and goes on with a higher one."""
+"""Training on tasks of a file over workers with a price: it ends at its cap and continues with a higher one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A_CALL_USD = 0.01
 
 @pytest.fixture
 def own(small_recipe: Recipe, tmp_path: Path) -> Recipe:
-    """Tasks of a file, whose right plans nobody knows, over workers of a dirigent.toml."""
+    """Tasks of a file, whose right plans are unknown, over workers of a dirigent.toml."""
     tasks = [msgspec.structs.replace(task, sketch=None) for task in skill_tasks("train", 12, skills=NAMES, seed=1)]
     file = tmp_path / "tasks.jsonl"
     file.write_bytes(b"\n".join(msgspec.json.encode(task) for task in tasks))

@@ -1,4 +1,4 @@
-"""The page of parity: how many replies are the same, each that differs, and what is kept from run to run."""
+"""The page of parity: the number of equal replies, each that differs, and the parts kept from run to run."""
 
 from __future__ import annotations
 

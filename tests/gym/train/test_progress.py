@@ -1,4 +1,4 @@
-"""What is shown and kept of a run while it goes on."""
+"""The progress of a run on the terminal and in its files."""
 
 from __future__ import annotations
 

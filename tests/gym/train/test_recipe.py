@@ -1,4 +1,4 @@
-"""Recipes: every one that ships is parsed, and faults name the key and the way out."""
+"""Recipes: every shipped one is parsed, and faults name the key and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe carried out: a tiny model learns, leaves its adapter, and goes on wherever a run was ended."""
+"""A recipe carried out: a tiny model learns, leaves its adapter, and continues wherever a run ended."""
 
 from __future__ import annotations
 

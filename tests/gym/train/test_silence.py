@@ -1,4 +1,4 @@
-"""Training tells nobody that it happens, and libraries do not talk into its log."""
+"""Training sends no telemetry, and libraries do not write into its log."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
 
 
 def test_the_cheap_adder_is_judged_on_small_numbers_and_on_large_ones_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was taught perfectly: right on small numbers, wrong as it was taught on large ones."""
+    """A perfectly trained one: right on small numbers, wrong as in its lessons on large ones."""
     answering(monkeypatch, lambda example: example.answer)
     score = score_specialist(None, None, find_specialist("sums"), n=400)
     assert (score.own, score.large, score.unknown) == (1.0, 0.0, 1.0)

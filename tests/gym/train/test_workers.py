@@ -1,4 +1,4 @@
-"""The workers of a recipe: by table, from a file, and what those of a file may cost."""
+"""The workers of a recipe: by table, from a file, and the cost cap for those of a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_exact_workers_carry_out_the_right_plan_of_every_reliable_question
 
 async def test_exact_workers_are_misled_only_by_needless_results_and_always_by_the_same() -> None:
     async def ends(workers: dict[str, Worker], step: Step) -> list[str]:
-        """What the step says after another one, for many first steps."""
+        """The replies of the step after another one, for many first steps."""
         replies = []
         for n in range(1, 60):
             plan = Plan((Step("roman", f"the Roman numeral for {n}"), step))
@@ -80,7 +80,7 @@ async def test_an_exact_workers_tokens_are_charged_at_its_price() -> None:
     assert done.steps[0].cost_usd > 0
 
 
-# ---- what workers cost
+# ---- the cost of workers
 
 QUOTE = Quote("dear", input_usd=0.0, output_token_usd=0.01, max_output_tokens=100)
 """A call that costs a dollar at most."""
