@@ -3,9 +3,9 @@
     python benchmarks/builtin_questions.py --gsm8k questions_gsm8k_train.jsonl.gz
 
 Every question but the last two kinds is drawn here, and its answer is computed. Plain facts were checked by hand. Word
-problems are a sample of the training part of GSM8K (MIT; `builtin_questions.md` holds its notice): of those whose
-published solution is arithmetic that gives the published answer when it is computed again. Without `--gsm8k` the word
-problems of the present file are kept.
+problems are a sample of the training part of GSM8K (MIT; `builtin_questions.md` holds its notice). They are taken from
+problems whose published solution is arithmetic that gives the published answer when it is computed again. Without
+`--gsm8k` the word problems of the present file are kept.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FACTS = (
     ("Which organ of the human body pumps blood?", "heart"),
     ("What is the currency of Japan?", "yen"),
 )  # fmt: skip
-"""Checked by hand."""
+"""Plain facts, checked by hand."""
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def generated() -> list[dict[str, Any]]:
-    """Returns every question that is not of GSM8K, the same at every call."""
+    """Returns every question that is not from GSM8K, the same at every call."""
     rows = []
     for kind, (draw, count) in KINDS.items():
         rng = random.Random(f"builtin {kind}")
