@@ -114,7 +114,7 @@ def rounded(value: Any) -> Any:
 
 
 def in_lines(value: Any, *, depth: int) -> str:
-    """JSON with a line for each entry down to this depth and all deeper entries in one line: short, and easy to diff."""
+    """JSON with a line for each entry down to this depth and deeper entries in one line: short, and easy to diff."""
     if not depth or not isinstance(value, dict) or not value:
         return msgspec.json.encode(value).decode()
     entries = (f"{json.dumps(name)}: {in_lines(of, depth=depth - 1)}" for name, of in value.items())

@@ -11,6 +11,7 @@ This module knows no family of tasks: the caller passes the functions that give 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
@@ -86,7 +87,20 @@ async def ask_entries(
     `observe` gets an `Evaluated` for each question. With `lost_stand`, a recorded run that was lost is the outcome, and
     is neither asked nor graded again.
     """
-    _check(entries, tasks, concurrency)
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+    for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        if twice:
+            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are stored by name")
+    jobs = [
+        _Job(entry, task, repeat)
+        for entry in entries
+        for task in tasks
+        if entry.wants(task)
+        for repeat in range(entry.repeats)
+    ]
+    asked = Counter(job.entry.name for job in jobs)
     run = _Evaluation(
         pool_for=pool_for,
         record=record or Record(),
@@ -98,9 +112,8 @@ async def ask_entries(
         keep=keep,
         observe=observe,
         lost_stand=lost_stand,
-        totals={entry.name: _runs(entry, tasks) for entry in entries},
+        totals={entry.name: asked[entry.name] if entry.runs is None else entry.runs for entry in entries},
     )
-    jobs = list(_jobs(entries, tasks))
     waiting = iter(jobs)
     run.at_work = min(concurrency, len(jobs))
     try:
@@ -113,22 +126,10 @@ async def ask_entries(
     return [outcome for outcome in done if outcome is not None]
 
 
-def _runs(entry: Entry, tasks: Sequence[Task]) -> int:
-    here = sum(entry.repeats for task in tasks if entry.wants(task))
-    return here if entry.runs is None else entry.runs
-
-
 class _Job(msgspec.Struct, frozen=True):
     entry: Entry
     task: Task
     repeat: int
-
-
-def _jobs(entries: Sequence[Entry], tasks: Sequence[Task]) -> Iterator[_Job]:
-    for entry in entries:
-        for task in tasks:
-            if entry.wants(task):
-                yield from (_Job(entry, task, repeat) for repeat in range(entry.repeats))
 
 
 class _Evaluation(msgspec.Struct):
@@ -234,12 +235,3 @@ class _Evaluation(msgspec.Struct):
                     f'a cost cap needs a price for worker "{info.name}"; '
                     "add  price = { input = 0, output = 0 }  if it is free"
                 )
-
-
-def _check(entries: Sequence[Entry], tasks: Sequence[Task], concurrency: int) -> None:
-    if concurrency < 1:
-        raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
-    for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
-        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        if twice:
-            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are stored by name")

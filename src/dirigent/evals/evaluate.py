@@ -129,10 +129,10 @@ async def answers_of(
         singles = [field.alone(worker, for_row=True) for worker in field.workers]
         known = await tried(singles, field.fit_tasks)
         require_whole(known, singles, field.fit_tasks, before="the workers were ranked")
-        fittings = tuple(
-            msgspec.structs.replace(unfitted, examples=examples_of(_others(field, part), known))
-            for part in range(field.parts)
-        )
+        for part in range(field.parts):
+            # Planners for a part are fitted on the other parts.
+            others = [task for task in field.fit_tasks if field.parts == 1 or field.part_of(task) != part]
+            fittings = (*fittings, msgspec.structs.replace(unfitted, examples=examples_of(others, known)))
     rollouts = Rollouts(partial(tried, limits=Rollouts.limits(field.limits)), field.fit_tasks)
     if len(fittings) == 1:
         fittings = (msgspec.structs.replace(fittings[0], rollout=rollouts),)
@@ -237,11 +237,6 @@ def _chosen_rows(field: Field, lineup: Lineup) -> list[str]:
     own = {spec.name for spec in field.own if not spec.learns_from}
     rows = [name for name in lineup.fitted if is_fitted(name, trained=field.trained) and name not in own]
     return [*rows, CEILING] if field.tries_plans(lineup) else rows
-
-
-def _others(field: Field, part: int) -> list[Task]:
-    """The questions that planners for this part are fitted on."""
-    return [task for task in field.fit_tasks if field.parts == 1 or field.part_of(task) != part]
 
 
 async def _fitted(field: Field, lineup: Lineup, fittings: Sequence[Fitting]) -> dict[str, Fitted]:

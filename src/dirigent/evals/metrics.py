@@ -95,6 +95,10 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     right, valid = mean([o.value for o in outcomes]), [o for o in outcomes if o.valid]
     cost_usd = mean_or_none([o.known_cost_usd for o in outcomes])
     seconds = [o.seconds for o in outcomes]
+    known = [o for o in outcomes if o.correct and o.minimal_steps]
+    needed = sum(o.minimal_steps for o in known)
+    mark_names = dict.fromkeys(name for outcome in outcomes for name in outcome.marks)
+    asked = _asked(valid)
     return Figures(
         n=n,
         accuracy=right,
@@ -102,7 +106,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         valid=_share(o.valid for o in outcomes),
         accuracy_given_valid=mean([o.value for o in valid]),
         steps=mean([o.steps for o in valid]),
-        steps_over_minimal=_over_minimal(outcomes),
+        steps_over_minimal=sum(max(o.steps, o.minimal_steps) for o in known) / needed if known else None,
         one_step_in_one=_share_or_none(o.steps == 1 for o in outcomes if o.minimal_steps == 1),
         parallel_fans=_share_or_none(
             o.marks.get("parallel", False) for o in outcomes if o.correct and o.tags.get("shape") == "fan"
@@ -123,8 +127,8 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         by_shape=groups(outcomes, lambda o: o.tags.get("shape", "")),
         by_combination=groups(outcomes, lambda o: o.tags.get("combination", "") if o.depth > 1 else ""),
         by_pair=groups(outcomes, lambda o: o.tags.get("pair_kind", "")),
-        marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in _mark_names(outcomes)},
-        worker_shares=_worker_shares(valid),
+        marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in mark_names},
+        worker_shares={name: count / asked.total() for name, count in asked.most_common()},
         steps_histogram=_steps_histogram(valid),
         planned_again=sum(bool(o.asked_before) for o in outcomes) or msgspec.UNSET,
     )
@@ -225,25 +229,11 @@ def _steps_histogram(valid: Sequence[Outcome]) -> dict[str, int]:
     return {str(steps): count for steps, count in sorted(Counter(o.steps for o in valid).items())}
 
 
-def _over_minimal(outcomes: Sequence[Outcome]) -> float | None:
-    known = [o for o in outcomes if o.correct and o.minimal_steps]
-    return sum(max(o.steps, o.minimal_steps) for o in known) / sum(o.minimal_steps for o in known) if known else None
-
-
-def _worker_shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    asked = _asked(outcomes)
-    return {name: count / asked.total() for name, count in asked.most_common()}
-
-
 def _asked(outcomes: Sequence[Outcome]) -> Counter[str]:
     """The shares of the steps of all rounds, including steps whose answers were not used."""
     asked = Counter(name for o in outcomes for name in o.asked_before)
     asked.update(step.worker for o in outcomes if o.plan for step in o.plan.steps)
     return asked
-
-
-def _mark_names(outcomes: Iterable[Outcome]) -> list[str]:
-    return list(dict.fromkeys(name for outcome in outcomes for name in outcome.marks))
 
 
 def _share(truths: Iterable[bool]) -> float:
@@ -381,10 +371,10 @@ def ceiling(outcomes: Sequence[Outcome], *, leaving_out: Collection[str] = (ORAC
     for outcome in outcomes:
         if outcome.planner not in leaving_out:
             found[kind_of(outcome)][outcome.planner].append(outcome)
-    best = [min(tried.values(), key=_right_then_cheap) for tried in found.values()]
+
+    def rank(outcomes: Sequence[Outcome]) -> tuple[float, bool, float]:
+        """Right first, then cheap, by means: a planner that was asked fewer questions of the kind is no better."""
+        return -mean([o.value for o in outcomes]), *cheap_first(mean_or_none([o.known_cost_usd for o in outcomes]))
+
+    best = [min(tried.values(), key=rank) for tried in found.values()]
     return [msgspec.structs.replace(outcome, planner=CEILING) for chosen in best for outcome in chosen]
-
-
-def _right_then_cheap(outcomes: Sequence[Outcome]) -> tuple[float, bool, float]:
-    """The rank of a planner on a kind, by its means: fewer questions of the kind make it no better."""
-    return -mean([o.value for o in outcomes]), *cheap_first(mean_or_none([o.known_cost_usd for o in outcomes]))
