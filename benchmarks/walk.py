@@ -243,13 +243,13 @@ def check(guide: str, walks: dict[str, Walk]) -> list[str]:
     for title, stops in found:
         if len(stops) > MOST_STOPS:
             faults.append(f"{title}: {len(stops)} stops; leave out all but {MOST_STOPS}")
-        faults += [f"{title}: {gone}" for file, function in stops if (gone := _gone(file, function))]
+        faults += [f"{title}: {gone}" for file, function in stops if (gone := _missing_reason(file, function))]
     for (title, stops), walk in zip(found, (walks["ask"], walks["chat request"]), strict=False):
         faults += [f"{title}: {fault}" for fault in _out_of_order(stops, walk)]
     return faults
 
 
-def _gone(file: str, function: str) -> str:
+def _missing_reason(file: str, function: str) -> str:
     """The reason why a stop is missing, or an empty string."""
     path = ROOT / file
     if not path.is_file():

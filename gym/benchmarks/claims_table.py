@@ -118,7 +118,7 @@ def _alike(table: Table) -> str:
     return json.dumps([table.workers, table.sizes | {"local": 0}], sort_keys=True)
 
 
-def as_now(table: Table) -> Table:
+def brought_up_to_date(table: Table) -> Table:
     """A table of an earlier commit with today's lines; new lines are not measured. A shortcut probe that was fitted on
     other questions is left out."""
     nothing = Evidence(test=Run((), ()), ceiling={}, by_table=table.workers == "exact")
@@ -143,7 +143,7 @@ def noted(lines: Sequence[Claim], cut: Mapping[str, str]) -> list[Claim]:
 
 def read_table(file: Path) -> Table:
     try:
-        return as_now(msgspec.json.decode(file.read_bytes(), type=Table))
+        return brought_up_to_date(msgspec.json.decode(file.read_bytes(), type=Table))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file} is not a table of this program: {error}") from None
 

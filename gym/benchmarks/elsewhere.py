@@ -26,7 +26,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gym.benchmarks.must import about_of, named, told
+from gym.benchmarks.must import about_of, named, progress_printer
 
 from dirigent.errors import DirigentError
 from dirigent.evals.evaluate import answers_of
@@ -115,7 +115,7 @@ async def gathered(
     """The conductor's plans and the right ones, carried out. Recorded questions are not asked again."""
     gym = Gym(settings, worker_for)
     field = GymField(gym, trained=factories)
-    await answers_of(field, (CONDUCTOR, RIGHT), record=record, observe=told())
+    await answers_of(field, (CONDUCTOR, RIGHT), record=record, observe=progress_printer())
     return [_line(name, [task for task in gym.tasks if pick(task)], record) for name, pick in parts(gym)]
 
 
@@ -153,7 +153,7 @@ def as_page(found: Elsewhere) -> str:
     for line in found.table:
         n = line.answers.n if line.answers else 0
         cells = (line.answers, line.workers, line.wired, line.right_plan)
-        lines.append(f"| {line.name} | {n} | {' | '.join(map(_said, cells))} |")
+        lines.append(f"| {line.name} | {n} | {' | '.join(map(_share_text, cells))} |")
     foot = (
         "The right plan has its subtasks in the generator's words, to which the specialists were fitted, so it shows "
         "their limit. A plan may also be right with other workers than the cheapest one's, or with more steps.\n"
@@ -174,7 +174,7 @@ def _line(name: str, tasks: Sequence[Task], record: Record) -> Line:
     )
 
 
-def _said(found: Share | None) -> str:
+def _share_text(found: Share | None) -> str:
     if found is None:
         return "–"
     low, high = found.interval

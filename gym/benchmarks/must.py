@@ -122,7 +122,7 @@ async def measured(args: argparse.Namespace, settings: GymSettings, about: Mappi
     opened = gym_workers(args.workers, trained, ROSTER, adapters=args.adapters, replies=replies)
     async with opened as (worker_for, factories):
         resume = not args.anew
-        with Record.open(file, about, resume=resume) as record, replies.kept_beside(file, resume=resume):
+        with Record.open(file, about, resume=resume) as record, replies.stored_beside(file, resume=resume):
             if args.record:
                 _say(f"{taken_over(record, args.record, about):,} outcomes taken over from {args.record}")
             _say(f"{record.count:,} outcomes are there; all are kept in {file}")
@@ -184,14 +184,16 @@ class Bench(msgspec.Struct, frozen=True):
     async def asked(self, name: str, tasks: Sequence[Task], pool_for: PoolFor) -> Run:
         """The conductor on these questions over these pools; `name` identifies the outcomes in the record."""
         entries, seed = [Entry(name, self.factories[CONDUCTOR])], self.settings.seed
-        done = await ask_entries(entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=told())
+        done = await ask_entries(
+            entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=progress_printer()
+        )
         return run_of(tasks, done, pool_for)
 
 
 async def gathered(bench: Bench) -> Evidence:
     gym = bench.gym()
     field = GymField(gym, trained=bench.factories)
-    await answers_of(field, PLANNERS, record=bench.record, observe=told())
+    await answers_of(field, PLANNERS, record=bench.record, observe=progress_printer())
 
     def of(planner: str) -> list[Outcome]:
         found = (bench.record.finished(planner, task.id) for task in gym.tasks)
@@ -273,7 +275,7 @@ def as_page(found: Must) -> str:
     return f"{head}\n{as_table(found.table)}{_latency_note(found.latency)}"
 
 
-def told(every: int = 25) -> Callable[[Event], None]:
+def progress_printer(every: int = 25) -> Callable[[Event], None]:
     """Returns an observer that prints each planner's progress; single workers and ways are quick and print nothing."""
     done: dict[tuple[str, str], list[float]] = {}
 

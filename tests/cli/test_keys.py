@@ -72,9 +72,9 @@ def test_a_list_shows_the_rights_of_keys_but_never_their_text(run: Run) -> None:
     assert f"…{key[-4:]}" in ran.out
     assert key[:-4] not in ran.out
     assert "\x1b" not in ran.out
-    (told,) = run("keys", "list", "--json").object["keys"]
-    assert (told["last4"], told["spent_usd"]) == (key[-4:], 0.0)
-    assert key[3:-4] not in json.dumps(told)
+    (output,) = run("keys", "list", "--json").object["keys"]
+    assert (output["last4"], output["spent_usd"]) == (key[-4:], 0.0)
+    assert key[3:-4] not in json.dumps(output)
 
 
 def test_an_empty_list_names_the_next_command(run: Run) -> None:
@@ -151,6 +151,6 @@ def test_a_log_that_was_tampered_with_is_exit_1_and_names_the_row(run: Run, own_
     ran = run("audit", "verify")
     assert (ran.code, ran.out) == (1, "")
     assert says(ran.err, "row 2")
-    told = run("audit", "verify", "--json")
-    assert told.code == 1
-    assert (told.object["whole"], told.object["rows"]) == (False, 1)
+    output = run("audit", "verify", "--json")
+    assert output.code == 1
+    assert (output.object["whole"], output.object["rows"]) == (False, 1)

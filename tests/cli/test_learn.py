@@ -69,10 +69,10 @@ def test_learning_again_keeps_the_version_before(run: Run, learned: Path, own_pl
 @pytest.mark.parametrize("count", [10, 40])
 def test_with_too_little_evidence_the_number_of_labels_needed_is_named(run: Run, own_place: Path, count: int) -> None:
     two_kinds(count).save(own_place / "table")
-    told = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
-    assert told.code == 0
-    assert says(told.out, "not switched on")
-    assert says(told.out, "more graded questions")
+    output = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
+    assert output.code == 0
+    assert says(output.out, "not switched on")
+    assert says(output.out, "more graded questions")
     assert not Policy.load(own_place / "policy").on
     refused = run("learn", "switch", "same", str(own_place / "policy"))
     assert refused.code == 2

@@ -129,10 +129,10 @@ def test_replay_reproduces_the_answer_without_the_pool(run: Run, kept: str, pool
     ran = run("traces", "replay", kept)
     assert (ran.code, ran.out) == (0, "it is four\n")
     assert kept[:8] in ran.err
-    told = run("traces", "replay", kept, "--json").object
-    assert told["same_answer"] is True
-    assert [step["worker"] for step in told["plan"]] == ["finder", "sayer"]
-    assert told["cost_usd"] == 0
+    output = run("traces", "replay", kept, "--json").object
+    assert output["same_answer"] is True
+    assert [step["worker"] for step in output["plan"]] == ["finder", "sayer"]
+    assert output["cost_usd"] == 0
 
 
 def test_live_replay_asks_the_workers_of_today(run: Run, kept: str, pool_file: Path) -> None:

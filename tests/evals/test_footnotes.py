@@ -13,7 +13,7 @@ from dirigent.evals.metrics import Figures, figures
 from dirigent.evals.page import as_html
 from dirigent.evals.questions import Questions
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.evals.tables import offered_note, planning_note, standing_note, times_note
+from dirigent.evals.tables import offered_note, planning_note, times_note, unchanged_rounds_note
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -115,8 +115,8 @@ def in_rounds(planner: str, *, right: int = 3, again: int = 0, calls: int = 2) -
 
 def test_a_note_names_second_rounds_that_changed_nothing() -> None:
     one, two = in_rounds("conductor"), in_rounds("conductor:2", calls=3)
-    assert says(standing_note({"conductor": one, "conductor:2": two}), "conductor:2")
-    assert says(standing_note({"warm-start": one, "warm-start:3": two}), "warm-start:3")
+    assert says(unchanged_rounds_note({"conductor": one, "conductor:2": two}), "conductor:2")
+    assert says(unchanged_rounds_note({"warm-start": one, "warm-start:3": two}), "warm-start:3")
 
 
 def test_nothing_is_said_of_rounds_that_changed_something_or_are_none() -> None:
@@ -124,12 +124,12 @@ def test_nothing_is_said_of_rounds_that_changed_something_or_are_none() -> None:
     # If the same worker is asked again, its shares are the same: only the count differs.
     again = in_rounds("conductor:2", again=2)
     assert (again.planned_again, again.worker_shares) == (2, one.worker_shares)
-    assert standing_note({"conductor": one, "conductor:2": again}) == ""
-    assert standing_note({"conductor": one, "conductor:2": in_rounds("conductor:2", right=4)}) == ""
-    assert standing_note({"conductor:2": two}) == ""
+    assert unchanged_rounds_note({"conductor": one, "conductor:2": again}) == ""
+    assert unchanged_rounds_note({"conductor": one, "conductor:2": in_rounds("conductor:2", right=4)}) == ""
+    assert unchanged_rounds_note({"conductor:2": two}) == ""
     # Five samples are not rounds, and a planner that was not asked did not accept.
-    assert standing_note({"vote": one, "vote:5": two, "conductor": one, "conductor:1": one}) == ""
-    assert standing_note({"conductor": figures([]), "conductor:2": figures([])}) == ""
+    assert unchanged_rounds_note({"vote": one, "vote:5": two, "conductor": one, "conductor:1": one}) == ""
+    assert unchanged_rounds_note({"conductor": figures([]), "conductor:2": figures([])}) == ""
 
 
 def test_how_many_were_planned_again_is_in_the_json_only_where_some_were() -> None:
@@ -146,7 +146,7 @@ def test_a_report_from_before_they_were_counted_is_read_and_written_the_same() -
     rows = {"conductor": in_rounds("conductor"), "conductor:2": in_rounds("conductor:2", calls=3)}
     old = msgspec.json.decode(as_json(msgspec.structs.replace(report, planners=rows)), type=Report)
     for text in (as_table(old), as_markdown(old), as_html(old).replace("&#x27;", "'")):
-        assert " ".join(text.split()).count(standing_note(rows)) == 1
+        assert " ".join(text.split()).count(unchanged_rounds_note(rows)) == 1
 
 
 async def test_a_note_below_the_pools_line_says_that_planners_get_a_part_of_it() -> None:

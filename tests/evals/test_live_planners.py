@@ -21,7 +21,7 @@ from dirigent.cli.evaluating import carried_out
 from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
-from dirigent.evals.live import LiveField, live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
+from dirigent.evals.live import LiveField, live_pool, planner_digests, shipped_weights, with_warm_start, worker_digests
 from dirigent.evals.questions import Questions
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import Outcome, read_outcomes
@@ -280,16 +280,16 @@ def test_local_weights_are_named_by_their_files_digests(tmp_path: Path) -> None:
     text += '[profile.ultra]\nplanner = "conductor"\nplanner_worker = "after"\n'
     loaded = parse_config(text, path=tmp_path / "dirigent.toml")
     pool = Pool([Scripted("x", name="sums")])
-    planners, workers = planners_behind(loaded, ["conductor"]), workers_behind(loaded, pool)
+    planners, workers = planner_digests(loaded, ["conductor"]), worker_digests(loaded, pool)
     assert re.fullmatch(r"smollm2-135m\+mine\.gguf:[0-9a-f]{32}", planners["conductor"])
     assert re.fullmatch(r"sums=base\.gguf:[0-9a-f]{32}\+sums\.gguf:[0-9a-f]{32}", workers)
     adapter.write_bytes(b"two")
     base.write_bytes(b"other")
-    assert planners_behind(loaded, ["conductor"]) != planners
-    assert workers_behind(loaded, pool) != workers
+    assert planner_digests(loaded, ["conductor"]) != planners
+    assert worker_digests(loaded, pool) != workers
     adapter.unlink()
     with pytest.raises(ConfigError, match=facts("mine.gguf")):
-        planners_behind(loaded, ["conductor"])
+        planner_digests(loaded, ["conductor"])
 
 
 async def test_going_on_with_a_worker_at_another_temperature_is_refused(

@@ -165,13 +165,13 @@ async def test_stored_replies_are_read_on_resume_and_only_then(tmp_path: Path) -
     outcomes = tmp_path / "gym.jsonl"
     file = tmp_path / f"gym{ENDING}"
     replies = Replies()
-    with replies.kept_beside(outcomes, resume=False):
+    with replies.stored_beside(outcomes, resume=False):
         assert not file.exists()  # without a model there is nothing to store
         first = await shared(Scripted("a plan", usage=Usage(9, 3)), replies).ask(greedy())
 
     async def asked_with(*, resume: bool, weights: str = "w") -> Reply:
         later = Replies()
-        with later.kept_beside(outcomes, resume=resume):
+        with later.stored_beside(outcomes, resume=resume):
             return await shared(Scripted("another"), later, weights=weights).ask(greedy())
 
     assert await asked_with(resume=True) == first
@@ -183,12 +183,12 @@ async def test_stored_replies_are_read_on_resume_and_only_then(tmp_path: Path) -
 async def test_a_cut_or_invalid_line_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outcomes, file = tmp_path / "gym.jsonl", tmp_path / f"gym{ENDING}"
     replies = Replies()
-    with replies.kept_beside(outcomes, resume=False):
+    with replies.stored_beside(outcomes, resume=False):
         await shared(Scripted("a plan"), replies).ask(greedy())
     whole = file.read_bytes()
     file.write_bytes(b'{"key": 7}\n' + whole + whole[:40])
     later = Replies()
-    with caplog.at_level(logging.WARNING), later.kept_beside(outcomes, resume=True):
+    with caplog.at_level(logging.WARNING), later.stored_beside(outcomes, resume=True):
         kept = Scripted("never asked")
         assert (await shared(kept, later).ask(greedy())).text == "a plan"
         await shared(Scripted("new"), later).ask(greedy("Plan that."))
@@ -201,10 +201,10 @@ async def test_an_unreadable_file_is_named_and_an_unwritable_one_costs_no_answer
 ) -> None:
     (tmp_path / f"a{ENDING}").mkdir()
     with pytest.raises(ConfigError, match=facts("a.shared.jsonl --out")):  # noqa: SIM117
-        with Replies().kept_beside(tmp_path / "a.jsonl", resume=True):
+        with Replies().stored_beside(tmp_path / "a.jsonl", resume=True):
             pass
     replies = Replies()
-    with caplog.at_level(logging.WARNING), replies.kept_beside(tmp_path / "b.jsonl", resume=False):
+    with caplog.at_level(logging.WARNING), replies.stored_beside(tmp_path / "b.jsonl", resume=False):
         (tmp_path / f"b{ENDING}").mkdir()
         worker = shared(Scripted("a plan"), replies)
         assert [(await worker.ask(greedy())).text for _ in range(2)] == ["a plan", "a plan"]

@@ -114,7 +114,7 @@ SIZED_BY = ("conductor", "conductor:2", "language", "moa", "moa:8")
 EQUAL_WITHIN = 0.05
 """Costs that differ by more than this share are not called equal."""
 
-Put = Callable[[Fitted, Sequence[Task]], Awaitable[list[Outcome]]]
+AskPlanner = Callable[[Fitted, Sequence[Task]], Awaitable[list[Outcome]]]
 """Asks a planner these questions; some outcomes are missing if the money ran out."""
 
 
@@ -159,7 +159,7 @@ async def ask_sized(
     *,
     names: Sequence[str],
     best: str,
-    put: Put,
+    ask_planner: AskPlanner,
     seed: int,
     task_of: Callable[[Task], str] | None = None,
 ) -> tuple[list[Outcome], dict[str, Sizing]]:
@@ -187,13 +187,17 @@ async def ask_sized(
             if not short and not cut:
                 alone = [o for o in found.get(best, ()) if o.task in ids]
                 money_usd = (cost_usd or 0.0) * len(own)
-                asked = put(one, own) if why_not else _calibrated(one, sampled, (own, alone), money_usd, put, seed)
+                asked = (
+                    ask_planner(one, own)
+                    if why_not
+                    else _calibrated(one, sampled, (own, alone), money_usd, ask_planner, seed)
+                )
                 there = await asked
                 short = len(there) < len(own)
             why_not = why_not or ("it has not answered everything" if short else "")
             by_task[name] = _sizing(there, sampled.worker, measure, cost_usd, why_not)
             answered += there
-        sizes[one.name] = next(iter(by_task.values())) if len(by_task) == 1 else _whole(answered, by_task)
+        sizes[one.name] = next(iter(by_task.values())) if len(by_task) == 1 else _over_all_tasks(answered, by_task)
         place = {task.id: i for i, task in enumerate(tasks)}
         outcomes += sorted(answered, key=lambda outcome: place[outcome.task])
     return outcomes, sizes
@@ -232,7 +236,12 @@ def _why_not(measure: str, cost_usd: float | None, *, cut: bool) -> str:
 
 
 async def _calibrated(
-    one: Fitted, sampled: Sampled, part: tuple[Sequence[Task], Sequence[Outcome]], money_usd: float, put: Put, seed: int
+    one: Fitted,
+    sampled: Sampled,
+    part: tuple[Sequence[Task], Sequence[Outcome]],
+    money_usd: float,
+    ask_planner: AskPlanner,
+    seed: int,
 ) -> list[Outcome]:
     """The answers lot by lot, each at a better forecast. `part` is the questions of a task, and the best worker's own
     answers to them."""
@@ -258,7 +267,7 @@ async def _calibrated(
             planner_for=lambda task, pool, sizes=sizes, planners=planners: planners[sizes[task.id]],
             max_steps=max(sizes.values()) + 1,
         )
-        found = await put(sized, [by_id[id] for id in ids])
+        found = await ask_planner(sized, [by_id[id] for id in ids])
         outcomes += found
         if len(found) < len(ids):
             break
@@ -283,7 +292,7 @@ def _sizing(outcomes: Sequence[Outcome], worker: str, measure: str, target_usd: 
     return msgspec.structs.replace(found, target_usd=target_usd, ratio=cost_usd / target_usd, bound=bound)
 
 
-def _whole(outcomes: Sequence[Outcome], by_task: Mapping[str, Sizing]) -> Sizing:
+def _over_all_tasks(outcomes: Sequence[Outcome], by_task: Mapping[str, Sizing]) -> Sizing:
     """All tasks together, with each alone. A reason that is not the same for all tasks names those it holds for."""
     tasks: dict[str, list[str]] = {}
     for task, sizing in by_task.items():

@@ -79,12 +79,12 @@ async def ask_entries(
     inspect: Inspect | None = None,
     keep: Keep | None = None,
     observe: Observe = ignore,
-    lost_stand: bool = False,
+    keep_lost: bool = False,
 ) -> list[Outcome]:
     """The outcomes, entry by entry and question by question; some are missing if the money ran out.
 
     `budget` caps the cost of all of it; `sandbox` grades code, one for the whole evaluation; `keep` gets every trace;
-    `observe` gets an `Evaluated` for each question. With `lost_stand`, a recorded run that was lost is the outcome, and
+    `observe` gets an `Evaluated` for each question. With `keep_lost`, a recorded run that was lost is the outcome, and
     is neither asked nor graded again.
     """
     if concurrency < 1:
@@ -111,7 +111,7 @@ async def ask_entries(
         inspect=inspect,
         keep=keep,
         observe=observe,
-        lost_stand=lost_stand,
+        keep_lost=keep_lost,
         totals={entry.name: asked[entry.name] if entry.runs is None else entry.runs for entry in entries},
     )
     waiting = iter(jobs)
@@ -144,7 +144,7 @@ class _Evaluation(msgspec.Struct):
     inspect: Inspect | None
     keep: Keep | None
     observe: Observe
-    lost_stand: bool
+    keep_lost: bool
     totals: dict[str, int]
     outcomes: dict[tuple[str, str, int], Outcome] = {}
     at_work: int = 1
@@ -158,7 +158,7 @@ class _Evaluation(msgspec.Struct):
         """Runs job after job; several of these share one iterator. If money runs short, one of them continues alone."""
         while not (self.alone and self.at_work > 1) and (job := self._next(jobs)) is not None:
             outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
-            if outcome is None and self.lost_stand:
+            if outcome is None and self.keep_lost:
                 outcome = self.record.lost(job.entry.name, job.task.id, job.repeat)
             if outcome is None:
                 outcome = await self._regraded(job)

@@ -146,7 +146,7 @@ class Field:
             return f"{text!r} has no weights here: name another planner, or give their folder"
         return ""
 
-    def stands_for(self, name: str) -> str:
+    def planner_of_row(self, name: str) -> str:
         """The name of the planner that is fitted for this row."""
         return name
 

@@ -110,7 +110,9 @@ class LiveField(Field):
         if CEILING not in lineup.rows:
             return []
         found = search(self.fit_tasks, trying.alone)
-        expected = sought(found, self.pool, known=lambda name, task: trying.record.finished(name, task) is not None)
+        expected = estimate_trials(
+            found, self.pool, known=lambda name, task: trying.record.finished(name, task) is not None
+        )
         trying.observe(expected)
         budget = trying.budget
         if budget.max_cost_usd is not None and expected.cost_usd is not None:
@@ -157,7 +159,7 @@ PANELS = (2, 3)
 MAX_STEPS = max(PANELS) + 1
 
 
-class CeilingSought(Event, frozen=True):
+class CeilingTrials(Event, frozen=True):
     """Plans are about to be tried; sent before the first of them is paid."""
 
     plans: int
@@ -220,12 +222,12 @@ def plans_of(ranking: Sequence[str]) -> list[Listed]:
     ]
 
 
-def sought(found: Search, pool: Pool, *, known: Callable[[str, str], bool]) -> CeilingSought:
+def estimate_trials(found: Search, pool: Pool, *, known: Callable[[str, str], bool]) -> CeilingTrials:
     """Estimates the cost of the trials. `known` returns whether the record has an entry's outcome on a question."""
     left = [(listed, task) for listed, task in found.runs if not known(_name(listed), task.id)]
     means = _mean_tokens(found)
     costs_usd = [_cost_usd(listed.plan, means[task.kind], pool) for listed, task in left]
-    return CeilingSought(
+    return CeilingTrials(
         plans=len({listed for listed, _ in found.runs}),
         questions=len(found.tasks),
         calls=sum(len(listed.plan.steps) for listed, _ in left),
@@ -373,16 +375,16 @@ def trained_weights(planners: Collection[str], folder: Path | None = None) -> di
     }
 
 
-def planners_behind(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:
+def planner_digests(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:
     """Returns the digests of these planners' weights, for the record: a resumed evaluation refuses other weights under
     the same name."""
-    return {kind: _behind(_worker_of(kind, loaded.config), loaded.folder) for kind in trained}
+    return {kind: _worker_digest(_worker_of(kind, loaded.config), loaded.folder) for kind in trained}
 
 
-def workers_behind(loaded: Loaded, pool: Pool) -> str:
+def worker_digests(loaded: Loaded, pool: Pool) -> str:
     """The digests of all workers, in a line."""
     configured = {worker.name: worker for worker in loaded.config.worker}
-    return ", ".join(f"{name}={_behind(configured[name], loaded.folder)}" for name in pool)
+    return ", ".join(f"{name}={_worker_digest(configured[name], loaded.folder)}" for name in pool)
 
 
 def _worker_of(kind: str, config: Config) -> WorkerConfig:
@@ -391,7 +393,7 @@ def _worker_of(kind: str, config: Config) -> WorkerConfig:
     return next(worker for worker in config.worker if worker.name == name)
 
 
-def _behind(worker: WorkerConfig, folder: Path) -> str:
+def _worker_digest(worker: WorkerConfig, folder: Path) -> str:
     """The identity of a worker's answers: its model, and a digest of the settings that are not the usual ones."""
     usual = WorkerConfig()
     said = {name: getattr(worker, name) for name in SETTLING if getattr(worker, name) != getattr(usual, name)}

@@ -232,7 +232,7 @@ def plan_plots(report: Report) -> Markup:
     ]
     missing = [name for name, row in asked.items() if len(row.by_kind) > 1 and row.worker_shares and not uses[name]]
     if missing:
-        note = f"Not told by kind, as the report they are from did not count that: {', '.join(missing)}."
+        note = f"Not shown by kind, because their report did not count that: {', '.join(missing)}."
         parts.append(tag("p", note, class_="note"))
     return joined(*parts)
 

@@ -102,9 +102,9 @@ def load_recipe(path: Path) -> EvalRecipe:
     return msgspec.structs.replace(
         recipe,
         name=recipe.name or path.stem,
-        pool=_beside(path, recipe.pool),
-        data=_beside(path, recipe.data),
-        adapters=_beside(path, recipe.adapters),
+        pool=_from_recipe(path, recipe.pool),
+        data=_from_recipe(path, recipe.data),
+        adapters=_from_recipe(path, recipe.adapters),
     )
 
 
@@ -114,7 +114,7 @@ def changed(recipe: EvalRecipe, **given: Any) -> EvalRecipe:
     try:
         return checked(msgspec.convert(values, EvalRecipe))
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(_said(str(error), values)) from None
+        raise ConfigError(_choice_message(str(error), values)) from None
 
 
 def checked(recipe: EvalRecipe) -> EvalRecipe:
@@ -148,7 +148,7 @@ CHOICES = {"split": ("test", "dev", "novel"), "cards": ("train", "held_out"), "w
 NAMED = {"split": "split", "cards": "wording of cards", "workers": "workers"}
 
 
-def _said(error: str, values: dict[str, Any]) -> str:
+def _choice_message(error: str, values: dict[str, Any]) -> str:
     """Returns the message for an unknown choice; other errors already have one."""
     for name, known in CHOICES.items():
         if values[name] not in known:
@@ -156,7 +156,7 @@ def _said(error: str, values: dict[str, Any]) -> str:
     return error.partition(" - at `$")[0]
 
 
-def _beside(recipe: Path, path: str) -> str:
+def _from_recipe(recipe: Path, path: str) -> str:
     """A path of the recipe relative to the current folder; a leading `recorded:` stays."""
     kind, colon, rest = path.partition(":") if path.startswith(RECORDED) else ("", "", path)
     return f"{kind}{colon}{recipe.parent / Path(rest).expanduser()}" if rest else ""

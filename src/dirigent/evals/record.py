@@ -235,7 +235,7 @@ class Record:
         """Starts a record or resumes one. An older record that is not resumed is renamed to `.old`. `weights` has the
         digests of the planners that are models and take part this time, by the planner's name before its colon.
         """
-        with _opened(path) as file:
+        with _locked_file(path) as file:
             _refuse_what_is_none(file, path)
             if not resume:
                 _set_aside(file, path)
@@ -319,13 +319,13 @@ def name_of(value: object) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _locked_file(path: Path) -> Iterator[BinaryIO]:
     """Locks the file; a second process is refused before it changes anything."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
     except OSError as error:
-        raise _unkept(path, error) from None
+        raise _write_error(path, error) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -351,7 +351,7 @@ def _set_aside(file: BinaryIO, path: Path) -> None:
             part.replace(old)
         file.truncate(0)
     except OSError as error:
-        raise _unkept(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def _refuse_what_is_none(file: BinaryIO, path: Path) -> None:
@@ -362,7 +362,7 @@ def _refuse_what_is_none(file: BinaryIO, path: Path) -> None:
         raise ConfigError(f"{path} is where the outcomes go, and it holds something else; give another --out")
 
 
-def _unkept(path: Path, error: OSError) -> ConfigError:
+def _write_error(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"the outcomes cannot be kept in {path}: {error}; --out names another place")
 
 

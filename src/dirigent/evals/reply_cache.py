@@ -54,7 +54,7 @@ class Replies:
         """Requests that are being answered; the event is set when the reply is there or the call failed."""
 
     @contextmanager
-    def kept_beside(self, outcomes: Path, *, resume: bool) -> Iterator[None]:
+    def stored_beside(self, outcomes: Path, *, resume: bool) -> Iterator[None]:
         """Stores replies in a file beside the outcomes; `resume` begins with the replies of that file. The caller must
         hold the record of these outcomes, so that no other process writes there. A lost file costs time, no answer."""
         path = outcomes.with_suffix(ENDING)

@@ -52,11 +52,11 @@ from dirigent.evals.tables import (
     replay_note,
     sizes_note,
     spent_rows,
-    standing_note,
     steps_table,
     task_table,
     times_note,
     tokens_sentence,
+    unchanged_rounds_note,
     unpriced_note,
 )
 from dirigent.show.words import usd_text
@@ -355,7 +355,7 @@ def notes_of(report: Report) -> list[str]:
         origins_note(report.planners, report.weights, report.earlier),
         sizes_note(report.sizes),
         equal_cost_note(compared, report.sizes),
-        standing_note(report.planners),
+        unchanged_rounds_note(report.planners),
         planning_note({*report.weights, *untrained}),
         replay_note(report.recipe),
         left_out_note(report.tasks, report.planners),

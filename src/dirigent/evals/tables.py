@@ -464,7 +464,7 @@ def planning_note(at_home: Collection[str]) -> str:
     )
 
 
-def standing_note(rows: Mapping[str, Figures]) -> str:
+def unchanged_rounds_note(rows: Mapping[str, Figures]) -> str:
     """Names planners whose later rounds changed nothing: their row equals the row in one round, except for the cost of
     asking."""
     said = []
@@ -487,7 +487,7 @@ def standing_note(rows: Mapping[str, Figures]) -> str:
 
 def sizes_note(sizes: Mapping[str, Sizing]) -> str:
     """States the real cost of each planner that should cost as much as another; or why that was impossible."""
-    said = [words for name, sizing in sizes.items() for words in _sized_words(name, sizing)]
+    said = [words for name, sizing in sizes.items() for words in _sizing_sentences(name, sizing)]
     if any(one.ratio is not None for sizing in sizes.values() for one in (sizing, *_sizing_by_task(sizing).values())):
         said.append(
             "The number of samples follows from the money spent on these very questions, never from a grade. "
@@ -496,19 +496,19 @@ def sizes_note(sizes: Mapping[str, Sizing]) -> str:
     return " ".join(said)
 
 
-def _sized_words(name: str, sizing: Sizing) -> Iterator[str]:
+def _sizing_sentences(name: str, sizing: Sizing) -> Iterator[str]:
     """Yields a sentence for all tasks together, then one for each task with another result: an unequal cost, or no
     sizing. If only some tasks were sized, there is no sentence for all."""
     by_task = _sizing_by_task(sizing)
     mixed = sizing.ratio is None and any(one.ratio is not None for one in by_task.values())
     if not mixed:
-        yield _words(name, sizing)
+        yield _sizing_sentence(name, sizing)
     for task, one in by_task.items():
         if mixed or (sizing.ratio is not None and not equal(one.cost_usd, one.target_usd)):
-            yield f"On {task}, {_words(name, one)}"
+            yield f"On {task}, {_sizing_sentence(name, one)}"
 
 
-def _words(name: str, sizing: Sizing) -> str:
+def _sizing_sentence(name: str, sizing: Sizing) -> str:
     if sizing.ratio is None:
         return f"{name} has its usual number of samples, not an equal cost: {sizing.why_not}."
     said = f"{name} cost {sizing.ratio:.2f} x {sizing.measure}'s"

@@ -287,7 +287,7 @@ class _Visit:
         if response.status == 429 or (response.status >= 500 and response.status != 501):
             raise _Again(f"HTTP {response.status}", _wait_s(response))
         refused = response.status in (401, 403)
-        advice = _let_in(self._wanted) if refused else where_to_get(self._wanted)
+        advice = _access_advice(self._wanted) if refused else where_to_get(self._wanted)
         raise ConfigError(f"{self._unavailable(response.status)}; {advice}")
 
     def _unavailable(self, status: int) -> str:
@@ -327,7 +327,7 @@ def where_to_get(wanted: HubSet) -> str:
     return f"get it from {wanted.page} and name its folder or file with --data"
 
 
-def _let_in(wanted: HubSet) -> str:
+def _access_advice(wanted: HubSet) -> str:
     """Returns advice for a refused request: the hub gives one status for gated and for missing sets."""
     if os.environ.get("HF_TOKEN", "").strip():
         return (

@@ -244,7 +244,7 @@ EARLIER = [
 
 
 def test_a_table_of_an_earlier_commit_gets_todays_lines_and_marks_missing_ones() -> None:
-    found = tables.as_now(msgspec.structs.replace(TABLE, table=EARLIER)).table
+    found = tables.brought_up_to_date(msgspec.structs.replace(TABLE, table=EARLIER)).table
     lines = {line.name: line for line in found}
     empty = claims(Evidence(test=Run((), ()), ceiling={}))
     assert [line.name for line in found[: len(empty)]] == [line.name for line in empty]
@@ -253,9 +253,11 @@ def test_a_table_of_an_earlier_commit_gets_todays_lines_and_marks_missing_ones()
     assert lines[PLACED["handwritten"]].verdict == "not measured"
     assert lines[OTHER_SETS["handwritten"]].note == KNOW_NO_OTHERS
     assert found[-1] == EARLIER[-1]  # nothing is dropped in silence
-    again = tables.as_now(msgspec.structs.replace(TABLE, table=found))
+    again = tables.brought_up_to_date(msgspec.structs.replace(TABLE, table=found))
     assert again.table == found
-    assert KNOW_NO_OTHERS not in as_table(tables.as_now(msgspec.structs.replace(TABLE, workers="local")).table)
+    assert KNOW_NO_OTHERS not in as_table(
+        tables.brought_up_to_date(msgspec.structs.replace(TABLE, workers="local")).table
+    )
 
 
 def finished(run: Path, role: str, *, step: int, steps: int) -> Path:
@@ -331,7 +333,7 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
 def with_lines(table: tables.Table, *lines: Claim) -> tables.Table:
     """The table with these lines in place of its own."""
     new = {line.name: line for line in lines}
-    whole = tables.as_now(table)
+    whole = tables.brought_up_to_date(table)
     return msgspec.structs.replace(whole, table=[new.get(line.name, line) for line in whole.table])
 
 

@@ -186,7 +186,7 @@ def test_the_page_names_missed_bounds_and_its_evidence() -> None:
 
 
 def test_progress_is_shown_by_planner_and_questions(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = program.told(every=2)
+    tell = program.progress_printer(every=2)
     for planner, split in (("conductor", "train"), ("conductor", "test"), ("conductor", "test"), ("single:facts", "")):
         tell(Evaluated(Outcome(planner, "t", correct=True, tags={"split": split}), total=9))
     assert capsys.readouterr().err == "▸ conductor, test questions: 2 of 9, right 100.0%\n"

@@ -73,5 +73,5 @@ async def opened(recipe: EvalRecipe, *, outcomes: Path, resume: bool) -> AsyncIt
             planners,
             about,
             said=said,
-            beside=lambda: shared.kept_beside(outcomes, resume=resume),
+            beside=lambda: shared.stored_beside(outcomes, resume=resume),
         )
