@@ -67,12 +67,12 @@ def test_a_pool_of_one_leaves_nothing_to_try() -> None:
     assert chosen(found, [])["sums"].name == "single:a"
 
 
-def test_what_trying_costs_is_foretold_from_what_each_worker_read_and_wrote_alone() -> None:
+def test_the_estimate_of_trials_uses_each_workers_own_tokens() -> None:
     tasks = [task("sums", 1)]
     found = search(tasks, [alone("a", tasks[0], right=True), alone("b", tasks[0], right=False, wrote=300)])
     pool = Pool([worker("a", Price(1.0, 2.0)), worker("b", Price(10.0, 20.0))])
     told = sought(found, pool, known=lambda name, task: False)
-    # a reviewed by b, b reviewed by a, a and b judged by a; 120 tokens of words around what is read
+    # a reviewed by b, b reviewed by a, a and b judged by a; 120 tokens of words around the input
     a, b = 50 * 1 + 100 * 2, 50 * 10 + 300 * 20
     pairs = a + b + (120 + 100) * 10 + b + a + (120 + 300) * 1
     panel = a + b + a + (120 + 100 + 300) * 1
@@ -80,7 +80,7 @@ def test_what_trying_costs_is_foretold_from_what_each_worker_read_and_wrote_alon
     assert told.cost_usd == pytest.approx((pairs + panel) / 1e6)
 
 
-def test_what_an_earlier_run_paid_for_is_not_foretold_again() -> None:
+def test_calls_that_an_earlier_run_paid_are_not_in_the_estimate() -> None:
     tasks = [task("sums", 1)]
     found = search(tasks, [alone("a", tasks[0], right=True), alone("b", tasks[0], right=False)])
     pool = Pool([worker("a", Price(1.0, 2.0)), worker("b", Price(1.0, 2.0))])
@@ -109,7 +109,7 @@ def test_the_plan_right_most_often_is_kept_for_each_kind_the_cheaper_of_equals()
     assert ceiling_of(best).note == "sums: a + b, judged by a; words: a"
 
 
-def test_a_plan_whose_runs_were_lost_is_not_the_better_for_it() -> None:
+def test_lost_runs_do_not_favour_a_plan() -> None:
     tasks = [task("sums", i) for i in range(3)]
     done = [alone("a", t, right=i < 2) for i, t in enumerate(tasks)] + [alone("b", t, right=False) for t in tasks]
     best = chosen(search(tasks, done), [tried("a, reviewed by b", tasks[0], right=True)])

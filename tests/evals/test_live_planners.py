@@ -109,7 +109,7 @@ def wanted(stub: StubProvider, tmp_path: Path) -> EvalRecipe:
 
 
 def spent_usd(outcomes: Path) -> float:
-    """Everything paid, what was cut off included."""
+    """All payments, including those for cut replies."""
     lines = outcomes.read_bytes().splitlines()[1:]
     return sum(float(json.loads(line).get("cost_usd", 0.0)) for line in lines)
 
@@ -203,7 +203,7 @@ async def test_a_router_is_not_fitted_on_the_plans_that_a_cap_happened_to_pay_fo
     assert finished.complete
 
 
-async def test_who_plans_by_name_needs_no_questions_to_be_chosen_on(
+async def test_a_planning_worker_given_by_name_needs_no_fitting_questions(
     stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
 ) -> None:
     named = EvalRecipe(**{**_fields(wanted), "planners": ("language:strong", "random")})  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ def _worker_of(planner: object) -> str:
     return planner.worker.info.name
 
 
-async def test_without_a_profile_of_its_own_the_warm_start_is_the_one_that_ships() -> None:
+async def test_without_a_profile_of_its_own_the_warm_start_is_the_packaged_one() -> None:
     if "warm-start" not in packaged():
         pytest.fail("the package has no warm start")
     loaded = parse_config('[[worker]]\nname = "a"\nkind = "scripted"\nreplies = ["x"]\n')
@@ -270,7 +270,7 @@ async def test_a_planner_with_other_weights_is_not_gone_on_with_under_its_old_na
     assert ((tmp_path / "r.jsonl").read_bytes(), len(stub.calls)) == before
 
 
-def test_local_weights_are_named_by_what_their_files_hold(tmp_path: Path) -> None:
+def test_local_weights_are_named_by_their_files_digests(tmp_path: Path) -> None:
     adapter, base = tmp_path / "mine.gguf", tmp_path / "base.gguf"
     adapter.write_bytes(b"one")
     base.write_bytes(b"base")
@@ -332,7 +332,7 @@ async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:
         ("single", "single:NAME strong middling weak"),
     ],
 )
-async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_takes(
+async def test_the_error_for_a_misspelt_name_lists_the_nearest_and_all_names(
     stub: StubProvider, wanted: EvalRecipe, name: str, said: str
 ) -> None:
     async with open_runtime(load_config(Path(wanted.pool))) as runtime:
@@ -344,7 +344,7 @@ async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_ta
         assert all(known in str(error.value) for known in ("conductor", "warm-start", "oracle", "ceiling", "masrouter"))
 
 
-async def test_the_list_leaves_out_what_this_pool_has_no_weights_for(stub: StubProvider, wanted: EvalRecipe) -> None:
+async def test_the_list_leaves_out_planners_without_weights(stub: StubProvider, wanted: EvalRecipe) -> None:
     async with open_runtime(load_config(Path(wanted.pool))) as runtime:
         pool, _ = live_pool(runtime, ())
         with pytest.raises(ConfigError) as error:

@@ -161,7 +161,7 @@ async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp
     assert shares[MIDDLE] == shares[CHEAP] == pytest.approx(1 / (3 + disagree))
 
 
-async def test_where_nobody_is_cheaper_the_best_answers_alone(tmp_path: Path) -> None:
+async def test_without_cheaper_workers_the_best_answers_alone(tmp_path: Path) -> None:
     found = rows()
     for row in found:
         row["outputs"] = {name: row["outputs"][name] for name in (DEAR, WEAK)}
@@ -212,7 +212,7 @@ def test_a_hosts_price_is_looked_up_and_named(model: str) -> None:
     assert source.startswith(f"genai-prices: {HOSTED[model][0]}, ")
 
 
-def test_what_no_table_holds_is_said_to_be_assumed() -> None:
+def test_prices_outside_the_tables_are_called_assumed() -> None:
     assert len(ASSUMED) == 4
     assert all(recorded_price(model)[1].startswith("assumed: ") for model in ASSUMED)
 
@@ -251,7 +251,7 @@ def test_folds_are_equal_in_size_and_too_few_questions_are_refused() -> None:
         RecordedSettings(folds=1)
 
 
-def test_the_front_holds_whom_nobody_beats_for_less() -> None:
+def test_the_front_has_the_planners_that_no_cheaper_one_beats() -> None:
     def row(accuracy: float, cost_usd: float) -> Any:
         return figures([Outcome("p", "t", score=accuracy, cost_usd=cost_usd, valid=True)])
 
@@ -326,7 +326,7 @@ def test_every_planner_is_on_the_page() -> None:
     ] == []
 
 
-def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_the_command_replays_a_file_and_continues_after_a_cut(tmp_path: Path) -> None:
     file, out = write(tmp_path, rows()), tmp_path / "r.json"
     arguments = ["eval", "--pool", f"recorded:{file}", "--planners", "each,best,oracle", "--out", str(out)]
     result = CliRunner().invoke(app, arguments)
@@ -398,9 +398,7 @@ def test_nothing_is_chosen_by_a_part_of_the_workers_where_the_money_ends(tmp_pat
         (["--pool", "recorded:{file}", "--limit", "0"], "limit 1 0"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_line_and_exit_code_2(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_an_impossible_replay_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     file = write(tmp_path, rows())
     given = [argument.replace("{file}", str(file)) for argument in arguments]
     result = CliRunner().invoke(app, ["eval", *given, "--out", str(tmp_path / "r.json")])

@@ -1,4 +1,4 @@
-"""The kNN router asks whoever did best on questions like this one: worked by hand."""
+"""The kNN router asks the worker that did best on similar questions: worked by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MasRouter: teams as plans by hand, gradients against finite differences, a policy that learns from what it earns."""
+"""MasRouter: teams as plans by hand, gradients against finite differences, a policy that learns from its rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that wait for the caller's tools, and runs that go on from what was written down of them."""
+"""Runs that wait for the caller's tools, and runs that continue from their stored state."""
 
 from __future__ import annotations
 

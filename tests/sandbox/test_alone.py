@@ -1,4 +1,4 @@
-"""Without bubblewrap a program is confined by what it puts up around itself, and every attack shows it."""
+"""Without bubblewrap a program is confined by its own walls, and every attack shows it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_without_the_walls_the_attack_would_get_through(attack: Attack, no
         assert not await withstands(free, attack)
 
 
-async def test_the_self_test_of_a_start_finds_what_gets_through(runner: Alone, nothing_left: None) -> None:
+async def test_the_self_test_of_a_start_finds_attacks_that_get_through(runner: Alone, nothing_left: None) -> None:
     assert await attack_at_once(runner) == await attack_all(runner) == []
     async with open_alone(confined=False) as free:
         harmless = _Some(free, tuple(attack for attack in SHARED if attack.name != "start another program"))

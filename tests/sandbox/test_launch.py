@@ -69,7 +69,7 @@ class Breaks:
             await asyncio.sleep(60)
         finally:
             self.running -= 1
-        raise AssertionError("nobody waits so long")
+        raise AssertionError("this wait must not end")
 
 
 async def test_a_self_test_that_breaks_leaves_no_attack_running() -> None:

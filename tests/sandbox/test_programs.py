@@ -28,7 +28,7 @@ async def confined() -> AsyncIterator[Programs]:
     await opened.close()
 
 
-async def test_a_program_reports_what_it_printed_and_what_confined_it(confined: Programs) -> None:
+async def test_a_program_reports_its_output_and_its_walls(confined: Programs) -> None:
     ran = await confined.run("print('so:')\nprint(7 * 11)")
     assert (ran.exit_code, ran.output, ran.error) == (0, "so:\n77\n", "")
     assert ran.confined_by in ("bubblewrap", "landlock")
@@ -50,7 +50,7 @@ async def test_a_program_without_end_has_no_exit_code_and_says_why(confined: Pro
 
 
 async def test_programs_may_use_sympy(confined: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    if CLOSED_PYTHON:  # behind bubblewrap root's programs are nobody's, and cannot read this Python
+    if CLOSED_PYTHON:  # in bubblewrap root's programs run as user nobody, who cannot read this Python
         monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     ran = await confined.run("from sympy import Rational\nprint(Rational(1, 3) + Rational(1, 6))")
     assert ran.output == "1/2\n", ran.error

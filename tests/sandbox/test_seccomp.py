@@ -1,4 +1,4 @@
-"""The filter means what it says: its bytes are interpreted here as the kernel would."""
+"""The filter works as listed: the tests interpret its bytes as the kernel would."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class StubHub:
-    """What it has, how it fails, and what it was asked."""
+    """Its files, its faults, and the requests it got."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

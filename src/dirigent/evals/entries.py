@@ -1,11 +1,11 @@
 """Entries: every entry answers every question, each as one `Conductor.run`, and each answer is graded.
 
-All planners run on the same executor with the same pool for the same question, so they differ only in who writes the
-plan. There is no repair, no fallback and no re-assignment: a draft that is no plan is a wrong answer. No finished
-question is paid twice: outcomes go into the record as they come, and a recorded question is not asked. An answer that
-could not be graded is recorded, and graded again when the evaluation is resumed.
+All planners run on the same executor with the same pool for the same question, so they differ only in the plan. There
+is no repair, no fallback and no re-assignment: a draft that is not a plan is a wrong answer. No finished question is
+paid twice: outcomes are recorded one by one, and a recorded question is not asked. An answer that could not be graded
+is recorded, and graded again when the evaluation is resumed.
 
-This module knows no family of tasks: a pool for a question, and a planner for it, are functions that come in.
+This module knows no family of tasks: the caller passes the functions that give a question its pool and its planner.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Entry(msgspec.Struct, frozen=True):
     pool_for: PoolFor | None = None
     """A pool of its own, for a worker that is measured whether or not it was offered."""
     wants: Callable[[Task], bool] = lambda task: True
-    """Which questions it is asked."""
+    """Whether it is asked a question."""
     runs: int | None = None
-    """Its number of runs in all, for observers, if it is asked in parts."""
+    """Its total number of runs, for observers, if it is asked in parts."""
 
 
 class Evaluated(Event, frozen=True):
@@ -54,7 +54,7 @@ class Evaluated(Event, frozen=True):
 
     outcome: Outcome
     total: int
-    """Runs that this entry has in all."""
+    """The total number of runs of this entry."""
 
 
 class OutOfMoney(Event, frozen=True):
@@ -108,7 +108,7 @@ async def ask_entries(
             for _ in range(run.at_work):
                 group.create_task(run.work_off(waiting))
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # one is enough to mend, and the rest are its like
+        raise errors.exceptions[0] from None  # one error is enough to mend; the rest are like it
     done = (run.outcomes.get((job.entry.name, job.task.id, job.repeat)) for job in jobs)
     return [outcome for outcome in done if outcome is not None]
 
@@ -132,7 +132,7 @@ def _jobs(entries: Sequence[Entry], tasks: Sequence[Task]) -> Iterator[_Job]:
 
 
 class _Evaluation(msgspec.Struct):
-    """One evaluation as it goes."""
+    """The state of one evaluation."""
 
     pool_for: PoolFor
     record: Record
@@ -147,7 +147,7 @@ class _Evaluation(msgspec.Struct):
     totals: dict[str, int]
     outcomes: dict[tuple[str, str, int], Outcome] = {}
     at_work: int = 1
-    """How many of these loops are running."""
+    """The number of these loops that are running."""
     again: list[_Job] = []
     """Questions that were refused because other runs had reserved the money."""
     alone: bool = False
@@ -242,4 +242,4 @@ def _check(entries: Sequence[Entry], tasks: Sequence[Task], concurrency: int) ->
     for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
         if twice:
-            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are kept by name")
+            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are stored by name")

@@ -1,4 +1,4 @@
-"""Prove: what a policy is worth on questions that nothing was learned from.
+"""Prove: the value of a policy on questions that it did not learn from.
 
 A table with every worker's answers to new questions has an exact value for every plan over first steps. The learned
 policy, at each of its prices, and the plain fixed plans chosen with it are compared with the best single worker (best
@@ -215,7 +215,7 @@ def _reachable(table: DealtTable, order: Ints) -> bool:
 
 
 def _verdict(policy: Policy, learned: Sequence[Row], best: Standard) -> str:
-    """One sentence about the operating point in use; if none is, about the most that any point shows."""
+    """One sentence about the operating point in use; without one, about the point that shows the most."""
     if policy.on:
         point: Point = policy.point(policy.active)
         at = learned[policy.points.index(point)]

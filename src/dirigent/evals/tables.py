@@ -4,8 +4,8 @@ A table is a header and rows of cells, the row's name first. Cells are made of f
 was measured; an unknown cost says so. `laid_out` and `in_blocks` fit a table to a terminal's width.
 
 A footnote is a sentence under the tables, so that no figure is mistaken for another. It is made from the report, and
-empty if there is nothing to say. `Weights` and `Earlier` say where the row of a trained planner comes from: its weights
-have a card that limits what their figures may claim, and the row itself may be of an earlier report.
+empty if it has nothing to add. `Weights` and `Earlier` give the origin of a trained planner's row: its weights have a
+card that limits the claims of their figures, and the row itself may come from an earlier report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dirigent.show.words import seconds_text, usd_text
 from dirigent.workers.worker import Price
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Header and rows."""
+"""The header and the rows."""
 
 HEADER = (
     "accuracy (95%)", "vs best", "vs equal cost", "valid", "steps", "calls", "tokens", "cost", "p50", "p95",
@@ -34,7 +34,7 @@ PER_CALL = "right per call"
 
 
 def cells_of(rows: Mapping[str, Figures], columns: Sequence[str] = HEADER) -> list[tuple[str, ...]]:
-    """A planner, then these columns."""
+    """Rows of cells: the planner's name, then these columns."""
     return [(name, *(_cell(row, column) if row.n else "–" for column in columns)) for name, row in rows.items()]
 
 
@@ -95,7 +95,7 @@ def _task_accuracy(row: Figures | None) -> str:
 
 
 def steps_table(rows: Mapping[str, Figures]) -> Table | None:
-    """The histogram of each planner's steps: what share of its valid plans has so many."""
+    """The histogram of each planner's steps: the share of its valid plans with each number of steps."""
     counts = sorted({int(count) for row in rows.values() for count in row.steps_histogram})
     if not counts:
         return None
@@ -152,7 +152,7 @@ def capacity_sentence(pool: Capacity) -> str:
 
 
 def pool_line(pool: Capacity) -> str:
-    """The same in short, for a terminal."""
+    """The pool's capacity in one line, for a terminal."""
     return (
         f"pool: best worker alone {pool.best} {pool.workers[pool.best].accuracy:.1%} · "
         f"oracle per question {pool.oracle:.1%} · complementarity {pool.complementarity * 100:+.1f} points"
@@ -163,7 +163,7 @@ PLAN_HEADER = ("planner", "valid", "right if valid", "steps / minimal", "one ste
 IN_WORDS = ("decomposition", "routing", "access")
 """Marks of a plan whose subtasks can be recognised."""
 WORDS_ASIDE = ("placed", "wired")
-"""Marks of a plan for a question in other words: its workers and their access."""
+"""Marks of a plan for a question in other words, which judge its workers and their access."""
 
 
 def plan_table(rows: Mapping[str, Figures]) -> Table:
@@ -329,18 +329,18 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose figures they are: a trained adapter, as its card says."""
+    """The origin of a trained adapter's figures, as its card says."""
 
     recipe: str
     commit: str
-    """Of this repository, when it was trained."""
+    """The commit of this repository when the adapter was trained."""
     sha256: str
     claims: str = ""
-    """The claim of its figures, as a predicate behind its name."""
+    """The claim that its figures may support, as a predicate after its name."""
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
-    """When a row was measured that is not of this evaluation."""
+    """The origin of a row that an earlier evaluation measured."""
 
     commit: str
     date: str
@@ -405,7 +405,7 @@ def times_note(recipe: Mapping[str, Any]) -> str:
 
 
 def is_replay(recipe: Mapping[str, Any]) -> bool:
-    """Whether answers came from a file: only there are questions dealt into folds."""
+    """Whether answers came from a file: only those evaluations deal questions into folds."""
     return "folds" in recipe
 
 
@@ -439,7 +439,7 @@ def offered_note(recipe: Mapping[str, Any], planners: Collection[str], notes: Ma
 
 
 def left_out_note(tasks: Mapping[str, Any], planners: Collection[str]) -> str:
-    """Which planners cannot work on these questions by construction, and why; those in the table are not named."""
+    """The planners that cannot work on these questions by construction, and why; those in the table are left out."""
     cannot: Mapping[str, str] = tasks.get("cannot", {})
     reasons: dict[str, list[str]] = {}
     for name, why in cannot.items():

@@ -46,7 +46,7 @@ class Addresses(msgspec.Struct, frozen=True):
 
     files: str = "https://huggingface.co"
     rows: str = "https://datasets-server.huggingface.co"
-    """The address of the rows service. Empty: there is none."""
+    """The address of the rows service; empty if the hub has no such service."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> Addresses:
@@ -321,7 +321,7 @@ class _Visit:
 
 
 def where_to_get(wanted: HubSet) -> str:
-    """Returns what a user can do about a set that cannot be fetched."""
+    """Returns advice for a user whose set cannot be fetched."""
     if wanted.gated:
         return f"accept its terms at {wanted.page} and set HF_TOKEN, or name a file of it with --data"
     return f"get it from {wanted.page} and name its folder or file with --data"

@@ -26,12 +26,12 @@ from dirigent_gym.questions import ROSTER
 
 NAMES = tuple(specialist.name for specialist in ROSTER)
 WHERE_IT_STANDS = ("id_slot", "lora")
-"""Fields that say where a server keeps something, not what is asked of it."""
+"""Fields about a server's storage, not about its requests."""
 
 
 @pytest.fixture
 def adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files by the names of those that ship; nobody reads them."""
+    """Files with the names of the shipped ones; no test reads them."""
     for name in ("conductor", *NAMES):
         (tmp_path / f"{name}.gguf").touch()
     monkeypatch.setattr(weights, "FOLDER", tmp_path)

@@ -56,7 +56,7 @@ def solvable(swapped: list[Swapped]) -> list[Swapped]:
     return [one for one in swapped if right_plan(one.row) is not None]
 
 
-def test_a_swap_exchanges_what_two_cards_say_and_nothing_else() -> None:
+def test_a_swap_exchanges_the_texts_of_two_cards_and_nothing_else() -> None:
     assert len(SWAPPED) > 30
     rows = {row.task.id: row for row in ROWS}
     for one in SWAPPED:
@@ -90,7 +90,7 @@ def test_a_row_with_nothing_to_swap_is_left_out() -> None:
     assert swapped_rows([alone], seed=1) == []
 
 
-def test_routing_by_card_by_name_and_by_neither_are_told_apart() -> None:
+def test_routing_by_card_by_name_and_by_neither_are_distinguished() -> None:
     chosen = solvable(SWAPPED)
     by_name = [scored(right(one.row)) for one in chosen]
     by_card = [

@@ -38,7 +38,7 @@ def run(*given: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-def test_controls_are_trained_beside_one_another_and_what_failed_is_named(tmp_path: Path) -> None:
+def test_controls_are_trained_in_parallel_and_failures_are_named(tmp_path: Path) -> None:
     recipes = tmp_path / "recipes"
     recipes.mkdir()
     (recipes / "control-direct.toml").write_text(DIRECT)
@@ -102,7 +102,7 @@ def test_one_for_which_no_memory_was_left_begins_again_once_another_has_ended(
     assert sorted(seen.read_text().splitlines()) == sorted(told)
 
 
-def test_one_that_still_waits_for_memory_when_time_is_up_is_named(
+def test_a_control_that_still_waits_for_memory_at_the_end_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(name: str, args: argparse.Namespace, **_: object) -> program.Control:
@@ -149,7 +149,7 @@ def test_the_table_is_asked_for_with_the_controls_that_are_there(
     assert line.endswith(f"--out {tmp_path}/controls.json --limit 7 --rejection {tmp_path}/control-rft")
 
 
-def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_control_does_not_keep_others_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "control-direct" / "adapter").mkdir(parents=True)
     measured: list[dict[str, Path]] = []
     monkeypatch.setattr(sys, "argv", ["controls.py", "rft", "direct", "--out", str(tmp_path)])
@@ -167,7 +167,7 @@ def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch:
         (("rft", "--at-once", "0"), "--at-once 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = run(*given, cwd=tmp_path)
     assert done.returncode == 2
     assert says(done.stderr, message)

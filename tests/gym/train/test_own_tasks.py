@@ -60,7 +60,7 @@ def steps_of(out: Path) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in rows if row["kind"] == "train"}
 
 
-def test_a_run_reports_what_workers_cost_and_ends_at_its_cap_with_a_checkpoint(
+def test_a_run_reports_the_cost_of_workers_and_ends_at_its_cap_with_a_checkpoint(
     own: Recipe, started: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(started, tmp_path / "capped")
@@ -85,7 +85,7 @@ def test_a_run_reports_what_workers_cost_and_ends_at_its_cap_with_a_checkpoint(
     assert whole.spent_usd == pytest.approx(cut.spent_usd + paid(more))
 
 
-def test_a_cap_too_low_for_the_start_says_so_and_keeps_the_warm_start(own: Recipe, started: Path) -> None:
+def test_a_cap_too_low_for_the_start_is_reported_and_keeps_the_warm_start(own: Recipe, started: Path) -> None:
     workers = pool()
     with pytest.raises(CapReached, match=facts("--resume")):
         train_conductor(capped(own, 0.5 * A_CALL_USD), out=started, workers=workers, quiet=True)
