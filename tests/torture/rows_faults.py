@@ -44,7 +44,7 @@ class Case(msgspec.Struct, frozen=True):
     number: int
     mode: str
     shape: str
-    """`passing`: the first call fails. `replaced`: all calls fail, another worker helps. `alone`: no other worker is there."""
+    """`passing`: the first call fails. `replaced`: all calls fail, another worker helps. `alone`: there is no other."""
     stream: bool
     wire: WireName
 
