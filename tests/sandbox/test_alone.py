@@ -174,6 +174,15 @@ async def test_too_many_files_end_the_program_though_each_is_small(runner: Alone
     assert (ran.ended, ran.code) == ("flooded", -1)
 
 
+async def test_a_program_that_ends_between_two_looks_and_wrote_too_much_has_no_output(
+    runner: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "WATCH_S", 600)
+    source = "for n in range(3): open(str(n), 'wb').write(bytes(1 << 20))\nprint('through')"
+    ran = await runner.run(source, profile=Profile(scratch_bytes=2 << 20))
+    assert (ran.ended, ran.code, ran.stdout) == ("flooded", -1, b"")
+
+
 async def test_nothing_of_one_run_is_there_for_the_next(runner: Alone) -> None:
     first = await runner.run("import os\nopen('note', 'w').write('hello')\nprint(os.getcwd())")
     assert (await runner.run("import os\nprint(os.listdir('.'))")).stdout == b"[]\n"
