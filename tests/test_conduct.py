@@ -140,7 +140,7 @@ async def test_the_marks_of_one_round_say_nothing_of_those_of_the_next() -> None
     assert first.messages != second.messages, "only their marks can tell them apart"
 
 
-async def test_where_a_later_round_came_to_nothing_plan_steps_and_usage_are_those_of_the_answer() -> None:
+async def test_if_a_later_round_fails_plan_steps_and_usage_are_those_of_the_answer() -> None:
     worse = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]'
     pool = Pool(
         [
@@ -261,7 +261,7 @@ async def test_a_timeout_of_the_planners_own_is_not_the_runs_deadline() -> None:
         await Conductor(LanguagePlanner(Scripted(hang)), pool_of(a="x")).run("?")
 
 
-async def test_a_call_that_names_the_cut_as_it_likes_is_on_the_bill_all_the_same() -> None:
+async def test_a_call_with_its_own_name_for_a_cut_is_charged_all_the_same() -> None:
     async def hang(request: Request) -> str:
         try:
             await asyncio.sleep(30)
@@ -364,7 +364,7 @@ async def test_words_that_were_streamed_are_never_followed_by_anothers() -> None
     assert [attempt.worker for attempt in caught.value.attempts] == ["first", "second"]
 
 
-async def test_a_substitute_streams_the_answer_where_no_word_was_passed_on_before() -> None:
+async def test_a_substitute_streams_the_answer_if_no_word_was_sent_before() -> None:
     seen: list[Event] = []
     pool = Pool([Scripted(WorkerError("down"), name="first"), Scripted("right", name="second")])
     reply = await Conductor(Single(), pool).ask(Request((Message("user", "?"),)), observe=seen.append)
@@ -373,7 +373,7 @@ async def test_a_substitute_streams_the_answer_where_no_word_was_passed_on_befor
 
 
 @pytest.mark.parametrize(("wrote", "says"), [("length", "length"), ("refused", "refused"), ("tool_calls", "stop")])
-async def test_a_conductor_says_why_its_answer_ended(wrote: Finish, says: Finish) -> None:
+async def test_a_conductor_reports_the_reason_of_the_answers_end(wrote: Finish, says: Finish) -> None:
     running = Conductor(Single(), Pool([Scripted(Reply("so far", finish=wrote), name="w")]))
     assert (await running.ask(Request((Message("user", "?"),)))).finish == says
 

@@ -79,7 +79,7 @@ def test_a_fork_asks_from_one_step_on_and_reports_the_kept_steps(run: Run, kept:
     assert says(spoken.err, f"forked {kept[:8]} at step {last}")
 
 
-def test_what_cannot_be_forked_says_why(run: Run, kept: str) -> None:
+def test_the_error_for_an_impossible_fork_names_the_reason(run: Run, kept: str) -> None:
     assert says(run("traces", "fork", kept, "--step", "9").err, "has no step 9")
     assert says(run("traces", "fork", kept, "--step", "0", "--access", "x").err, "no list of steps")
     assert says(run("traces", "fork", kept, "--step", "0", "--worker", "nobody").err, "no worker is called")

@@ -55,7 +55,7 @@ def test_a_question_unlike_any_other_gets_the_plain_plan(policy: Policy) -> None
     assert found.until is None
 
 
-def test_without_a_worker_the_order_goes_on_without_it(policy: Policy) -> None:
+def test_an_order_skips_a_missing_worker(policy: Policy) -> None:
     found = policy.plan_for("Who am I? Riddle 700, 1: I walk at night alone.", ("cheap",))
     assert set(found.order) == {"cheap"}
     with pytest.raises(ConfigError, match="cheap, dear"):
@@ -108,7 +108,7 @@ def test_a_folder_without_a_whole_policy_is_refused(fitted: Fitted, policy: Poli
 
 
 @pytest.mark.parametrize("count", [10, 60])
-def test_too_little_evidence_switches_nothing_on_and_says_how_much_would_do(count: int) -> None:
+def test_too_little_evidence_switches_nothing_on_and_names_the_labels_needed(count: int) -> None:
     policy = fit_policy(two_kinds(count), where="here", settings=QUICK).policy
     assert policy.active == "off"
     assert policy.why
@@ -128,7 +128,7 @@ def test_estimates_alone_switch_nothing_on() -> None:
 
 
 @pytest.mark.parametrize(("right", "fact"), [(1.0, "every answer is right"), (0.0, "every answer is wrong")])
-def test_a_table_that_tells_no_worker_apart_is_refused(right: float, fact: str) -> None:
+def test_a_table_with_equal_workers_is_refused(right: float, fact: str) -> None:
     with pytest.raises(ConfigError, match=fact):
         fit_policy(changed(two_kinds(40), right=right), where="here", settings=QUICK)
 

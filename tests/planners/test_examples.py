@@ -90,7 +90,7 @@ def test_a_worker_that_never_sees_the_question_reads_it_in_its_subtask() -> None
     assert blind.each_usd - seeing.each_usd == pytest.approx(95e-6, abs=1e-6)
 
 
-def test_where_tokens_or_their_price_are_unknown_a_synthesis_is_one_more_call() -> None:
+def test_with_unknown_tokens_or_prices_a_synthesis_counts_as_one_more_call() -> None:
     for info in (WorkerInfo("b", price=Price(1.0, 1.0)), WorkerInfo("a")):
         cost = self_moa_cost(EXAMPLES, info)
         assert cost.usd_of(3) == pytest.approx(4 * mean_costs_usd(EXAMPLES)[info.name])
