@@ -1,4 +1,4 @@
-"""Policies: what is fitted, what is switched on, and what a question gets."""
+"""Policies: fitting, switching on, and the plan for a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A selector over any workers: what it learns, and what it picks among served results."""
+"""A selector over any workers: its fit, and its choice among served results."""
 
 from __future__ import annotations
 

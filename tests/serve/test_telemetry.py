@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans named after runs and steps, with no word of what was asked; off unless it is wanted."""
+"""OpenTelemetry: spans named after runs and steps, without any text of a request; off by default."""
 
 from __future__ import annotations
 
