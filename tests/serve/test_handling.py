@@ -119,7 +119,7 @@ async def test_a_failure_of_the_work_is_the_requests():
 
 
 def asked(client: Client, kind: bytes = b"application/json; charset=utf-8", runs: Runs | None = None) -> Request:
-    app = SimpleNamespace(state=SimpleNamespace(service=runs or Runs()))
+    app = SimpleNamespace(service=runs or Runs())
     return Request({"type": "http", "headers": [(b"content-type", kind)], "app": app}, client.receive)
 
 

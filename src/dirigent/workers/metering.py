@@ -54,10 +54,9 @@ class Metered(Wrapper):
     conductor refuses such a worker in a run with a cost cap.
     """
 
-    keeps_book = True
-
     def __init__(self, worker: Worker, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(worker)
+        self.keeps_book = True
         self._clock = clock
         if worker.info.price is None:
             log.debug("no price is known for worker %s: its calls count as $0", worker.info.name)
@@ -143,7 +142,7 @@ def _marked(attempt: Attempt, hold: Hold | None) -> Attempt:
 def metered(worker: Worker) -> Worker:
     """Return the worker with metering around it; unchanged if one of its layers meters already."""
     for layer in layers(worker):
-        if getattr(layer, "keeps_book", False):
+        if getattr(layer, "keeps_book", False):  # every `Wrapper` of a metered worker says so: usually the first
             return worker
     return Metered(worker)
 

@@ -26,6 +26,9 @@ from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
 
 
+_PREFIX = PREFIX.encode()
+
+
 class Unfinished(Protocol):
     """A body that is a request only together with the store's data."""
 
@@ -45,7 +48,7 @@ async def respond(
     `begin` starts a background run and returns the reply; it is needed by APIs that have such runs.
     """
     began = time.monotonic()
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     try:
         found = read(await read_body(request, timeout_s=service.settings.body_timeout_s))
@@ -54,7 +57,7 @@ async def respond(
     place = admitted(service, caller)
     try:
         asked = found if isinstance(found, Asked) else await found.asked(service, caller)
-        if any(name.startswith(PREFIX) for name in request.headers):
+        if any([name.startswith(_PREFIX) for name, _ in request.scope["headers"]]):
             asked = msgspec.structs.replace(asked, dirigent=merged(asked.dirigent, request.headers))
         run = prepare(service, asked, caller=caller, began=began)
         if not asked.dirigent.dry_run:

@@ -81,7 +81,7 @@ class _Once:
         self._handler = handler
         self._request = request
         self._name = name
-        self._service: Service = request.app.state.service
+        self._service: Service = request.app.service
         self._caller: Caller = request.scope["caller"]
 
     async def response(self) -> Any:
