@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -81,9 +81,9 @@ class Store:
         """How many commits this store has made: far fewer than writes, when many come at once."""
         return self._writer.commits
 
-    async def save(self, trace: Trace, *, key_id: str | None = None) -> None:
+    def save(self, trace: Trace, *, key_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Keep a run, as this key's. Returns when it is committed. Saving the same id again changes nothing."""
-        await self._writer.write(INSERT_ROW, prepare=partial(to_row, trace, key_id))
+        return self._writer.write(INSERT_ROW, prepare=partial(to_row, trace, key_id))
 
     async def get(self, id_or_prefix: str) -> Trace:
         """The run with this id, or the only one whose id begins so."""
@@ -133,10 +133,12 @@ class Store:
         """Run a query in a thread, in a transaction of its own."""
         return await asyncio.to_thread(self._read, query, time.monotonic())
 
-    async def write(self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]) -> T:
+    def write(
+        self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]
+    ) -> Coroutine[Any, Any, T]:
         """Run `work(connection, prepare())` off the event loop, a `Statement` wherever that is quickest; returns when
         it is committed."""
-        return await self._writer.write(work, prepare=prepare)
+        return self._writer.write(work, prepare=prepare)
 
     def write_soon(
         self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]

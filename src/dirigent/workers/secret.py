@@ -110,6 +110,8 @@ def may_hold_key(encoded: str) -> bool:
 
 def _redacted_values() -> set[str]:
     """Return the values of all live secrets. Another thread may add or drop one, so this iterates over a copy."""
+    if not _live:
+        return set()
     values = [secret.reveal() for found in _live.copy() if (secret := found()) is not None]
     return {value for value in values if len(value) >= SHORTEST_REDACTED}
 

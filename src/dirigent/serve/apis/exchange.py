@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
-from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body, unless_gone
+from dirigent.serve.http.body import CLIENT_GONE, HEADERS, admitted, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs.asked import Asked
@@ -24,7 +24,6 @@ from dirigent.serve.runs.start import drafted, prepare, resume
 from dirigent.serve.runs.stream import EventStream, Writer
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
-
 
 _PREFIX = PREFIX.encode()
 
@@ -57,7 +56,7 @@ async def respond(
     place = admitted(service, caller)
     try:
         asked = found if isinstance(found, Asked) else await found.asked(service, caller)
-        if any([name.startswith(_PREFIX) for name, _ in request.scope["headers"]]):
+        if any(name.startswith(_PREFIX) for name in request.scope[HEADERS]):
             asked = msgspec.structs.replace(asked, dirigent=merged(asked.dirigent, request.headers))
         run = prepare(service, asked, caller=caller, began=began)
         if not asked.dirigent.dry_run:

@@ -77,6 +77,7 @@ from dirigent.serve.apis.traces import ForkRequest, TraceList, fork_trace, trace
 from dirigent.serve.apis.usage import UsageReport, usage
 from dirigent.serve.http import console
 from dirigent.serve.http.auth import Gate
+from dirigent.serve.http.body import HEADERS
 from dirigent.serve.http.bounds import Exchange, check_header, hops
 from dirigent.serve.http.errors import Problem, mistake, problem_of, require_admin, send_problem
 from dirigent.serve.http.idempotency import idempotent
@@ -123,6 +124,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        scope[HEADERS] = headers
         exchange = Exchange(self.service, scope, headers, receive, send)
         name_errors(scope)
         try:

@@ -29,6 +29,9 @@ MAX_DEPTH = 64
 
 T = TypeVar("T")
 
+HEADERS = "dirigent.headers"
+"""Where the ASGI scope has the request's headers by name, as bytes. Of two with one name it has the last."""
+
 WATCH_AFTER_S = 0.1
 """Seconds of work after which the client is watched; a client that leaves earlier is noticed then. The watching task
 costs 6% of the CPU of a request. Calls of models take longer than this; a busy server's own work does not."""
@@ -42,7 +45,7 @@ async def read_body(request: Request, *, timeout_s: float) -> bytes:
 
     As many bodies are read at once as there may be runs (`max_in_flight`); one more is a 503.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = request.scope[HEADERS].get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"the content type is {kind[:60]!r}; send application/json", code="content_type")
     service: Service = request.app.service

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Mapping
 
 from starlette.types import Message, Receive, Scope, Send
@@ -53,7 +54,7 @@ def check_header(scope: Scope, headers: Mapping[bytes, bytes], *, max_header_byt
     size = len(scope["method"]) + len(scope["raw_path"]) + len("  HTTP/1.1\r\n") + len("\r\n")
     if scope["query_string"]:
         size += 1 + len(scope["query_string"])
-    size += sum([len(name) + len(value) for name, value in lines]) + len(": \r\n") * len(lines)
+    size += sum(map(len, itertools.chain.from_iterable(lines))) + len(": \r\n") * len(lines)
     if size > max_header_bytes:
         said = f"the header has {size:,} bytes, and {max_header_bytes:,} is the most"
         raise Problem(431, said, code="header_too_large", headers={"Connection": "close"})
