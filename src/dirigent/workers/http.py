@@ -174,8 +174,8 @@ class HttpWorker:
                 raise
             raise WorkerError(timer.message, fault="timeout") from None
         finally:
-            if response is not None:
-                response.close()  # has no effect after the whole body has come
+            if response is not None and not response.closed:  # its whole body has not come
+                response.close()
 
     async def _post(self, call: HttpCall) -> aiohttp.ClientResponse:
         """Send the call. Returns when the reply's header has come."""

@@ -207,9 +207,13 @@ def _counted(request: Request, reply: Reply) -> Usage:
 
 def _unsound(usage: Usage) -> str:
     """Name the first count that is invalid, with its value; empty if all are valid."""
-    counts = zip(usage.__struct_fields__, msgspec.structs.astuple(usage), strict=True)
-    wrong = [f"{name} is {n!r}" for name, n in counts if not (isinstance(n, int) and 0 <= n <= MOST_TOKENS)]
-    return wrong[0] if wrong else ""
+    counts = msgspec.structs.astuple(usage)
+    if {int}.issuperset(map(type, counts)) and min(counts) >= 0 and max(counts) <= MOST_TOKENS:
+        return ""
+    for name, count in zip(usage.__struct_fields__, counts, strict=True):
+        if not (isinstance(count, int) and 0 <= count <= MOST_TOKENS):
+            return f"{name} is {count!r}"
+    return ""
 
 
 def _estimated(request: Request, watched: Watched) -> Usage:

@@ -6,6 +6,7 @@ here and in `runs/`.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from dirigent.serve.runs.stream import EventStream, Writer
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
 
-_PREFIX = PREFIX.encode()
+_IS_WISH = re.compile(PREFIX.encode()).match
 
 
 class Unfinished(Protocol):
@@ -56,7 +57,7 @@ async def respond(
     place = admitted(service, caller)
     try:
         asked = found if isinstance(found, Asked) else await found.asked(service, caller)
-        if any(name.startswith(_PREFIX) for name in request.scope[HEADERS]):
+        if any(map(_IS_WISH, request.scope[HEADERS])):
             asked = msgspec.structs.replace(asked, dirigent=merged(asked.dirigent, request.headers))
         run = prepare(service, asked, caller=caller, began=began)
         if not asked.dirigent.dry_run:
