@@ -115,7 +115,7 @@ class Metered(Wrapper):
     def _require_sound(self, request: Request, reply: Reply) -> None:
         """Raise if a count or the cost of the reply is negative or no number. The reply came whole, so it is billed."""
         wrong = _unsound(reply.usage)
-        if not wrong and not (isinstance(reply.cost_usd, int | float) and 0 <= reply.cost_usd < math.inf):
+        if not wrong and not (isinstance(reply.cost_usd, (int, float)) and 0 <= reply.cost_usd < math.inf):
             wrong = f"cost_usd is {reply.cost_usd!r}"
         if wrong:
             error = WorkerError(f"{self.info.name}: the reply cannot be billed: {wrong}", fault="reply")
