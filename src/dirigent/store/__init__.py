@@ -81,9 +81,9 @@ class Store:
         """How many commits this store has made: far fewer than writes, when many come at once."""
         return self._writer.commits
 
-    def save(self, trace: Trace, *, key_id: str | None = None) -> Coroutine[Any, Any, None]:
+    async def save(self, trace: Trace, *, key_id: str | None = None) -> None:
         """Keep a run, as this key's. Returns when it is committed. Saving the same id again changes nothing."""
-        return self._writer.write(INSERT_ROW, prepare=partial(to_row, trace, key_id))
+        await self._writer.write(INSERT_ROW, prepare=partial(to_row, trace, key_id))
 
     async def get(self, id_or_prefix: str) -> Trace:
         """The run with this id, or the only one whose id begins so."""
