@@ -301,4 +301,4 @@ def _own_run(service: Service, caller: Caller, id: str) -> Run | None:
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
