@@ -6,9 +6,13 @@ import pytest
 from tests.facts import says
 
 from dirigent import Conductor, Limits, Pool, Scripted
-from dirigent.messages import Ran, Reply
+from dirigent.messages import Ran, Reply, conversation
+from dirigent.plan.plan import EarlierStep
+from dirigent.plan.planner import Brief, Previous
 from dirigent.planners.program import Program, asks_for_a_value
+from dirigent.planners.vote_counter import Counting
 from dirigent.run.trace import Trace
+from dirigent.tasks.answer_forms import same_free_answer
 
 PRINTED = Ran("print(391)", 0, "391")
 SUM = "What is 17 times 23?"
@@ -69,6 +73,25 @@ async def test_a_program_without_an_answer_leaves_the_question_to_the_plain_work
     trace = await asked(SUM, ran, max_rounds=2)
     assert (trace.answer, [step.worker for step in trace.steps]) == ("plainly", ["coder", "plain"])
     assert (await asked(SUM, ran, max_rounds=1)).answer == "The program failed."
+
+
+async def test_a_selector_over_failed_programs_gives_no_answer_either() -> None:
+    failed, printed = (Reply(ran.output or "The program failed.", ran=ran) for ran in (Ran("1/0", 1, ""), PRINTED))
+    for second, workers in ((failed, ["plain"]), (printed, [])):
+        pool = Pool(
+            [
+                Scripted("plainly", name="plain"),
+                Scripted(failed, name="coder", runs_programs=True),
+                Scripted(second, name="other", runs_programs=True),
+                Counting(same_free_answer),
+            ]
+        )
+        asked = (EarlierStep("coder", SUM, ran=failed.ran), EarlierStep("other", SUM, ran=second.ran))
+        steps = (*asked, EarlierStep("count", "Count.", (0, 1), reply="The program failed."))
+        brief = Brief(conversation(SUM), pool, Limits(max_rounds=2), previous=Previous("", "x", steps=steps))
+        plan = (await Program("plain").draft(brief)).plan
+        assert plan is not None
+        assert [step.worker for step in plan.steps] == workers
 
 
 async def test_an_answer_that_was_printed_is_accepted_without_another_call() -> None:

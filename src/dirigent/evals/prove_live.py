@@ -1,8 +1,9 @@
 """Prove live: planners answer a user's questions over the user's pool, as they would be served.
 
-Every worker has answered the same questions for a table (`learn/calibrate.py`), from which `prove.py` replays each price
-of the policy, the fixed plans and the votes without paying again. Planners whose plans no table holds are asked here:
-each question is one `Conductor.run`. Outcomes are recorded as they come, so a run that was cut goes on where it was.
+Every worker has answered the same questions for a table (`learn/calibrate.py`), from which `prove.py` replays each
+price of the policy, the fixed plans and the votes without paying again. Planners whose plans no table holds are asked
+here: each question is one `Conductor.run`. Outcomes are recorded as they come, so a run that was cut goes on where it
+was.
 
 A planner decides on the question as it was written. Its workers read the form in which the answer must close too, as
 they did for the table. Questions that the policy learned from are not asked.

@@ -52,10 +52,10 @@ class Program:
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         plain = named(brief.pool, self._worker)
         if brief.previous is not None:
-            last = brief.previous.steps[-1] if brief.previous.steps else None
-            if last is None or last.ran is None or last.ran.printed:
+            answers = [one for one in brief.previous.steps if not brief.pool[one.worker].info.reads_results]
+            if not answers or any(one.ran is None or one.ran.printed for one in answers):
                 return Draft(plan=Plan())
-            return _asking(brief, plain, f"{last.worker}'s program gave no answer")
+            return _asking(brief, plain, f"no program of {answers[-1].worker} gave an answer")
         runs = next((info.name for info in brief.pool.infos if info.runs_programs and not info.reads_results), "")
         if runs and asks_for_a_value(question_text(brief)):
             return _asking(brief, runs, "the question asks for a value that a program can compute")

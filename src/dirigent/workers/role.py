@@ -33,8 +33,8 @@ CODE_BLOCK = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z
 PYTHON = ("python", "py", "python3")
 ASKS_LIST = re.compile(
     r"\b(?:lists?|sort|order|rank|reverse|divisors|factors)\b|\b(?:what|which|name|give|find|write|print) (?:are|all)\b"
-    r"|\bwhich \w+s are\b|\balphabetical|\beach of\b|\bthe (?:first|next|last) (?:two|three|four|five|six|seven|eight|nine|"
-    r"ten|\d+)\b",
+    r"|\bwhich \w+s are\b|\balphabetical|\beach of\b"
+    r"|\bthe (?:first|next|last) (?:two|three|four|five|six|seven|eight|nine|ten|\d+)\b",
     re.IGNORECASE,
 )
 LOST: frozenset[Ability] = frozenset(("schema", "json_mode", "grammar", "tools", "stop"))
