@@ -42,6 +42,11 @@ async def asked(question: str, printed: Ran = PRINTED, **limits: int) -> Trace:
         "If a train leaves at 14:35 and takes 2 hours 50 minutes, when does it arrive?",
         "Sort these words alphabetically: pear, apple, fig",
         "Is 97 a prime number?",
+        "What date is 45 days after 10 November 2025?",
+        "How many grams are 3.5 ounces?",
+        "Write 1994 as a Roman numeral.",
+        'Spell the word "necessary" backwards.',
+        "Split a bill of 134.70 euros equally among 6 people.",
     ],
 )
 async def test_a_value_is_computed(question: str) -> None:
@@ -61,6 +66,8 @@ async def test_a_value_is_computed(question: str) -> None:
         "Why is the sky blue?",
         "What happened in 1914 and in 1918?",
         "Name three animals that live in the sea.",
+        "How many legs does a spider have?",
+        "In which year did the Berlin Wall fall?",
     ],
 )
 async def test_anything_else_is_one_plain_call(question: str) -> None:
