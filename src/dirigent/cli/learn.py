@@ -78,8 +78,10 @@ async def fitted(
     from dirigent.learn.policy_fit import PolicySettings, fit_policy
     from dirigent.learn.table import Table
     from dirigent.learn.traffic import traffic_table, with_traffic
+    from dirigent.learn.traffic_fit import REFIT, earlier_stops, refitted
 
     fitting = rows = Table.load(table)
+    joined = None
     if traffic:
         async with configured_store(config) as store:
             joined = with_traffic(rows, await traffic_table(store))
@@ -89,10 +91,18 @@ async def fitted(
     found = fit_policy(
         fitting, where=str(table), settings=PolicySettings(seed=seed), version=next_version(out), say=say
     )
-    policy = found.policy
+    policy, selector = found.policy, found.selector
+    if joined is not None and selector is not None:
+        selector, why = refitted(selector, rows, traffic=joined.live, settings=REFIT, seed=seed)
+        say(why)
+        for stop in earlier_stops(selector, rows, traffic=joined.live)[:1]:
+            say(
+                f"stopping at {stop.until:.0%} sure would cost {stop.cost:.0%} of what it cost and be right "
+                f"{stop.right:.1%} of the time in place of {stop.was:.1%} ({stop.questions:,} questions of traffic)"
+            )
     if at != "same":
         policy = _at(policy, at)
-    policy.save(out, found.selector)
+    policy.save(out, selector)
     write_cards(out, cards_of(rows))
     if policy.points:
         (out / "front.svg").write_text(_picture(policy), encoding="utf-8")

@@ -52,6 +52,9 @@ class Profile(Limits, frozen=True, kw_only=True):
     unlike: str = ""
     """Of the planner `learned`: the planner, such as `program`, for questions unlike all that the policy was fitted on.
     Default: the policy's own plain plan."""
+    explore: float = 0.0
+    """Of the planner `learned`: the chance with which a question goes to one worker by lot, so that feedback can tell
+    what workers are worth that the policy seldom asks."""
     prefer: Literal["cost", "speed"] = "cost"
     """Of the planner `learned`: `cost` asks workers one after another and stops early, `speed` asks all at once."""
     planner_worker: str = ""
@@ -83,6 +86,8 @@ class Profile(Limits, frozen=True, kw_only=True):
             raise ValueError(f"repairs must be 0 or more, not {self.repairs}")
         if self.planner_output_tokens < 1:
             raise ValueError(f"planner_output_tokens must be above 0, not {self.planner_output_tokens}")
+        if not 0 <= self.explore <= 1:
+            raise ValueError(f"explore must be 0 to 1, not {self.explore:g}")
         if not 0 <= self.temperature <= 2:
             raise ValueError(f"temperature must be 0 to 2, not {self.temperature:g}")
         if self.version and not re.fullmatch(VERSION, self.version):

@@ -292,6 +292,7 @@ def _planner(
             counter="" if learned is None else learned.counter,
             operating_point=settings.operating_point,
             unlike=unlike,
+            explore=settings.explore,
             prefer=settings.prefer,
         )
     )

@@ -9,12 +9,16 @@ that has read it unless another is cheaper even so. A conversation with tools ha
 
 A question unlike all that the policy was fitted on is planned by another planner, if one is given.
 
+With an exploration rate, that share of questions goes to one measured worker by lot. Each reason then has the chance
+with which its first worker was asked first, so that feedback can be weighted (`learn/traffic.py`).
+
 A policy holds for the workers it was fitted on. A worker whose fingerprint differs, or that was never measured, takes
 no part. If no worker is left, the dearest worker of the pool answers alone.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -93,6 +97,8 @@ class Learned:
         prefer: Prefer = "cost",
         at: str = "",
         unlike: Planner | None = None,
+        explore: float = 0.0,
+        rng: random.Random | None = None,
         name: str = "learned",
     ) -> None:
         self.name = name
@@ -103,6 +109,8 @@ class Learned:
         self._at = at
         self._unlike = unlike
         """Plans for questions unlike all that the policy was fitted on, and after an answer that failed."""
+        self._explore = explore
+        self._rng = rng or random.Random()
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
@@ -131,12 +139,20 @@ class Learned:
                 why += f"; stays with {warm}, which has read the conversation{_costs(switch_cost_usd, 'more')}"
             else:
                 why += f"; leaves {warm}, which has read the conversation{_costs(-switch_cost_usd, 'less')}"
+        propensity = None
+        if self._explore and not warm:
+            usual = order[0]
+            if self._rng.random() < self._explore:
+                order = (self._rng.choice(known),)
+                why = f"{order[0]} by lot, to measure it: {self._explore:.1%} of questions are asked so"
+            propensity = self._explore / len(known) + (1 - self._explore) * (order[0] == usual)
         reason = Reason(
             why=why,
             chosen=order,
             baseline=decision.baseline,
             left_out=missing,
             switch_cost_usd=switch_cost_usd,
+            propensity=propensity,
         )
         return Draft(plan=self._plan(brief, order, decision), reason=reason)
 

@@ -312,6 +312,7 @@ def _learned(setup: Setup) -> Planner:
         prefer=setup.prefer,
         at=setup.operating_point,
         unlike=setup.unlike,
+        explore=setup.explore,
     )
 
 
