@@ -216,9 +216,10 @@ def as_page(proof: Proof, *, name: str) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in proof.notes)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Does it pay?</title>'
-        "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
         "table{border-collapse:collapse;font-size:14px}td,th{padding:.2rem .6rem;text-align:right;"
-        "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}</style>"
+        "border-bottom:1px solid #8888}td:first-child,th:first-child{text-align:left}</style>"
         f"<h1>Does it pay?</h1><p><strong>{escape(proof.verdict)}</strong></p>{picture}"
         f"<p>{proof.questions:,} questions that nothing was learned from. The best single worker on them is "
         f"{escape(proof.best_single.name)}: {100 * proof.best_single.accuracy:.1f}% at "
