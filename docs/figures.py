@@ -30,6 +30,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "100": lambda share: f"{100 * share:.1f}",
     "100_0": lambda share: f"{100 * share:.0f}",
     "points": lambda share: f"{100 * share:+.1f}".replace("-", "−"),
+    "+": lambda number: f"{number:+.1f}".replace("-", "−"),
     "minus": lambda share: f"{abs(100 * share):.1f}",
     ",": lambda count: f"{count:,.0f}",
     ".1": lambda number: f"{number:.1f}",
