@@ -59,6 +59,7 @@ class Gate:
                 check_header(scope, max_header_bytes=self._service.settings.max_header_bytes)
                 target = _split_target(scope)
                 scope["caller"] = await self._caller(scope, target)
+                scope["still_open"] = functools.partial(self._still_open, dict(scope["headers"]))
             except Problem as problem:
                 await send_problem(problem, send, scope)
                 return
@@ -105,6 +106,18 @@ class Gate:
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return caller
+
+    async def _still_open(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether the key or session of a request still opens the server; for replies that last."""
+        store = self._service.store
+        try:
+            if key := _key(headers):
+                return await authenticate(store, key) is not None
+            if cookie := _cookie(headers):
+                return await session_caller(store, cookie) is not None
+            return not (self._service.settings.keys_required or await any_keys(store))
+        except DirigentError:
+            return True  # a store that fails ends no reply
 
     async def _signed_in(self, scope: Scope, headers: dict[bytes, bytes], cookie: str) -> Caller | None:
         """The caller whose session this is. The scope gets the session, for the routes that show and end it."""
