@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dirigent.run.trace import Trace
 from dirigent.serve.apis import runs
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Answer, Server, Start
@@ -280,6 +281,20 @@ async def forked(server: Server, id: str, **change: Any) -> tuple[Answer, Any]:
         return answer, None
     await watched(server, answer.object["id"])
     return answer, (await server.get(f"/v1/traces/{answer.object['id']}")).object
+
+
+async def test_a_run_is_replayed_from_its_record_and_nobody_is_asked(server: Server) -> None:
+    id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
+    calls = len(server.stub.calls)
+    answer = await server.request("POST", f"/v1/traces/{id}/replay")
+    assert (answer.status, answer.object["same_answer"]) == (200, True)
+    assert answer.object["trace"]["answer"] == "beta says hello there"
+    assert len(server.stub.calls) == calls
+    assert (await server.request("POST", "/v1/traces/ffff/replay")).status == 404
+    failed = Trace(id="f" * 16, created_at="2026-11-19T00:00:00Z", question=(), pool=(), planner="p", status="failed")
+    await server.service.store.save(failed)
+    refused = await server.request("POST", f"/v1/traces/{failed.id}/replay")
+    assert (refused.status, refused.error["code"]) == (400, "not_possible")
 
 
 async def test_a_fork_keeps_what_is_before_and_pays_only_what_is_after(server: Server) -> None:

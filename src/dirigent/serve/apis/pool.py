@@ -55,6 +55,8 @@ class PoolWorker(msgspec.Struct, frozen=True):
     """How often it was right in calibration, on all graded questions."""
     kinds: tuple[Share, ...] = ()
     """The same by kind of question."""
+    calibrated_usd: float | None = None
+    """Mean cost of an answer in calibration; None if it was not measured in dollars."""
 
 
 class PoolList(msgspec.Struct, frozen=True):
@@ -104,7 +106,8 @@ async def _workers(service: Service, caller: Caller) -> tuple[PoolWorker, ...]:
             state = breaker_state(service.runtime.pool[info.name])
             worker = _worker(info, state, on=on, calls=figures.get(info.name, []))
             if (card := service.runtime.cards.get(info.name)) is not None:
-                worker = msgspec.structs.replace(worker, right=card.right, kinds=card.kinds)
+                cost = card.cost if card.unit == "usd" else None
+                worker = msgspec.structs.replace(worker, right=card.right, kinds=card.kinds, calibrated_usd=cost)
             found.append(worker)
     return tuple(found)
 
