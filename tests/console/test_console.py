@@ -7,13 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from dirigent.learn.cards import Card, Share
+from dirigent.learn.policy import FixedPlan, Policy
+from dirigent.limits import Limits
+from dirigent.messages import Attempt, Message, Reply, ToolCall, Usage
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace
 from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.console.conftest import Browser, Line, Open
 from tests.console.long_runs import long_conversation, many_steps
 from tests.console.test_screens import compared, furnish, learned
 from tests.serve.conftest import Server, Start
+from tests.serve.test_learning import a_selector
 from tests.serve.test_runs_api import watched
 
 pytestmark = pytest.mark.system
@@ -589,6 +597,82 @@ async def test_200_payloads_in_every_field_do_nothing(server: Server, browse: Op
     assert browser.elsewhere == []
 
 
+async def test_200_payloads_in_names_errors_labels_and_reports_do_nothing(
+    start: Start, browse: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await learned(start, tmp_path, monkeypatch)
+    store = server.service.store
+    every = "\n\n".join(PAYLOADS)
+    groups = [PAYLOADS[i : i + 20] for i in range(0, len(PAYLOADS), 20)]
+    for number, group in enumerate(groups):
+        await store.save(poisoned(group, id=f"poison{number}"), key_id="local")
+    policy = Policy.load(tmp_path / "policy")
+    fixed = tuple(FixedPlan(payload, 0.7, 0.001 + i / 1e6, 2, 0, 0, 0) for i, payload in enumerate(PAYLOADS))
+    msgspec.structs.replace(policy, why=every, fixed=fixed).save(tmp_path / "policy", a_selector())
+    share = Share("", 0.5, 0.4, 0.6, 10)
+    kinds = tuple(msgspec.structs.replace(share, kind=payload) for payload in PAYLOADS)
+    server.service.runtime.cards = {"alpha": Card("alpha", "", "", share, kinds)}
+    row = {"n": 1, "accuracy": 1, "interval": [0, 1], "calls": 1, "cost_usd": 1, "seconds_p50": 1, "failed": 0}
+    report = {"date": PAYLOADS[0], "commit": PAYLOADS[1], "complete": True, "verdict": every}
+    report |= {"planners": dict.fromkeys(PAYLOADS, row)}
+    (tmp_path / "reports" / "<img src=x onerror=alert(1)>.json").write_text(json.dumps(report))
+    training = tmp_path / "reports" / "<img src=x onerror=parent.pwned=1>"
+    training.mkdir()
+    (training / "metrics.jsonl").write_text(json.dumps({f"{PAYLOADS[1].replace('/', '')}/reward": 1}))
+    for payload in PAYLOADS:
+        made = await create_key(store, Caller("", label=payload, role="admin", region=payload, budget_day_usd=1.0))
+    browser = await browse(server)
+    page = browser.page
+    page.on("dialog", lambda dialog: browser.faults.append(f"dialog {dialog.message}"))
+    await browser.open("/runs")
+    await page.get_by_label("API key").fill(made.text)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_test_id("runs").wait_for()
+    browser.faults.clear()  # the 401 before the sign-in
+    for path in (*(f"/{name}" for name in PAGES), "/spend?by=key"):
+        await browser.open(path)
+        await page.wait_for_timeout(400)
+        for closed in await page.locator("summary").all():
+            await closed.click()
+    for number, group in enumerate(groups):
+        await browser.open(f"/run/poison{number}")
+        await page.get_by_role("heading", name="Conversation").wait_for()
+        await page.locator("summary").first.click()
+        for _ in group:
+            await page.keyboard.press("k")
+            for tab in ("Messages", "Attempts", "Reply"):
+                await page.get_by_role("tab", name=tab).click()
+    assert await page.evaluate("window.pwned") is None
+    assert browser.faults == []
+    assert browser.elsewhere == []
+
+
+def poisoned(payloads: list[str], *, id: str) -> Trace:
+    """A run whose every text is a payload: names of workers, subtasks, replies, messages, errors, notes."""
+    every = "\n\n".join(payloads)
+    records, steps = [], []
+    for i, payload in enumerate(payloads):
+        access = (i - 1,) if i else ()
+        call = ToolCall(payload, payload, payload)
+        message = Message("user", payload, name=payload)
+        records.append(
+            StepRecord(
+                i, payload, payload, access, messages=(message,), error=payload, planned_worker=payload,
+                reply=Reply(payload, reasoning=payload, model=payload, tool_calls=(call,)),
+                ended_s=i + 1.0, started_s=i,
+                attempts=(Attempt(payload, 1.0, Usage(1, 1), error=payload),), tool_traffic=(message,),
+            )
+        )  # fmt: skip
+        steps.append(Step(payload, payload, access))
+    attempt = Attempt(payloads[0], 1.0, error=payloads[1])
+    draft = DraftRecord(every, every, "json", messages=(Message("user", every),), attempts=(attempt,), error=every)
+    return Trace(
+        id, "2026-11-19T10:00:00.000000Z", (Message("user", every, name=payloads[2]), Message("assistant", every)), (),
+        Limits(), payloads[3], payloads[4], (Round((draft,), Plan(tuple(steps)), tuple(records)),), "failed", every,
+        error=every, conversation=payloads[5], notes=tuple(payloads), seconds=20.0,
+    )  # fmt: skip
+
+
 async def test_another_origin_gets_no_cookie_no_answer_and_no_frame(start: Start, browse: Open) -> None:
     from aiohttp import web
 
@@ -647,14 +731,20 @@ async def test_another_origin_gets_no_cookie_no_answer_and_no_frame(start: Start
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_axe_finds_nothing_serious_on_any_page(server: Server, browse: Open, theme: str) -> None:
+async def test_axe_finds_nothing_serious_on_any_page(
+    start: Start, browse: Open, theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not AXE.exists():
         pytest.skip("needs axe-core: npm ci --prefix web")
+    server = await learned(start, tmp_path, monkeypatch)
     ids = await furnish(server)
     comparison = await compared(server)
+    forty = many_steps(28, 12)
+    await server.service.store.save(forty, key_id="local")
     browser = await browse(server, color_scheme=theme, bypass_csp=True)
     serious = []
-    for path in (*(f"/{name}" for name in PAGES), f"/run/{ids[0]}", f"/run/{ids[0]}?fork=2", f"/compare/{comparison}"):
+    runs = (f"/run/{ids[0]}", f"/run/{ids[0]}?fork=2", f"/run/{forty.id}", "/learning/set/dates")
+    for path in (*(f"/{name}" for name in PAGES), *runs, f"/compare/{comparison}"):
         await browser.page.goto("about:blank")
         await browser.open(path)
         await browser.page.wait_for_timeout(500)
