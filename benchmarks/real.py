@@ -31,7 +31,7 @@ from dirigent.errors import ConfigError
 from dirigent.evals.record import source_commit
 from dirigent.learn.deals import deal, judged
 from dirigent.learn.policy_fit import CrossFitted, PolicySettings, folds_of, replayed
-from dirigent.learn.run import SavedConductor
+from dirigent.learn.saved_conductor import SavedConductor
 from dirigent.learn.selector import Floats, hashed_words
 from dirigent.learn.table import Answer, Table
 from dirigent.learn.table_orders import PRICES as RIVAL_PRICES
@@ -78,10 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "real.json")
     options = parser.parse_args(arguments)
     runs = sorted(folder for folder in options.runs.iterdir() if (folder / "conductor.json").is_file())
-    recipes = {
-        folder.name: msgspec.json.decode((folder / "conductor.json").read_bytes(), type=SavedConductor).recipe
-        for folder in runs
-    }
+    recipes = {folder.name: SavedConductor.load(folder).recipe for folder in runs}
     if options.out.resolve().is_relative_to(RESULTS.resolve()):
         if stand_ins := [name for name, recipe in recipes.items() if recipe == "rehearsal"]:
             raise ConfigError(f"{', '.join(stand_ins)} are rehearsals; write their page elsewhere with --out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from typer.core import TyperGroup
 from dirigent.cli.output import ConfigOption, JsonOption, carry_out, print_json, print_text, say
 
 if TYPE_CHECKING:
+    from dirigent.evals.prove import Proof
     from dirigent.learn.policy import Policy
 
 
@@ -135,16 +137,32 @@ def rollback(folder: FolderArgument, as_json: JsonOption = False) -> None:
     carry_out(work, as_json=as_json)
 
 
+class Planner(StrEnum):
+    """What `prove` tests."""
+
+    learned = "learned"
+    conductor = "conductor"
+
+
 def prove(
-    folder: FolderArgument,
+    folder: Annotated[Path | None, typer.Argument(help="The policy's folder.", show_default=False)] = None,
+    *,
     on: Annotated[Path, typer.Option(help="The folder of a table of other questions.", show_default=False)],
+    planner: Annotated[Planner, typer.Option(help="A learned policy, or a trained conductor.")] = Planner.learned,
+    adapter: Annotated[
+        Path | None, typer.Option(help="The conductor's folder; default: the one that ships.", show_default=False)
+    ] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="The conductor's base model, a GGUF file.", show_default=False)
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many questions, drawn by lot.")] = None,
     page: Annotated[Path | None, typer.Option(help="Write one HTML page.", show_default=False)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test a policy on questions that nothing was learned from: does it pay?
+    """Test a policy, or a trained conductor, on questions that nothing was learned from: does it pay?
 
     Example:  dirigent prove reports/policy --on reports/test-table --page reports/proof.html
+    Example:  dirigent prove --planner conductor --on reports/test-table --limit 50 --json
     """
 
     async def work() -> None:
@@ -156,9 +174,16 @@ def prove(
 
         if limit is not None and limit < 1:
             raise ConfigError(f"--limit must be 1 or more, not {limit}")
-        found = compare(folder, Table.load(on), where=str(on), limit=limit)
+        if planner == "conductor":
+            name = "conductor"
+            found = _proved_conductor(adapter or folder, on, base=base, limit=limit)
+        elif folder is None:
+            raise ConfigError("name the policy's folder, or --planner conductor")
+        else:
+            name = folder.name
+            found = compare(folder, Table.load(on), where=str(on), limit=limit)
         if page is not None:
-            page.write_text(as_page(found, name=folder.name), encoding="utf-8")
+            page.write_text(as_page(found, name=name), encoding="utf-8")
             say(f"written to {page}")
         if as_json:
             print_json(found)
@@ -166,7 +191,7 @@ def prove(
         rows = [
             [
                 row.planner,
-                f"{row.price:g}" if row.planner in ("learned", "fixed") else "",
+                f"{row.price:g}" if row.planner in ("learned", "fixed", "conductor") else "",
                 f"{100 * row.accuracy:.1f}",
                 f"{row.cost:.4g}",
                 f"{row.cost / max(found.best_single.cost, 1e-12):.2f}x",
@@ -185,6 +210,23 @@ def prove(
         print_text(f"{found.questions:,} questions. {found.verdict}")
 
     carry_out(work, as_json=as_json)
+
+
+def _proved_conductor(folder: Path | None, on: Path, *, base: Path | None, limit: int | None) -> Proof:
+    """The proof of the conductor in the folder, or of the one that ships."""
+    from dirigent.errors import ConfigError
+    from dirigent.learn.saved_conductor import packaged_conductor
+    from dirigent.learn.table import Table
+
+    folder = folder or packaged_conductor()
+    table = Table.load(on)
+    try:
+        from dirigent.evals.prove_conductor import prove_conductor
+        from dirigent.learn.base import Base
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a conductor is replayed with {error.name}: pip install 'dirigent[learn]'") from None
+    model = None if base is None else Base.load(base) if base.is_dir() else Base.from_gguf(base)
+    return prove_conductor(folder, table, where=str(on), base=model, limit=limit)
 
 
 def _at(policy: Policy, at: str) -> Policy:

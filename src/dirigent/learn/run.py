@@ -28,9 +28,10 @@ from dirigent.learn.base import Base
 from dirigent.learn.decoder import Adapter
 from dirigent.learn.grpo import GrpoSettings, greedy_plans, train
 from dirigent.learn.imitate import ImitationSettings, imitate
+from dirigent.learn.policy import mark_of
 from dirigent.learn.sampler import BatchedSampler
+from dirigent.learn.saved_conductor import SavedConductor
 from dirigent.learn.table_plans import PRICES, RecordedQuestions, TableTask, TableTaskSettings
-from dirigent.learn.values import RecordedPool
 
 
 class RealRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,16 +43,6 @@ class RealRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warm_start: ImitationSettings = ImitationSettings()
     grpo: GrpoSettings = GrpoSettings()
     task: TableTaskSettings = TableTaskSettings()
-
-
-class SavedConductor(msgspec.Struct, frozen=True):
-    """`conductor.json`: what an adapter needs besides its base to plan as it did in training."""
-
-    base: str
-    pool: RecordedPool
-    cards: dict[str, str]
-    max_plan_tokens: int
-    recipe: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for outcome in task.outcomes(write, questions, without_worker=without):
                     file.write(msgspec.json.encode(outcome) + b"\n")
     shutil.copytree(options.values / "selector", options.out / "selector", dirs_exist_ok=True)
-    conductor = SavedConductor(base.name, recorded.pool, task.cards, recipe.max_plan_tokens, recipe.name)
-    (options.out / "conductor.json").write_bytes(msgspec.json.format(msgspec.json.encode(conductor), indent=1) + b"\n")
+    seen = tuple(sorted({int(mark_of(recorded.texts[q])) for q in recorded.places("train")}))
+    SavedConductor(base.name, recorded.pool, task.cards, recipe.max_plan_tokens, recipe.name, seen).save(options.out)
 
 
 def opened(file: Path, *, seed: int | None, changes: Sequence[str], steps: int | None = None) -> RealRecipe:

@@ -6,8 +6,9 @@ A plan names workers in order and may end in a worker that chooses among their a
     ask: programmer                          its reply is the answer
 
 Every worker was asked each question several times beforehand, so a plan has an exact value: its mean over all ways to
-deal the recorded samples to its steps. It is computed over sets of samples: `right[q, s]` says whether the choice
-among the samples in set `s` is right, `confidence[q, s]` how sure the selector is of it. Samples are bits of `s`.
+deal the recorded samples to its steps; a worker that is asked more often repeats itself at full cost. Values are kept
+for sets of samples: `right[q, s]` says whether the choice among the samples in set `s` is right, `confidence[q, s]` how
+sure the selector is of it. Samples are bits of `s`.
 
 A recorded answer cannot depend on a subtask, so plans hold none: a plan of eight steps is ten tokens, not seventy.
 """
@@ -48,6 +49,7 @@ PRICES: dict[str, float] = {"none": 0.0, "tiny": 0.05, "low": 0.1, "medium": 0.2
 
 SYSTEM = "You plan which workers answer a question. You never answer it yourself."
 MAX_QUESTION_CHARS = 1500
+MOST_ASKS = 10
 
 _PLAN = re.compile(r"(?:ask|until (?P<until>[1-9][0-9]?)):(?P<names>(?: [a-z]+)+)")
 
@@ -185,8 +187,10 @@ class PlanValues:
                 moved = chance[r] - going
                 for bit, (lacking, holding) in zip(recorded.pool.bits(name), self._draws[name], strict=True):
                     moved[:, holding] += going[:, lacking] * self._next[name][bit, lacking]
-                # Where a worker has no sample left, nothing more is drawn and nothing is lost.
-                chance[r] = moved + going * (self._next[name].sum(0) == 0)
+                # A worker that has no sample left repeats one of its answers, and is paid for it.
+                spent = going * (self._next[name].sum(0) == 0)
+                cost[r] += spent.sum(1) * recorded.cost[at[r]][:, recorded.pool.bits(name)].mean(1)
+                chance[r] = moved + spent
         # The last step's sample is any of its worker's, so a worker's mean is what its reply is worth alone.
         last = torch.tensor([self._names.index(plan.asks[-1]) for plan in plans], device=device, dtype=torch.long)
         worth = {
@@ -220,9 +224,8 @@ def read_plan(text: str, pool: Sequence[Seat]) -> TablePlan:
         raise PlanError(f"{names[-1]} has no answer to choose from; name a worker that answers before it")
     if early := [name for name, role in zip(names, asks, strict=False) if role in FREE]:
         raise PlanError(f"{early[0]} chooses among answers, so it can only come last")
-    for seat in pool:
-        if seat.role not in FREE and asks.count(seat.role) > seat.samples:
-            raise PlanError(f"{seat.name} is asked {asks.count(seat.role)} times; it was recorded {seat.samples} times")
+    if len(asks) > MOST_ASKS:
+        raise PlanError(f"the plan asks {len(asks)} times; at most {MOST_ASKS} are allowed")
     until = None if found["until"] is None else int(found["until"]) / 100
     if until is not None and end != "select":
         raise PlanError("until needs a last step by the worker that selects")

@@ -66,6 +66,8 @@ class RecordedPool(msgspec.Struct, frozen=True):
     workers: tuple[RecordedWorker, ...]
     kinds: dict[str, str]
     """What a card calls each kind of question."""
+    cost_scale: float = 1.0
+    """Units of one unit of the table that the answers were read from."""
     plan_token_cost: float | None = None
     """Units that a token costs which the conductor writes; one that it reads costs a quarter. None: its share of the
     parameters of the 1.5B model, whose output token is the unit."""
@@ -158,10 +160,7 @@ def from_table(table: Table, *, where: str) -> tuple[RecordedPool, list[Answered
     Second steps take no part, nor workers that answered fewer than three fifths of the questions. Costs are scaled so
     that one answer of the best single worker costs UNITS_OF_BEST_SINGLE.
     """
-    answers: dict[str, dict[str, list[Answer]]] = defaultdict(lambda: defaultdict(list))
-    for answer in table.answers:
-        if not answer.read and answer.right is not None:
-            answers[answer.question][answer.worker].append(answer)
+    answers = _first_steps(table)
     graded = [question for question in table.questions if question.id in answers]
     samples = {}
     for worker in table.workers:
@@ -175,34 +174,54 @@ def from_table(table: Table, *, where: str) -> tuple[RecordedPool, list[Answered
     whole = [q for q in graded if all(len(answers[q.id][name]) >= count for name, count in samples.items())]
     if not samples or not whole:
         raise ConfigError(f"{where} has no question that every worker answered and that was graded; calibrate again")
-    chosen = {q.id: [a for name, count in samples.items() for a in answers[q.id][name][:count]] for q in whole}
-    best = max(samples, key=lambda name: sum(a.right or 0.0 for q in whole for a in answers[q.id][name][:1]))
+    best = max(samples, key=lambda name: sum(answers[q.id][name][0].right or 0.0 for q in whole))
     paid = sum(answers[q.id][best][0].cost for q in whole) / len(whole)
-    scale = UNITS_OF_BEST_SINGLE / paid if paid else 1.0
-    rows = [
-        answered(question.id, question.kind or "questions", question.text, chosen[question.id], scale)
-        for question in whole
-    ]
-    kinds = {one.set: one.set.replace("_", " ") for one in rows}
+    kinds = {question.kind or "questions": (question.kind or "questions").replace("_", " ") for question in whole}
     about = {worker.name: worker.about for worker in table.workers}
-    pool = RecordedPool(tuple(RecordedWorker(n, k, about[n], n) for n, k in samples.items()), kinds)
-    splits = ["test" if q.split == "test" else "dev" if _develops(q.id) else "train" for q in whole]
-    return pool, rows, splits
-
-
-def answered(id: str, kind: str, text: str, answers: Sequence[Answer], scale: float) -> Answered:
-    """A question with these answers of a table; their classes are counted anew from 0."""
-    classes = list(dict.fromkeys(answer.same for answer in answers if answer.same >= 0))
-    return Answered(
-        id=id,
-        set=kind,
-        text=text,
-        answers=tuple(next(a.final for a in answers if a.same == same) for same in classes),
-        classes=tuple(classes.index(answer.same) if answer.same >= 0 else -1 for answer in answers),
-        ended=tuple(answer.ended for answer in answers),
-        right=tuple((answer.right or 0.0) >= 0.5 for answer in answers),
-        cost=tuple(answer.cost * scale for answer in answers),
+    pool = RecordedPool(
+        tuple(RecordedWorker(name, count, about[name], name) for name, count in samples.items()),
+        kinds,
+        cost_scale=UNITS_OF_BEST_SINGLE / paid if paid else 1.0,
     )
+    splits = ["test" if q.split == "test" else "dev" if _develops(q.id) else "train" for q in whole]
+    return pool, answered(table, pool), splits
+
+
+def answered(table: Table, pool: RecordedPool) -> list[Answered]:
+    """The table's questions that hold every sample of the pool; workers are found by source, or else by name."""
+    answers = _first_steps(table)
+    known = {worker.name for worker in table.workers}
+    found = []
+    for question in table.questions:
+        own: list[Answer] = []
+        for worker in pool.workers:
+            name = worker.source if worker.source in known else worker.name
+            own += answers[question.id][name][: worker.samples] if question.id in answers else []
+        if len(own) < len(pool.slots):
+            continue
+        classes = list(dict.fromkeys(answer.same for answer in own if answer.same >= 0))
+        found.append(
+            Answered(
+                id=question.id,
+                set=question.kind or "questions",
+                text=question.text,
+                answers=tuple(next(a.final for a in own if a.same == same) for same in classes),
+                classes=tuple(classes.index(answer.same) if answer.same >= 0 else -1 for answer in own),
+                ended=tuple(answer.ended for answer in own),
+                right=tuple((answer.right or 0.0) >= 0.5 for answer in own),
+                cost=tuple(answer.cost * pool.cost_scale for answer in own),
+            )
+        )
+    return found
+
+
+def _first_steps(table: Table) -> dict[str, dict[str, list[Answer]]]:
+    """The graded answers that read no other answer, by question and worker."""
+    answers: dict[str, dict[str, list[Answer]]] = {}
+    for answer in sorted(table.answers, key=lambda answer: answer.k):
+        if not answer.read and answer.right is not None:
+            answers.setdefault(answer.question, defaultdict(list))[answer.worker].append(answer)
+    return answers
 
 
 def cross_fitted(
@@ -288,6 +307,16 @@ def picked(chance: Floats, question: Answered) -> tuple[Floats, Floats, Floats]:
 def sets_of(samples: int) -> npt.NDArray[np.bool_]:
     """The samples in each set [sets, samples]."""
     return np.array([[s >> bit & 1 for bit in range(samples)] for s in range(1 << samples)], dtype=np.bool_)
+
+
+def valued(table: Sequence[Answered], pool: RecordedPool, selector: Selector) -> Values:
+    """The values of questions that the selector was not fitted on."""
+    rows = [row_of(question, pool) for question in table]
+    found = [picked(chance, one) for chance, one in zip(sets_chances(rows, selector), table, strict=True)]
+    right, confidence, vote = (np.stack([one[i] for one in found]) for i in range(3))
+    single = np.array([question.right for question in table], dtype=np.float64)
+    cost = np.array([question.cost for question in table], dtype=np.float64)
+    return Values(right, confidence, vote, single, cost)
 
 
 def write(
