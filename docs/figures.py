@@ -16,7 +16,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from dirigent.evals.front import Mark, svg_front
 
 FIGURE = re.compile(r"<!-- = (\S+) (.+?) -->.*?<!-- = -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- (\S+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
@@ -27,6 +30,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "100": lambda share: f"{100 * share:.1f}",
     "100_0": lambda share: f"{100 * share:.0f}",
     "points": lambda share: f"{100 * share:+.1f}".replace("-", "−"),
+    "+": lambda number: f"{number:+.1f}".replace("-", "−"),
     "minus": lambda share: f"{abs(100 * share):.1f}",
     ",": lambda count: f"{count:,.0f}",
     ".1": lambda number: f"{number:.1f}",
@@ -216,7 +220,38 @@ def overhead_rows(results: Path) -> str:
     return "\n".join([*head, *(f"| {about} | {' | '.join(cells)} |" for about, cells in lines)])
 
 
+def demo(results: Path) -> str:
+    """What `dirigent demo` printed, as it was printed."""
+    printed = (results / "demo.txt").read_text(encoding="utf-8").strip()
+    return f"```text\n$ make demo\n{printed}\n```"
+
+
+def embedded_front(results: Path) -> str:
+    """The front of one small model in roles, as an SVG: means over the fold seeds of `pays.json`."""
+    sections = json.loads((results / "pays.json").read_bytes())["sections"]
+    seeds = [found for name, found in sections.items() if re.fullmatch(r"roles-\d+", name)]
+
+    def marks(method: str) -> list[Mark]:
+        fronts = [found["front"][method] for found in seeds]
+        shares, costs = ([fmean(values) for values in zip(*part, strict=True)] for part in zip(*fronts, strict=True))
+        return [Mark(method, cost, share) for cost, share in zip(costs, shares, strict=True) if cost >= CHEAPEST]
+
+    best = Mark("the best role, one call", fmean(s["single_cost"] for s in seeds), fmean(s["single"] for s in seeds))
+    return svg_front(
+        marks("learned"),
+        [best],
+        title="One model of 1.5 billion parameters in roles: learned policy (dots) and fixed plans",
+        unit="output tokens",
+        rivals={"fixed plans": marks("fixed"), "votes": marks("vote")},
+    )
+
+
+CHEAPEST = 75.0
+"""Cheaper fixed plans guess: they are left out of the picture."""
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
+    "demo": demo,
     "gym-first-page": gym_first_page,
     "overhead-rows": overhead_rows,
     "recorded-first-page": recorded_first_page,

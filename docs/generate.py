@@ -33,7 +33,7 @@ from dirigent.planners import PLANNERS
 from dirigent.workers import http, worker
 
 sys.path.append(str(Path(__file__).parent))
-from figures import with_figures
+from figures import embedded_front, with_figures
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
@@ -397,6 +397,7 @@ def _drawings(results: Path) -> dict[str, str]:
 def main(arguments: list[str]) -> int:
     stale = 0
     learning, drawings = learning_page(RESULTS)
+    drawings["front-embedded-pool.svg"] = embedded_front(RESULTS)
     pages = {PAGE: page(), COMMANDS_PAGE: commands_page(), API_PAGE: api_page(), LEARNING_PAGE: learning}
     pages[BASELINES_PAGE] = baselines_page()
     for path in PAGES_WITH_FIGURES:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from tests.facts import says
 
+from dirigent.config import discovery
 from dirigent.config.build import card
 from dirigent.config.discovery import (
     MODELS_PER_SERVER,
@@ -27,6 +28,7 @@ from dirigent.config.presets import presets
 
 NO_KEYS: dict[str, str] = {}
 FILE = Path("dirigent.toml")
+WEIGHTS = Path(__file__).parents[2] / "weights" / "src" / "dirigent_weights"
 
 
 @asynccontextmanager
@@ -93,14 +95,31 @@ async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
     assert len(found.servers[0].models) == MODELS_PER_SERVER
 
 
-def test_nothing_found_gives_the_embedded_pool_in_roles() -> None:
+def test_nothing_found_gives_the_embedded_pool_in_roles_and_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    monkeypatch.setattr(discovery, "folders", lambda: [WEIGHTS])
     config = parse_config(toml_of(Machine(free_bytes=8 * 10**9)), path=FILE).config
-    assert [worker.name for worker in config.worker] == ["plain", "quick", "thinker", "programmer", "vote"]
+    assert [worker.name for worker in config.worker] == [
+        "plain",
+        "calculator",
+        "quick",
+        "thinker",
+        "programmer",
+        "vote",
+    ]
     assert {worker.weights for worker in config.worker if worker.kind == "local"} == {"qwen2.5-coder-1.5b"}
     caps = {worker.name: worker.role.max_output_tokens for worker in config.worker if worker.role}
-    assert caps == {"quick": 48, "thinker": 400, "programmer": 320}
-    assert {worker.role.temperature for worker in config.worker if worker.role} == {0.7}
-    assert {"ultra", "mini"} <= set(config.profile)
+    assert caps == {"calculator": 320, "quick": 48, "thinker": 400, "programmer": 320}
+    assert {worker.role.temperature for worker in config.worker if worker.role} == {0, 0.7}
+    profiles = {name: (profile.planner, profile.unlike) for name, profile in config.profile.items()}
+    assert profiles == {"ultra": ("learned", "program"), "mini": ("learned", "program")}
+
+
+def test_without_the_packaged_policy_a_rule_decides_and_the_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "folders", list)
+    text = toml_of(Machine())
+    assert says(text, "no policy decides dirigent-weights not installed")
+    assert {profile.planner for profile in parse_config(text).config.profile.values()} == {"program"}
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,27 @@ def test_it_costs_less_at_the_same_accuracy_and_is_switched_on(policy: Policy) -
     assert same.low > -0.02
 
 
+def test_fixed_plans_are_measured_on_the_same_questions(policy: Policy) -> None:
+    [both] = policy.fixed  # no worker answered three times
+    assert (both.name, both.calls) == ("vote of the best 2", 2)
+    assert both.cost == pytest.approx(11.0)
+    assert both.accuracy == pytest.approx(policy.baseline_accuracy + both.diff)
+    assert both.low < both.diff < both.high
+    again = Policy(**msgspec.structs.asdict(policy))
+    assert again.fixed == policy.fixed
+
+
+def test_a_worker_that_answered_three_times_is_a_fixed_plan_of_its_own() -> None:
+    table = two_kinds(60)
+    thrice = tuple(a for a in table.answers if a.worker == "cheap" and a.k == 0)
+    more = tuple(msgspec.structs.replace(a, k=2) for a in thrice)
+    fitted = fit_policy(msgspec.structs.replace(table, answers=table.answers + more), where="here", settings=QUICK)
+    named = {plan.name: plan for plan in fitted.policy.fixed}
+    assert set(named) == {"cheap ×3", "vote of the best 2"}
+    assert named["cheap ×3"].cost == pytest.approx(3.0)
+    assert named["cheap ×3"].accuracy == pytest.approx(0.5)
+
+
 def test_each_kind_of_question_gets_its_own_order(policy: Policy) -> None:
     sums = policy.plan_for("Add 700 and 701 and give the sum.", POOL)
     riddle = policy.plan_for("Who am I? Riddle 700, 1: I walk at night alone.", POOL)

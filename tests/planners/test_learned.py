@@ -11,11 +11,13 @@ import pytest
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
-from dirigent.messages import Message, Result, Usage, conversation
-from dirigent.plan.plan import Plan, Step
+from dirigent.messages import Message, Ran, Result, Usage, conversation
+from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.plan.planner import Brief, Draft, Previous
 from dirigent.planners import planner
+from dirigent.planners.fixed import Single
 from dirigent.planners.learned import CHOOSE, Learned, Prefer, left_out, measured
+from dirigent.planners.program import Program
 from dirigent.planners.spec import Setup
 from dirigent.run.step_prompt import ANSWER
 from dirigent.run.trace import saved_usd_estimate
@@ -52,6 +54,7 @@ class Decided(msgspec.Struct):
     until: float | None = 0.7
     why: str = "sums are best asked of quick"
     baseline: str = "strong"
+    novel: bool = False
 
 
 class Policy:
@@ -62,6 +65,7 @@ class Policy:
         *order: str,
         end: Literal["last", "vote", "select"] = "select",
         selector: Sure | None = None,
+        novel: bool = False,
     ) -> None:
         self.fingerprints = {"quick": "q1", "strong": "s1"}
         self.selector = selector or Sure(0.9, 0.9)
@@ -69,6 +73,7 @@ class Policy:
         self.told: list[tuple[str, int | None, str]] = []
         self._order = order or ("quick", "strong")
         self._end = end
+        self._novel = novel
 
     def plan_for(
         self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
@@ -76,7 +81,7 @@ class Policy:
         self.asked.append((question, tuple(workers)))
         self.told.append((prefer, most_calls, at))
         until = 0.7 if prefer == "cost" else None
-        return Decided(self._order[:most_calls], end=self._end, until=until)
+        return Decided(self._order[:most_calls], end=self._end, until=until, novel=self._novel)
 
 
 def pool_of(policy: Policy, *, quick: str = "q1", strong: str = "s1", new: bool = False) -> Pool:
@@ -161,6 +166,23 @@ async def test_a_second_round_accepts() -> None:
     pool = pool_of(policy)
     brief = Brief(conversation("2+2?"), pool, Limits(max_rounds=2), previous=Previous("", "4"))
     assert (await Learned(policy).draft(brief)).plan == Plan()
+
+
+async def test_a_question_unlike_all_that_was_measured_is_planned_by_another_planner() -> None:
+    for novel, worker in ((True, "new"), (False, "quick")):
+        policy = Policy("quick", end="last", novel=novel)
+        pool = pool_of(policy, new=True)
+        draft = await Learned(policy, unlike=Single("new")).draft(Brief(conversation("2+2?"), pool, Limits()))
+        assert draft.plan == Plan((Step(worker, ANSWER),))
+        assert draft.reason is None or draft.reason.left_out == ()  # the other planner may ask the new worker
+
+
+async def test_a_second_round_is_the_other_planners() -> None:
+    policy = Policy()
+    pool = pool_of(policy, new=True)
+    failed = EarlierStep("quick", ANSWER, reply="The program failed.", ran=Ran("1/0", 1, ""))
+    brief = Brief(conversation("2+2?"), pool, Limits(max_rounds=2), previous=Previous("", "x", steps=(failed,)))
+    assert (await Learned(policy, unlike=Program("new")).draft(brief)).plan == Plan((Step("new", ANSWER),))
 
 
 def test_the_error_for_a_profile_without_a_policy_names_the_key() -> None:

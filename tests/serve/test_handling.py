@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from dirigent.config.server_settings import ServeSettings
-from dirigent.serve.http.body import MAX_BODY_BYTES, read_body, unless_gone
+from dirigent.serve.http.body import HEADERS, MAX_BODY_BYTES, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
 
 
@@ -119,8 +119,8 @@ async def test_a_failure_of_the_work_is_the_requests():
 
 
 def asked(client: Client, kind: bytes = b"application/json; charset=utf-8", runs: Runs | None = None) -> Request:
-    app = SimpleNamespace(state=SimpleNamespace(service=runs or Runs()))
-    return Request({"type": "http", "headers": [(b"content-type", kind)], "app": app}, client.receive)
+    app = SimpleNamespace(service=runs or Runs())
+    return Request({"type": "http", HEADERS: {b"content-type": kind}, "app": app}, client.receive)
 
 
 async def test_a_body_is_read_in_as_many_pieces_as_it_comes():

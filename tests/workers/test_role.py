@@ -159,6 +159,26 @@ def test_the_last_python_block_is_the_program(text: str, program: str) -> None:
     assert last_program(text) == program
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("Sort these names alphabetically: Zoe, Ben", "Ben, Zoe"),
+        ("List the prime numbers below 5.", "Ben, Zoe"),
+        ("What are the first three squares?", "Ben, Zoe"),
+        ("Who is the oldest of them?", "Zoe"),
+        ("", "Zoe"),
+    ],
+)
+def test_every_printed_line_is_an_item_where_a_list_is_asked_for(asked: str, said: str) -> None:
+    assert said_by(Ran("", 0, "Ben\n\n  Zoe\n"), asked=asked) == said
+
+
+async def test_a_role_replies_with_the_whole_list_that_its_program_printed() -> None:
+    worker = role(Scripted(BLOCK), CODE, programs=printing("Ben\nZoe"))
+    reply = await worker.ask(Request((Message("user", "Sort by alphabet: Zoe, Ben"),)))
+    assert reply.text == "Ben, Zoe"
+
+
 def test_a_long_last_line_is_whole() -> None:
     assert said_by(Ran("", 0, "x\n" + "9" * 1000)) == "9" * 1000
 

@@ -203,9 +203,11 @@ class Runtime:
 
     def left_out(self) -> dict[str, str]:
         """Returns worker -> why a policy of the configuration does not use it; raises ConfigError for a bad policy."""
-        learned = [self.policy(settings) for settings in self.config.profile.values()]
-        infos = self.pool.infos
-        return {name: why for one in learned if one is not None for name, why in left_out(one.policy, infos).items()}
+        found: dict[str, str] = {}
+        for settings in self.config.profile.values():
+            if (learned := self.policy(settings)) is not None:
+                found |= left_out(learned.policy, self.pool.infos, new=not settings.unlike)
+        return found
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
@@ -270,6 +272,10 @@ def _planner(
     if settings.planner_worker and spec.planned_by != "trained worker":
         pool.require(settings.planner_worker)
     assert spec.make is not None  # `can_plan` was checked when the name was read
+    unlike = None
+    if settings.unlike:
+        other = msgspec.structs.replace(settings, planner=settings.unlike, policy="", unlike="")
+        unlike = _planner(planner_named(other.planner), other, pool, everybody=everybody, right=right, learned=None)
     return spec.make(
         Setup(
             pool=pool,
@@ -285,6 +291,8 @@ def _planner(
             selector="" if learned is None else learned.selector,
             counter="" if learned is None else learned.counter,
             operating_point=settings.operating_point,
+            unlike=unlike,
+            explore=settings.explore,
             prefer=settings.prefer,
         )
     )

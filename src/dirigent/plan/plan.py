@@ -114,7 +114,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     switch_cost_usd: float | None = None
     """The extra cost of leaving the worker that has read the conversation; below 0, leaving is cheaper and is done."""
     propensity: float | None = None
-    """The chance with which this order was chosen, if the policy explores."""
+    """The chance with which the first of these workers was asked first, if the policy explores."""
 
 
 def parse_plan(

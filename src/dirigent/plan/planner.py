@@ -108,6 +108,22 @@ class Planner(Protocol):
         ...
 
 
+class Shape:
+    """A planner that makes its plan without a model. In a later round it accepts the answer."""
+
+    name: str
+
+    def plan(self, brief: Brief) -> Plan:
+        """The plan of the first round."""
+        raise NotImplementedError
+
+    def at_once(self, brief: Brief) -> Draft:
+        return Draft(plan=self.plan(brief) if brief.previous is None else Plan())
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return self.at_once(brief)
+
+
 class LanguagePlanner:
     """A planner whose drafts a worker writes.
 

@@ -17,25 +17,12 @@ from typing import Literal
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Dialect, Plan, Reason, Step
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief, Draft, Shape
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import WorkerInfo
 
 Who = str | Sequence[str]
-
-
-class Shape:
-    """A planner that makes its plan without a model. In a later round it accepts the answer."""
-
-    name: str
-
-    def plan(self, brief: Brief) -> Plan:
-        """The plan of the first round."""
-        raise NotImplementedError
-
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return Draft(plan=self.plan(brief) if brief.previous is None else Plan())
 
 
 class Fixed(Shape):

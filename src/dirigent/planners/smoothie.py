@@ -19,10 +19,10 @@ import numpy as np
 from dirigent.errors import ConfigError
 from dirigent.messages import Reply, Request, Result
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import Brief
+from dirigent.plan.planner import Brief, Shape
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
-from dirigent.planners.fixed import Shape, answering, step
+from dirigent.planners.fixed import answering, step
 from dirigent.planners.knn import Neighbours
 from dirigent.workers.reader import Reader
 

@@ -84,6 +84,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """The worker of the pool that selects, in which the policy's plans end."""
     counter: str = ""
     """The worker of the pool that takes a vote."""
+    unlike: Planner | None = None
+    """The planner for questions unlike all that the policy was fitted on. Default: the policy's own plain plan."""
+    explore: float = 0.0
+    """The chance with which a policy asks one worker by lot."""
     operating_point: str = ""
     """Of the policy. Default: the one that is active in its folder."""
     prefer: Prefer = "cost"

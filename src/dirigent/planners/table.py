@@ -311,6 +311,8 @@ def _learned(setup: Setup) -> Planner:
         counter=setup.counter,
         prefer=setup.prefer,
         at=setup.operating_point,
+        unlike=setup.unlike,
+        explore=setup.explore,
     )
 
 
