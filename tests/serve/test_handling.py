@@ -42,7 +42,7 @@ class Client:
         return {"type": "http.disconnect"}
 
 
-async def test_what_is_done_is_given_and_no_longer_under_way():
+async def test_a_finished_reply_is_returned_and_no_longer_counted():
     service = Runs()
 
     async def work() -> str:
@@ -128,7 +128,7 @@ async def test_a_body_is_read_in_as_many_pieces_as_it_comes():
     assert await read_body(asked(Client(b"{}")), timeout_s=5) == b"{}"
 
 
-async def test_a_body_that_is_cut_off_is_nobodys():
+async def test_a_body_that_is_cut_off_starts_no_run():
     client = Client()
     client.left.set()
     with pytest.raises(ClientDisconnect):

@@ -172,12 +172,16 @@ async def usage(
 async def left(store: Store, caller: Caller, *, at: datetime | None = None) -> Left | None:
     """Returns the money that the caller may still spend; None without a bound. It may shrink before the next
     reservation."""
+    return min(await lefts(store, caller, at=at), key=lambda one: one.usd, default=None)
+
+
+async def lefts(store: Store, caller: Caller, *, at: datetime | None = None) -> list[Left]:
+    """Returns what is left of each of the caller's budgets."""
     if not caller.budgets_usd:
-        return None
+        return []
     moment = (at or now()).astimezone(UTC)
     book = await store.read(lambda connection: _book(connection, caller.key_id, day=utc_text(moment)[:10]))
-    lefts = [Left(n / NUSD, period, _renews_in_s(period, moment)) for period, n in _left_nusd(caller, book)]
-    return min(lefts, key=lambda one: one.usd)
+    return [Left(n / NUSD, period, _renews_in_s(period, moment)) for period, n in _left_nusd(caller, book)]
 
 
 async def reconcile(store: Store, *, at: datetime | None = None) -> int:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from dirigent.workers.secret import SHORTEST_REDACTED, may_hold_key, redact
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Every schema this code has known, oldest first. Kept here so that opening an up-to-date store need not
 import Alembic; a test compares it with the migrations."""
 
@@ -239,6 +239,13 @@ sessions = Table(
     Column("created_at", String(27), nullable=False),
     Column("expires_at", String(27), nullable=False),
     Index(None, "key_id"),
+)
+
+switched_off = Table(
+    "switched_off",
+    metadata,
+    Column("worker", Text, primary_key=True, comment="an admin switched it off"),
+    Column("at", String(27), nullable=False),
 )
 
 

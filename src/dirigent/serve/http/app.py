@@ -71,9 +71,9 @@ from dirigent.serve.apis.responses.route import (
     list_input_items,
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
-from dirigent.serve.apis.runs import RunCancelled, RunStarted, cancel_run, run_events, start_run
+from dirigent.serve.apis.runs import RunCancelled, RunStarted, cancel_run, run_events, runs_events, start_run
 from dirigent.serve.apis.session import SignedIn, SignedOut, session, sign_in, sign_out
-from dirigent.serve.apis.traces import ForkRequest, TraceList, fork_trace, trace, traces
+from dirigent.serve.apis.traces import ForkRequest, Replayed, TraceList, fork_trace, replay_trace, trace, traces
 from dirigent.serve.apis.usage import UsageReport, usage
 from dirigent.serve.http import console
 from dirigent.serve.http.auth import Gate
@@ -224,8 +224,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/models/{id:path}", model, gives=ModelCard),
     Endpoint("GET", "/v1/traces", traces, gives=TraceList),
     Endpoint("GET", "/v1/traces/{id}", trace, gives=Trace),
+    Endpoint("POST", "/v1/traces/{id}/replay", replay_trace, gives=Replayed),
     Endpoint("POST", "/v1/traces/{id}/fork", fork_trace, takes=ForkRequest, gives=RunStarted, status=202),
     Endpoint("POST", "/v1/runs", start_run, takes=ChatRequest, gives=RunStarted, status=202),
+    Endpoint("GET", "/v1/runs/events", runs_events),
     Endpoint("GET", "/v1/runs/{id}/events", run_events),
     Endpoint("POST", "/v1/runs/{id}/cancel", cancel_run, gives=RunCancelled),
     Endpoint("GET", "/v1/pool", pool, gives=PoolList),

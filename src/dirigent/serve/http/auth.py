@@ -109,6 +109,19 @@ class Gate:
         return caller
 
 
+async def still_open(service: Service, headers: dict[bytes, bytes]) -> bool:
+    """Return whether the key or session of a request is still valid, for replies that last."""
+    store = service.store
+    try:
+        if key := _key(headers):
+            return await authenticate(store, key) is not None
+        if cookie := _cookie(headers):
+            return await session_caller(store, cookie) is not None
+        return not (service.settings.keys_required or await any_keys(store))
+    except DirigentError:
+        return True  # a store that fails ends no reply
+
+
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Return whether a name or address means this machine alone. Names are not looked up: only `localhost` counts."""
