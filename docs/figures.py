@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from dirigent.evals.front import Mark, svg_front
@@ -240,6 +240,16 @@ def everyday_development(results: Path) -> str:
     return "\n".join(lines)
 
 
+def everyday_twenty(results: Path) -> str:
+    """The twenty everyday questions, by the plan and in one plain call."""
+    rows = json.loads((results / "everyday.json").read_bytes())["rows"]
+    lines = ["| | right | median tokens written | all tokens |", "|---|---|---|---|"]
+    for way in ("plan", "plain"):
+        right, tokens = ([row[way][name] for row in rows] for name in ("right", "tokens"))
+        lines.append(f"| {way} | {sum(right)} of {len(rows)} | {median(tokens):g} | {sum(tokens):,} |")
+    return "\n".join(lines)
+
+
 def embedded_front(results: Path) -> str:
     """The front of one small model in roles, as an SVG: means over the fold seeds of `pays.json`."""
     sections = json.loads((results / "pays.json").read_bytes())["sections"]
@@ -267,6 +277,7 @@ CHEAPEST = 75.0
 TABLES: dict[str, Callable[[Path], str]] = {
     "demo": demo,
     "everyday-development": everyday_development,
+    "everyday-twenty": everyday_twenty,
     "gym-first-page": gym_first_page,
     "overhead-rows": overhead_rows,
     "recorded-first-page": recorded_first_page,
