@@ -100,7 +100,7 @@ async def one(runtime: Runtime, question: str, plain: dict[str, Any] | None) -> 
 
 
 def page(found: dict[str, Any]) -> str:
-    """Returns the page. A row that is not scored is an error: nothing is counted that nobody read."""
+    """Returns the page. A row without a score is an error: the page counts only answers that a person read."""
     rows = found["rows"]
     lines = [
         "# Twenty everyday questions to the embedded pool",

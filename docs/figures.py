@@ -1,11 +1,11 @@
 """Fill the figures of README.md and of these pages from docs/results: no measured figure is typed by hand.
 
-A figure stands between two comments. The first names its format and its place in a results file:
+A figure is between two comments. The first names its format and its place in a results file:
 
     right in <!-- = % gym/planners/conductor/accuracy -->88.8%<!-- = -->
 
 The place is the file without `.json`, then keys. In a list, a key is an index or the `name` (or `row`) of an element.
-A file that ends in `.jsonl` is a list of its lines. Tables stand between marks with a name, and functions here write
+A file that ends in `.jsonl` is a list of its lines. Tables are between marks with a name, and functions here write
 them. `docs/generate.py` calls `with_figures` for every page.
 """
 
@@ -48,7 +48,7 @@ class UnknownFigure(Exception):
 
 
 def with_figures(text: str, results: Path, *, page: str = "") -> str:
-    """Returns the page with every figure and table that docs/results has, written anew."""
+    """Returns the page with every figure and table from docs/results written anew."""
 
     def figure(found: re.Match[str]) -> str:
         format_, place = found[1], found[2]
@@ -117,7 +117,7 @@ GYM_ROWS = {
 
 
 def gym_first_page(results: Path) -> str:
-    """The gym's planners over the trained specialists and over tables, with the calls that an answer takes."""
+    """The gym's planners over the trained specialists and over exact ones, with the calls of an answer."""
     local, exact = (_read(results / f"{name}.json")["planners"] for name in ("gym-local", "gym"))
     rows = [
         "| planner | right, specialists | right, tables | worker calls a question | right per call |",
@@ -137,8 +137,8 @@ def gym_first_page(results: Path) -> str:
 
 
 def direct_accuracy(results: Path) -> float:
-    """Accuracy of the adapter trained from question to answer: its rival's, which is seed 1's and the highest, less
-    the difference that was measured."""
+    """Accuracy of the adapter trained from question to answer: the accuracy of its rival (seed 1's, the highest) minus
+    the measured difference."""
     table = _read(results / "claims.json")["table"]
     rival = _member(table, "right answers", "claims")["spread"][1]
     return float(rival - _member(table, "(a) conductor over one adapter, question to answer", "claims")["value"])
@@ -180,7 +180,7 @@ def recorded_first_page(results: Path) -> str:
 
 
 def torture_rows(results: Path) -> str:
-    """What the torture suite counted, a line a row."""
+    """The counts of the torture suite, a line for each row."""
     rows = ["| row | done of wanted | figures | took |", "|---|---|---|---|"]
     for row in _read(results / "torture.jsonl"):
         figures = row["figures"] if isinstance(row["figures"], str) else _figures(row["figures"])

@@ -80,12 +80,12 @@ def test_learning_again_keeps_the_version_before(run: Run, learned: Path, own_pl
 
 
 @pytest.mark.parametrize("count", [10, 40])
-def test_too_little_evidence_says_how_many_labels_are_needed(run: Run, own_place: Path, count: int) -> None:
+def test_with_too_little_evidence_the_number_of_labels_needed_is_named(run: Run, own_place: Path, count: int) -> None:
     two_kinds(count).save(own_place / "table")
-    told = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
-    assert told.code == 0
-    assert says(told.out, "not switched on")
-    assert says(told.out, "more graded questions")
+    output = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
+    assert output.code == 0
+    assert says(output.out, "not switched on")
+    assert says(output.out, "more graded questions")
     assert not Policy.load(own_place / "policy").on
     refused = run("learn", "switch", "same", str(own_place / "policy"))
     assert refused.code == 2
@@ -150,7 +150,7 @@ def test_an_operating_point_that_does_not_exist_is_named(run: Run, learned: Path
     assert says(refused.err, "'fastest'")
 
 
-def test_a_folder_without_a_policy_or_a_table_says_what_makes_one(run: Run, own_place: Path) -> None:
+def test_the_error_for_a_folder_without_policy_or_table_names_the_command(run: Run, own_place: Path) -> None:
     two_kinds(4).save(own_place / "table")
     assert says(run("prove", str(own_place), "--on", str(own_place / "table")).err, "dirigent learn")
     assert says(run("learn", str(own_place), "--out", str(own_place / "p")).err, "dirigent calibrate")

@@ -156,7 +156,7 @@ async def test_the_whole_way_of_a_new_user(way: Way, monkeypatch: pytest.MonkeyP
     assert (traffic["questions"], traffic["graded"]) == (2, 2)
     relearned = await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")
     assert relearned.object["version"] == 2
-    assert says(relearned.err, "2 judged questions cards no order")  # nobody but the best single worker was asked
+    assert says(relearned.err, "2 judged questions cards no order")  # only the best single worker was asked
     (measured,) = [card for card in read_cards(way.folder / "policy").values() if card.worker == "slow-but-right"]
     assert measured.right is not None
     assert measured.right.questions == 42
@@ -225,7 +225,7 @@ async def test_init_leads_through_all_of_it_in_one_go(way: Way) -> None:
     assert says(listed, "measured: 100% 0% right on 30 questions")
 
 
-async def test_init_that_may_not_ask_writes_the_file_and_says_how_to_go_on(way: Way) -> None:
+async def test_init_without_a_terminal_writes_the_file_and_names_the_next_command(way: Way) -> None:
     refused = await way.ran("init", "--calibrate", "--questions", "mine.jsonl", code=2)
     assert says(refused.err, "error: 240 calls --yes")
     assert (way.folder / "dirigent.toml").is_file()

@@ -1,4 +1,4 @@
-"""What `dirigent init` finds, and the file it makes of it."""
+"""The models and keys that `dirigent init` finds, and the file that it writes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_server
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
-        raise AssertionError("nobody waits this long")
+        raise AssertionError("this wait must not end")
 
     async with serving(page) as page_port, serving(hang) as hanging_port, serving(listing()) as closed_port:
         pass_ports = {"vllm": page_port, "llama.cpp": hanging_port}
@@ -146,7 +146,7 @@ def test_where_no_program_can_be_confined_there_is_no_programmer_and_the_file_sa
     assert says(text, "programmer this machine can confine no program")
 
 
-async def test_the_machine_says_how_much_memory_is_free_and_what_the_user_asks_for() -> None:
+async def test_free_memory_comes_from_the_machine_and_a_users_value_overrides_it() -> None:
     found = await discover(environment={"DIRIGENT_POOL": "small"}, ports={})
     assert found.small
     assert found.free_bytes is None or found.free_bytes > 0
@@ -211,13 +211,13 @@ def test_the_file_says_how_to_learn_and_how_to_let_a_worker_plan() -> None:
     assert 'planner = "language"' in text, "the one line that changes ultra"
 
 
-def test_a_policy_that_fits_is_what_mini_does() -> None:
+def test_a_fitting_policy_decides_for_mini() -> None:
     text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"}), policy="policy")
     mini = parse_config(text, path=FILE).config.profile["mini"]
     assert (mini.planner, mini.policy, mini.operating_point) == ("learned", "policy", "")
 
 
-def test_measured_workers_are_chosen_by_what_was_measured() -> None:
+def test_measured_workers_are_chosen_by_their_figures() -> None:
     machine = Machine(keys={"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"})
     dear, cheap = "gpt-6.1-sol", "gpt-6-luna"
     for right, strong, mini in (

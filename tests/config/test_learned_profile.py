@@ -1,4 +1,4 @@
-"""A profile with a learned policy: from a table to a run, and what keeps a policy from being used."""
+"""A profile with a learned policy: from a table to a run, and the faults that disable a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's program runs behind the strongest walls there are, or not at all."""
+"""A worker's program runs behind the strongest walls of the machine, or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def confined() -> AsyncIterator[Programs]:
     await opened.close()
 
 
-async def test_a_program_reports_what_it_printed_and_what_confined_it(confined: Programs) -> None:
+async def test_a_program_reports_its_output_and_its_walls(confined: Programs) -> None:
     ran = await confined.run("print('so:')\nprint(7 * 11)")
     assert (ran.exit_code, ran.output, ran.error) == (0, "so:\n77\n", "")
     assert ran.confined_by in ("bubblewrap", "landlock")

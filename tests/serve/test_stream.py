@@ -91,7 +91,7 @@ async def test_words_that_wait_together_leave_together(server: Server, monkeypat
     assert answer.comments == ["round 0: 1 step planned", "step 0: burst"]
 
 
-async def test_an_answer_that_may_be_replaced_is_held_until_it_stands(server: Server) -> None:
+async def test_an_answer_that_may_be_replaced_is_held_back_until_it_is_final(server: Server) -> None:
     answer = await server.chat(stream=True, model="twice")
     texts = [e["choices"][0]["delta"].get("content") for e in answer.events if e != "[DONE]"]
     assert [text for text in texts if text] == ["beta says hello there"]
@@ -144,7 +144,7 @@ ROUTES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize(("error", "status"), [(StoreError("locked"), 503), (RuntimeError("something inside"), 500)])
-async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
+async def test_faults_outside_the_run_have_their_status_and_shape_too(
     server: Server, monkeypatch: pytest.MonkeyPatch, path: str, error: Exception, status: int
 ) -> None:
     """As where a rule cannot be put in the audit log, or a waiting run cannot be taken up."""
@@ -160,7 +160,7 @@ async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_whoever_has_read_the_last_byte_holds_no_place_any_more(server: Server, path: str) -> None:
+async def test_a_reader_of_the_last_byte_frees_its_place(server: Server, path: str) -> None:
     body = {"model": "worker/alpha", "stream": True} | ROUTES[path]
     for _ in range(20):
         assert (await server.request("POST", path, json=body)).status == 200
@@ -192,7 +192,7 @@ async def test_a_fault_after_the_status_was_given_up_is_an_error_event(start: St
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_the_run(server: Server, stream: bool, wait_until: WaitUntil) -> None:
+async def test_a_client_that_leaves_cancels_the_run(server: Server, stream: bool, wait_until: WaitUntil) -> None:
     release = asyncio.Event()
 
     async def hang(call: StubCall) -> str:
@@ -213,7 +213,7 @@ async def test_a_client_that_goes_away_cancels_the_run(server: Server, stream: b
         await asking
 
 
-async def test_a_client_that_goes_away_in_the_middle_of_the_words_cancels_too(
+async def test_a_client_that_leaves_in_the_middle_of_the_words_cancels_too(
     server: Server, wait_until: WaitUntil
 ) -> None:
     server.stub.answer = lambda _: "word " * 200

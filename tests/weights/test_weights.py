@@ -1,4 +1,4 @@
-"""What ships in dirigent-weights: whole, small, and bound to the embedded pool as this version configures it."""
+"""The content of dirigent-weights: whole, small, and bound to this version's embedded pool."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_the_package_is_small_and_whole(embedded: Policy) -> None:
     assert not (EMBEDDED / "versions").exists()
 
 
-def test_the_card_says_what_the_policy_was_worth_on_test_questions(embedded: Policy) -> None:
+def test_the_card_has_the_policys_figures_on_test_questions(embedded: Policy) -> None:
     card = (EMBEDDED / "README.md").read_text(encoding="utf-8")
     assert f"{embedded.questions:,} graded training questions" in card
     assert "test questions that nothing was learned from" in card
 
 
-async def test_it_is_bound_to_the_embedded_pool_as_it_is_configured(embedded: Policy) -> None:
+async def test_it_is_bound_to_the_configured_embedded_pool(embedded: Policy) -> None:
     text = resources.files("dirigent.config").joinpath("embedded.toml").read_text(encoding="utf-8")
     async with open_runtime(parse_config(text)) as runtime:
         there = {info.name: info.fingerprint for info in runtime.pool.infos}

@@ -310,7 +310,7 @@ print("ended")
 """
 
 
-def test_a_local_model_leaves_no_child_where_a_loop_is_only_closed(weights_path: Path):
+def test_a_local_model_leaves_no_child_if_its_loop_is_only_closed(weights_path: Path):
     program = [sys.executable, "-W", "ignore", "-c", ONLY_CLOSED, str(weights_path)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "ended"], done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,13 +153,30 @@ def rollback(folder: FolderArgument, as_json: JsonOption = False) -> None:
     carry_out(work, as_json=as_json)
 
 
+class Planner(StrEnum):
+    """What `prove` tests."""
+
+    learned = "learned"
+    conductor = "conductor"
+
+
 def prove(
     folder: Annotated[
         Path | None,
         typer.Argument(help="The policy's folder. Default with --live: that of the first profile that uses one."),
     ] = None,
+    *,
     on: Annotated[
         Path | None, typer.Option(help="The folder of a table of other questions.", show_default=False)
+    ] = None,
+    planner: Annotated[
+        Planner, typer.Option(help="On a table: a learned policy, or a trained conductor.")
+    ] = Planner.learned,
+    adapter: Annotated[
+        Path | None, typer.Option(help="The conductor's folder; default: the one that ships.", show_default=False)
+    ] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="The conductor's base model, a GGUF file.", show_default=False)
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Ask the pool --questions, and its planners too.")] = False,
     questions: QuestionsOption = None,
@@ -174,12 +192,13 @@ def prove(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test a policy on questions that nothing was learned from: does it pay?
+    """Test a policy, or a trained conductor, on questions that nothing was learned from: does it pay?
 
     On a table, every plan is replayed. With --live, the workers and planners are asked; the same command continues a
     run that was cut, and pays nothing twice.
 
     Example:  dirigent prove reports/policy --on reports/test-table --page reports/proof.html
+    Example:  dirigent prove --planner conductor --on reports/test-table --limit 50 --json
     """
 
     async def work() -> int:
@@ -192,13 +211,19 @@ def prove(
             raise ConfigError(f"--limit must be 1 or more, not {limit}")
         if live == (on is not None) or live != (questions is not None):
             raise ConfigError("say  --on TABLE  to replay a table, or  --live --questions FILE  to ask your pool")
-        if on is not None:
+        if live and planner == "conductor":
+            raise ConfigError("a conductor is replayed on a table: say  --planner conductor --on TABLE")
+        if planner == "conductor" and on is not None:
+            name = "conductor"
+            found = _proved_conductor(adapter or folder, on, base=base, limit=limit)
+        elif on is not None:
             if folder is None:
-                raise ConfigError("name the policy's folder:  dirigent prove FOLDER --on TABLE")
-            proved: Path = folder
+                raise ConfigError("name the policy's folder, or --planner conductor:  dirigent prove FOLDER --on TABLE")
+            name = folder.name
             found = compare(folder, Table.load(on), where=str(on), limit=limit)
         else:
             proved = folder or await _profile_policy(config)
+            name = proved.name
             asked = await proved_live(
                 proved,
                 questions,
@@ -214,7 +239,7 @@ def prove(
                 return FAILED
             found = asked
         if page is not None:
-            page.write_text(as_page(found, name=proved.name), encoding="utf-8")
+            page.write_text(as_page(found, name=name), encoding="utf-8")
             say(f"written to {page}")
         if as_json:
             print_json(found)
@@ -296,7 +321,7 @@ def _proof_text(found: Proof) -> str:
         rows.append(
             [
                 row.planner,
-                f"{row.price:g}" if row.planner in ("learned", "fixed") else "",
+                f"{row.price:g}" if row.planner in ("learned", "fixed", "conductor") else "",
                 f"{100 * row.accuracy:.1f}",
                 f"{row.cost:.4g}",
                 f"{row.cost / max(best.cost, 1e-12):.2f}x",
@@ -310,6 +335,23 @@ def _proof_text(found: Proof) -> str:
         rows = [[*row[:6], row[7]] for row in rows]
         header.remove("median")
     return columns(header, rows, right=range(1, len(header) - 1))
+
+
+def _proved_conductor(folder: Path | None, on: Path, *, base: Path | None, limit: int | None) -> Proof:
+    """The proof of the conductor in the folder, or of the one that ships."""
+    from dirigent.errors import ConfigError
+    from dirigent.learn.saved_conductor import packaged_conductor
+    from dirigent.learn.table import Table
+
+    folder = folder or packaged_conductor()
+    table = Table.load(on)
+    try:
+        from dirigent.evals.prove_conductor import prove_conductor
+        from dirigent.learn.base import Base
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a conductor is replayed with {error.name}: pip install 'dirigent[learn]'") from None
+    model = None if base is None else Base.load(base) if base.is_dir() else Base.from_gguf(base)
+    return prove_conductor(folder, table, where=str(on), base=model, limit=limit)
 
 
 def _at(policy: Policy, at: str) -> Policy:

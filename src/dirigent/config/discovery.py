@@ -111,7 +111,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What this machine offers."""
+    """The keys, models and programs that this machine offers."""
 
     keys: dict[str, str] = {}
     """Provider -> the environment variable that holds its key."""
@@ -219,7 +219,7 @@ def small_pool_reason(machine: Machine) -> str:
 
 
 def free_memory_bytes() -> int | None:
-    """Returns the memory that a new process can have, a container's limit respected; None if nothing says so."""
+    """Returns the memory that a new process can have, within a container's limit; None if the system does not tell."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()

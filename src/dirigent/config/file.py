@@ -76,7 +76,7 @@ class Profile(Limits, frozen=True, kw_only=True):
     reassign: bool = True
     """Give a step to the next suitable worker if its own worker fails."""
     fallback: Literal["single", "none"] = "single"
-    """What runs if the planner gives no valid plan."""
+    """The plan that runs if the planner gives no valid plan."""
     version: str = ""
     """A date such as 2026-11-15: the server then also offers the profile as `NAME-2026-11-15`."""
 

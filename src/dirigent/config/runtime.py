@@ -181,7 +181,7 @@ class Runtime:
         return {name: card.right.right for name, card in cards if card.right is not None and not card.estimated}
 
     def policy(self, settings: Profile) -> LearnedPolicy | None:
-        """Returns the policy of a profile's folder, read again only if it has changed; None if it names none."""
+        """Returns the policy of a profile's folder, read again only if it has changed; None if it names no folder."""
         if not settings.policy:
             return None
         try:
@@ -241,7 +241,7 @@ class LearnedPolicy:
         self.counter = names["vote"]
         self.selector = names["select"]
         self.workers: list[Worker] = [Counting(same_free_answer, name=self.counter, kind="vote")]
-        if selector is not None:  # a policy that decided on nothing has none
+        if selector is not None:  # a policy without a decision has no selector
             self.workers.append(Select(selector, name=self.selector))
 
 

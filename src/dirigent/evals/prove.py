@@ -1,4 +1,4 @@
-"""Prove: what a policy is worth on questions that nothing was learned from.
+"""Prove: the value of a policy on questions that it did not learn from.
 
 A table with every worker's answers to new questions has an exact value for every plan over first steps. The learned
 policy, at each of its prices, and the plain fixed plans chosen with it are compared with the best single worker (best
@@ -20,13 +20,13 @@ import numpy as np
 
 from dirigent.errors import ConfigError
 from dirigent.evals.front import Mark, svg_front
-from dirigent.learn.deals import DealtTable, Ints, Judged, deal, judged
+from dirigent.learn.deals import DealtTable, Judged, deal, judged
 from dirigent.learn.orders import replay
 from dirigent.learn.policy import Point, Policy, mark_of
+from dirigent.learn.policy_fit import paired_interval, reachable, voted
 from dirigent.learn.selector import Floats, Selector
 from dirigent.learn.table import Table
 
-Z_95 = 1.959964
 T = TypeVar("T")
 
 
@@ -152,7 +152,7 @@ def compared(
     ] or [
         row(f"vote of {count} workers", 0.0, *voted(table, tuple(panel)), float(count))
         for count in range(2, min(5, len(table.workers)) + 1)
-        if (panel := np.argsort(-table.single.mean(0))[:count]) is not None and _reachable(table, panel)
+        if (panel := np.argsort(-table.single.mean(0))[:count]) is not None and reachable(table, panel.tolist())
     ]
     known = table.single.argmax(1)
     places = np.arange(len(table))
@@ -173,28 +173,6 @@ def compared(
         verdict=_verdict(policy, learned, named),
         notes=tuple(notes),
     )
-
-
-def voted(table: DealtTable, order: Sequence[int]) -> tuple[Floats, Floats]:
-    """Right answers and cost of a vote over these calls, all asked at once; ties go to programs."""
-    state, cost = 0, np.zeros(len(table))
-    asked = [0] * len(table.workers)
-    for worker in order:
-        cost += table.cost[:, :, worker, asked[worker]].mean(1)
-        asked[worker] += 1
-        state = int(table.after[state, worker])
-        if state < 0:
-            raise ConfigError(f"a vote of {len(order)} calls was not recorded")
-    if len(order) == 1:
-        return table.single[:, order[0]], cost
-    return table.vote_ties[:, :, state].mean(1), cost
-
-
-def paired_interval(diff: Floats, clusters: Ints) -> tuple[float, float]:
-    """The 95% interval of a mean difference, with the questions of one cluster counted together."""
-    sums = np.bincount(clusters, diff - diff.mean())
-    half = Z_95 * float(np.sqrt((sums**2).sum())) / len(diff)
-    return float(diff.mean()) - half, float(diff.mean()) + half
 
 
 def as_json(proof: Proof) -> Mapping[str, object]:
@@ -247,17 +225,8 @@ def _same_pool(policy: Policy, table: Table, where: str) -> None:
             )
 
 
-def _reachable(table: DealtTable, order: Ints) -> bool:
-    state = 0
-    for worker in order:
-        state = int(table.after[state, worker])
-        if state < 0:
-            return False
-    return True
-
-
 def _verdict(policy: Policy, learned: Sequence[Row], best: Standard) -> str:
-    """One sentence about the operating point in use; if none is, about the most that any point shows."""
+    """One sentence about the operating point in use; without one, about the point that shows the most."""
     if policy.on:
         point: Point = policy.point(policy.active)
         at = learned[policy.points.index(point)]

@@ -37,7 +37,7 @@ Prefer = Literal["cost", "speed"]
 
 
 class Decision(Protocol):
-    """What a policy says about one question."""
+    """A policy's decision on one question."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class Decision(Protocol):
 
     @property
     def why(self) -> str:
-        """A sentence for people: which kind of question this is, and what the table says of it."""
+        """A sentence for people: the kind of this question, and the table's figures for it."""
         ...
 
     @property
@@ -197,7 +197,7 @@ REPLY_TOKENS = 300
 
 
 def leaving_usd(brief: Brief, warm: str, other: str) -> float | None:
-    """What the other worker's reply costs more than that of the worker that has read the conversation.
+    """The extra cost of the other worker's reply over that of the worker that has read the conversation.
 
     The other one has to read all of it afresh. None if a price is unknown.
     """

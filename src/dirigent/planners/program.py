@@ -65,7 +65,7 @@ class Program:
 
 
 def asks_for_a_value(question: str) -> bool:
-    """Returns whether a program could compute what the question asks for, judged by its words and numbers."""
+    """Returns whether a program could compute the value that the question asks for, judged by its words and numbers."""
     if OPERATION.search(question):
         return True
     if WRITES.search(question):

@@ -260,7 +260,7 @@ _COLOURS = {"done": "green", "failed": "red", "skipped": "yellow", "cancelled": 
 
 
 def _bar(step: StepRecord, frame: _Frame) -> str:
-    """Returns at least one cell, so that the fastest step is visible, and none for a step that never started."""
+    """Returns at least one cell, so that the fastest step is visible, and no cell for a step that never started."""
     if _never_started(step):
         return " " * frame.bar_cells
     per_s = frame.bar_cells / max(frame.to_s - frame.from_s, 1e-9)
