@@ -164,3 +164,40 @@ def test_without_a_conductor_that_ships_the_error_names_the_recipe(monkeypatch: 
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DIRIGENT_HOME", str(tmp_path))
     return tmp_path
+
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TINY = ("warm_start.steps=1", "warm_start.batch=2", "grpo.steps=1", "grpo.questions=2", "grpo.rollouts=2")
+
+
+@pytest.mark.parametrize("recipe", ["real-135m", "real-135m-follow-up", "own-pool"])
+def test_the_recipes_of_real_conductors_are_read_in_full(recipe: str) -> None:
+    opened = run.opened(RECIPES / f"{recipe}.toml", seed=3, changes=["grpo.steps=7"])
+    assert opened.name == recipe
+    assert (opened.grpo.seed, opened.warm_start.seed) == (3, 3)
+    assert opened.grpo.steps == opened.task.steps == 7
+    with pytest.raises(ConfigError, match="stepps"):
+        run.opened(RECIPES / f"{recipe}.toml", seed=None, changes=["grpo.stepps=7"])
+
+
+def test_the_recipe_of_an_own_pool_is_rehearsed(place: Path, tmp_path: Path) -> None:
+    changes = [part for change in TINY for part in ("--set", change)]
+    files = ["--values", str(place / "values"), "--base", str(place), "--out", str(tmp_path / "own")]
+    run.main([str(RECIPES / "own-pool.toml"), *files, *changes, "--outcomes", "dev"])
+    assert SavedConductor.load(tmp_path / "own").recipe == "own-pool"
+    assert (tmp_path / "own" / "dev.jsonl.gz").is_file()
+
+
+def test_the_recipe_of_the_second_environment_is_rehearsed(place: Path, tmp_path: Path) -> None:
+    changes = [part for change in TINY for part in ("--set", change)]
+    files = ["--values", str(place / "values"), "--base", str(place), "--out", str(tmp_path / "second")]
+    recipe = str(RECIPES / "real-135m-follow-up.toml")
+    with pytest.raises(ConfigError, match="plan-first"):
+        run.main([recipe, *files, *changes, "--without-worker", "dear"])
+    run.main([recipe, *files, *changes, "--outcomes", "dev"])
+    with gzip.open(tmp_path / "second" / "dev.jsonl.gz") as file:
+        rows = [msgspec.json.decode(line) for line in file]
+    assert {row["price"] for row in rows} == set(PRICES)
+    assert all(row["cost"] >= row["alone_cost"] for row in rows)
+    with pytest.raises(ConfigError, match="policy-first"):
+        prove_conductor(tmp_path / "second", two_kinds(5, seed=3), where="here", base=tiny_base())

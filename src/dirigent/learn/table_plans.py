@@ -100,6 +100,8 @@ class RecordedQuestions(msgspec.Struct, frozen=True):
     single: torch.Tensor
     cost: torch.Tensor
     pool: RecordedPool = QWEN_IN_ROLES
+    said: list[list[str]] = []
+    """Each question's final answers by sample, empty where a reply has none."""
 
     @classmethod
     def load(cls, folder: Path, *, device: str) -> RecordedQuestions:
@@ -118,6 +120,7 @@ class RecordedQuestions(msgspec.Struct, frozen=True):
             splits=[row["split"] for row in rows],
             folds=[row["fold"] for row in rows],
             pool=pool,
+            said=[row.get("said", []) for row in rows],
             **tensors,
         )
 
@@ -158,9 +161,12 @@ class PlanValues:
             ]
 
     def of(
-        self, questions: Sequence[int], plans: Sequence[TablePlan]
+        self, questions: Sequence[int], plans: Sequence[TablePlan], *, held: Sequence[int] = ()
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(right, cost, calls) of each plan for its question, as means over all ways to deal samples to steps."""
+        """(right, cost, calls) of each plan for its question, as means over all ways to deal samples to steps.
+
+        `held` are sets of samples that were dealt before: they are paid already, and the choice is among them as well.
+        """
         recorded = self.recorded
         device = recorded.cost.device
         if not plans:
@@ -168,7 +174,8 @@ class PlanValues:
         at = torch.tensor(list(questions), device=device, dtype=torch.long)
         rows = len(plans)
         chance = torch.zeros(rows, recorded.right.shape[1], device=device)
-        chance[:, 0] = 1.0
+        start = torch.tensor(list(held) or [0] * rows, device=device)
+        chance[torch.arange(rows, device=device), start] = 1.0
         threshold = torch.tensor([2.0 if p.until is None else p.until for p in plans], device=device)
         asking = recorded.confidence[at] < threshold[:, None]
         asking[:, 0] = True
