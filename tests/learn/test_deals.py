@@ -1,4 +1,4 @@
-"""Replays over dealt tables: states, costs, votes, and what takes no part."""
+"""Replays over dealt tables: states, costs, votes, and the parts left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A selector over any workers: what it learns, and what it picks among served results."""
+"""A selector over any workers: its fit, and its choice among served results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def result(worker: str, text: str, *, step: int = 0, ran: Ran | None = None) -> 
     return Result(step, worker, "Answer.", text, ran=ran)
 
 
-def test_any_workers_of_a_table_can_be_told_apart(selector: Selector) -> None:
+def test_a_selector_can_be_fitted_to_any_workers_of_a_table(selector: Selector) -> None:
     big, small = selector.chances(row(7))
     assert big > 0.7 > 0.3 > small
 

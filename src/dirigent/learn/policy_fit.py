@@ -26,12 +26,14 @@ from dirigent.learn.deals import DealtTable, Ints, Judged, deal, fit_selector, j
 from dirigent.learn.orders import NEVER, Found, Order, Replayed, Searchable, best_order, clusters, replay, searchable
 from dirigent.learn.policy import (
     PRIOR_SCALE,
+    FixedPlan,
     Kind,
     Point,
     Policy,
     Vectors,
     as_stored,
     cluster_points,
+    mark_of,
     marks_of,
     novelty,
 )
@@ -54,6 +56,8 @@ Z_ONE_SIDED = 1.644854
 Z_TWO_SIDED = 1.959964
 FAMILIAR_SHARE = 0.95
 """Of the questions a policy was fitted on, so many are below each limit of novelty."""
+VOTES = (2, 3, 5)
+"""Calls of the fixed plans that are compared with the policy."""
 HEDGE = 1.7
 """A plain plan for a question of an unknown kind may cost so many times what the point costs."""
 MOST_LABELS = 100_000
@@ -148,6 +152,7 @@ def fit_policy(
         active="off",
         novel_above=(1.0, 1.0),
         left_out=dealt.left_out,
+        fixed=fixed_plans(dealt, best),
     )
     if len(dealt) < FEWEST_LABELS:
         why = f"{len(dealt)} questions are too few to learn from; {FEWEST_LABELS} are the fewest"
@@ -465,6 +470,59 @@ def _vote_within(table: DealtTable, most_cost: float, among: npt.NDArray[np.bool
         return (int(calls[:, 0].argmin()),)
     best = int(np.where(allowed, right, -1).argmax())
     return tuple(w for w, count in enumerate(table.states[best].tolist()) for _ in range(count))
+
+
+def fixed_plans(table: DealtTable, best: int) -> tuple[FixedPlan, ...]:
+    """Votes of every worker with itself, and of the best workers with each other, as far as the table has them.
+
+    The best workers are those of this table, so these figures flatter the panels a little.
+    """
+    ranked = np.argsort(-table.single.mean(0), kind="stable").tolist()
+    orders = {f"{table.workers[w]} ×{count}": (w,) * count for w in ranked for count in VOTES if count > 2}
+    orders |= {f"vote of the best {count}": tuple(ranked[:count]) for count in VOTES if count <= len(ranked)}
+    texts = np.unique([mark_of(text) for text in table.texts], return_inverse=True)[1]
+    found = []
+    for name, order in orders.items():
+        if not reachable(table, order):
+            continue
+        right, cost = voted(table, order)
+        diff = right - table.single[:, best]
+        low, high = paired_interval(diff, texts)
+        plan = FixedPlan(name, float(right.mean()), float(cost.mean()), len(order), float(diff.mean()), low, high)
+        found.append(plan)
+    return tuple(found)
+
+
+def voted(table: DealtTable, order: Sequence[int]) -> tuple[Floats, Floats]:
+    """Right answers and cost of a vote over these calls, all asked at once; ties go to programs."""
+    state, cost = 0, np.zeros(len(table))
+    asked = [0] * len(table.workers)
+    for worker in order:
+        cost += table.cost[:, :, worker, asked[worker]].mean(1)
+        asked[worker] += 1
+        state = int(table.after[state, worker])
+        if state < 0:
+            raise ConfigError(f"a vote of {len(order)} calls was not recorded")
+    if len(order) == 1:
+        return table.single[:, order[0]], cost
+    return table.vote_ties[:, :, state].mean(1), cost
+
+
+def reachable(table: DealtTable, order: Sequence[int]) -> bool:
+    """Whether the table has an answer for every one of these calls."""
+    state = 0
+    for worker in order:
+        state = int(table.after[state, worker])
+        if state < 0:
+            return False
+    return True
+
+
+def paired_interval(diff: Floats, clusters: Ints) -> tuple[float, float]:
+    """The 95% interval of a mean difference, with the questions of one cluster counted together."""
+    sums = np.bincount(clusters, diff - diff.mean())
+    half = Z_TWO_SIDED * float(np.sqrt((sums**2).sum())) / len(diff)
+    return float(diff.mean()) - half, float(diff.mean()) + half
 
 
 def _chosen(policy: Policy, outcomes: Outcomes, texts: Sequence[str], labelled: npt.NDArray[np.bool_]) -> Policy:
