@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from dirigent.evals.front import Mark, svg_front
@@ -226,6 +226,30 @@ def demo(results: Path) -> str:
     return f"```text\n$ make demo\n{printed}\n```"
 
 
+def everyday_development(results: Path) -> str:
+    """The development questions of the embedded pool: who was right how often, on which half of them."""
+    rows = json.loads((results / "everyday-development.json").read_bytes())["rows"]
+    prose = {"facts", "words", "writing"}
+    lines = ["| | right, a value or a list is asked for | right, other questions |", "|---|---|---|"]
+    for worker in ("calculator", "programmer", "plain"):
+        cells = []
+        for is_prose in (False, True):
+            marks = [row[worker]["right"] for row in rows if worker in row and (row["kind"] in prose) == is_prose]
+            cells.append(f"{sum(marks)} of {len(marks)}" if marks else "–")
+        lines.append(f"| `{worker}` | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def everyday_twenty(results: Path) -> str:
+    """The twenty everyday questions, by the plan and in one plain call."""
+    rows = json.loads((results / "everyday.json").read_bytes())["rows"]
+    lines = ["| | right | median tokens written | all tokens |", "|---|---|---|---|"]
+    for way in ("plan", "plain"):
+        right, tokens = ([row[way][name] for row in rows] for name in ("right", "tokens"))
+        lines.append(f"| {way} | {sum(right)} of {len(rows)} | {median(tokens):g} | {sum(tokens):,} |")
+    return "\n".join(lines)
+
+
 def embedded_front(results: Path) -> str:
     """The front of one small model in roles, as an SVG: means over the fold seeds of `pays.json`."""
     sections = json.loads((results / "pays.json").read_bytes())["sections"]
@@ -252,6 +276,8 @@ CHEAPEST = 75.0
 
 TABLES: dict[str, Callable[[Path], str]] = {
     "demo": demo,
+    "everyday-development": everyday_development,
+    "everyday-twenty": everyday_twenty,
     "gym-first-page": gym_first_page,
     "overhead-rows": overhead_rows,
     "recorded-first-page": recorded_first_page,

@@ -397,7 +397,8 @@ def _drawings(results: Path) -> dict[str, str]:
 def main(arguments: list[str]) -> int:
     stale = 0
     learning, drawings = learning_page(RESULTS)
-    drawings["front-embedded-pool.svg"] = embedded_front(RESULTS)
+    if (RESULTS / "pays.json").is_file():
+        drawings["front-embedded-pool.svg"] = embedded_front(RESULTS)
     pages = {PAGE: page(), COMMANDS_PAGE: commands_page(), API_PAGE: api_page(), LEARNING_PAGE: learning}
     pages[BASELINES_PAGE] = baselines_page()
     for path in PAGES_WITH_FIGURES:

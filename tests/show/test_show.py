@@ -213,6 +213,13 @@ def test_rounds_share_one_axis_and_an_acceptance_is_said():
     ]
 
 
+def test_an_acceptance_by_a_program_is_not_worth_a_line():
+    first = (a_step(0, "facts", "Try.", (), "27", at=0, took=1),)
+    accepting = Round((DraftRecord("program", "", "lists"),), Plan())
+    lines = lines_of(a_trace(Round((DRAFT,), NORWAY_PLAN, first), accepting), width=80)
+    assert lines == lines_of(a_trace(Round((DRAFT,), NORWAY_PLAN, first)), width=80)
+
+
 def test_a_later_rounds_tree_names_the_earlier_steps_that_it_read():
     first = (a_step(0, "facts", "Find.", (), "Oslo", at=0), a_step(1, "facts", "Say.", (0,), "It is Oslo", at=1))
     second = (a_step(2, "letters", "Count.", (0,), "4", at=2),)

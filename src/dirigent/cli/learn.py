@@ -64,6 +64,9 @@ def fit(
             print_json(facts(policy, out))
         else:
             print_text(told(policy, out))
+        if policy.points:
+            say(f"next:  dirigent prove {out} --live --questions OTHERS.jsonl")
+            say(f'and in a profile of dirigent.toml:  planner = "learned", policy = "{out}"')
 
     carry_out(work, as_json=as_json)
 

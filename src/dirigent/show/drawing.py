@@ -69,8 +69,9 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
             _text((f"cost   about {usd_text(abs(saved_usd))} {word} than {trace.reason.baseline} alone", "dim"))
         )
     earlier: dict[int, StepRecord] = {}
-    for number, round in enumerate(trace.rounds):
-        if len(trace.rounds) > 1:
+    rounds = [round for round in trace.rounds if not _accepted_by_program(round)]
+    for number, round in enumerate(rounds):
+        if len(rounds) > 1:
             lines.append(_text((f"round {number + 1}", "bold")))
         lines.extend(_round_notes(round, width))
         if style == "tree":
@@ -212,6 +213,11 @@ def _frame_of(trace: Trace, width: int) -> _Frame:
         from_s=min((step.started_s for step in steps if not _never_started(step)), default=0.0),
         to_s=max((step.ended_s for step in steps), default=0.0),
     )
+
+
+def _accepted_by_program(round: Round) -> bool:
+    """Returns whether a planner that is a program accepted the answer, which took no time and says nothing new."""
+    return round.accepted and bool(round.drafts) and not any(one.attempts or one.error for one in round.drafts)
 
 
 def _round_notes(round: Round, width: int) -> Iterator[Text]:
