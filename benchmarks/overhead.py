@@ -309,7 +309,9 @@ async def _rounds(
     """For each server (CPU ms a request, median latency in ms), round by round."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     turns = list(contest.items())
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    # Servers close a connection that was idle for 5 s: on a busy machine the others' turns take longer.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+    async with aiohttp.ClientSession(connector=connector) as session:
         for number in range(-1, args.rounds):
             turns = [*turns[1:], turns[0]]
             for name, (process, url, model) in turns:
