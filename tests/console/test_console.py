@@ -221,7 +221,7 @@ async def test_the_operating_point_is_dragged_along_the_front_and_switched(
     await browser.open("/learning")
     front = page.get_by_role("slider", name="Operating point")
     assert "81.0% right" in str(await front.get_attribute("aria-valuetext"))
-    await page.get_by_text("1 runs cost").wait_for()  # what last week's runs would have cost
+    await page.get_by_text("1 run cost").wait_for()  # what last week's runs would have cost
     box = await front.bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2)
