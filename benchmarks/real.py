@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     options.out.with_suffix(".md").write_text(page(found, rehearsal="rehearsal" in recipes.values()), encoding="utf-8")
-    with gzip.GzipFile("", "wb", 9, options.out.with_suffix(".outcomes.jsonl.gz").open("wb"), mtime=0) as packed:
+    file = options.out.with_suffix(".outcomes.jsonl.gz")
+    with file.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         for name in recipes:
             for row in study.runs[name].rows if name in study.runs else ():
                 packed.write(msgspec.json.encode({"run": name, **row}) + b"\n")

@@ -22,6 +22,7 @@ PARTS = {
     "claims_table": "claims",
     "parity_page": "parity",
     "pays_page": "pays",
+    "real_page": "real",
     "specialists_page": "specialists",
 }
 """What is no program, and whose part it is."""

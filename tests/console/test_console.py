@@ -93,7 +93,7 @@ async def test_a_plan_is_edited_before_it_is_paid_and_lights_up(server: Server, 
     await page.get_by_label("Plan first").check()
     await ask(browser, "Why does it fail?", button="Plan")
     await page.get_by_text("Plan, not paid yet").wait_for()
-    assert [call.model for call in server.stub.calls] == ["boss"]  # nobody but the planner was asked
+    assert [call.model for call in server.stub.calls] == ["boss"]  # only the planner was asked
     nodes = page.locator(".svelte-flow__node")
     assert await nodes.count() == 3
     await page.get_by_role("log").click()

@@ -40,4 +40,5 @@ def recorded_questions(count: int = 1) -> RecordedQuestions:
         single=torch.tensor([1.0, 0.0, 1.0]).repeat(count, 1),
         cost=torch.tensor([10.0, 20.0, 100.0]).repeat(count, 1),
         pool=POOL,
+        said=[["4", "5", "4"] for _ in range(count)],
     )

@@ -1,4 +1,4 @@
-"""Export: what an adapter becomes in GGUF and back, and that llama.cpp then says what torch says."""
+"""Export: an adapter in GGUF and back, and equal replies of llama.cpp and torch."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ async def test_llama_cpp_with_an_exported_adapter_agrees_with_torch(
 
     right = export_adapter(tmp_path / "it", tmp_path / "it.gguf", base=read_base(base_gguf)).path
     theirs = [text.strip() for text in await replies_of(base_gguf, right)]
-    # Of a random model many tokens are nearly ties, and llama.cpp keeps what it has read in float16.
+    # Many tokens of a random model are nearly tied, and llama.cpp keeps its memory of the prompt in float16.
     assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 4
 
     other = {"llama": "qwen2", "qwen2": "llama"}[base_gguf.stem]

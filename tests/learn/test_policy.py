@@ -1,4 +1,4 @@
-"""Policies: what is fitted, what is switched on, and what a question gets."""
+"""Policies: fitting, switching on, and the plan for a question."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.learn.policy import Policy, next_version, roll_back
-from dirigent.learn.policy_fit import FEWEST_LABELS, Fitted, fit_policy, folds_of
+from dirigent.learn.policy_fit import FEWEST_LABELS, HEDGE, Fitted, fit_policy, folds_of, plain_plan, plain_vote
 from dirigent.learn.table import Answer, Table, TableWorker
 from tests.learn.made_tables import QUICK, two_kinds
 
@@ -74,6 +74,21 @@ def test_a_question_unlike_any_other_gets_the_plain_plan(policy: Policy) -> None
     assert found.accuracy is None
     assert found.end in ("last", "vote")
     assert found.until is None
+
+
+def test_the_plain_plan_of_a_point_may_cost_somewhat_more_than_the_point(fitted: Fitted) -> None:
+    table = fitted.table
+    assert table is not None
+    assert plain_plan(table, 8.0) == plain_vote(table, HEDGE * 8.0)
+    assert plain_plan(table, 0.1) == plain_vote(table, 10.0), "one call of the best worker is always allowed"
+
+
+def test_few_questions_get_shallow_trees() -> None:
+    deep = msgspec.structs.replace(QUICK, few=200, few_depth=2)
+    for count, depth in ((60, 2), (260, 3)):
+        selector = fit_policy(two_kinds(count), where="here", settings=deep).selector
+        assert selector is not None
+        assert selector.features.shape[1] == depth
 
 
 def test_an_order_skips_a_missing_worker(policy: Policy) -> None:

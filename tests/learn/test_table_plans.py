@@ -109,11 +109,13 @@ def task(**settings: Any) -> TableTask:
     return TableTask(recorded_questions(24), tiny_base(), TableTaskSettings(**settings))
 
 
-def test_the_price_is_the_last_word_of_the_prompt_and_the_workers_come_first() -> None:
-    asked = task().asked(0, price="extreme")
+def test_the_reply_opens_with_the_price_and_the_workers_come_first() -> None:
+    made = task()
+    asked = made.asked(0, price="extreme")
     user = asked.prompt[-1].text
     assert user.startswith("Workers:\ncheap: a cheap one. sums 50%")
-    assert user.endswith("\nPrice: extreme")
+    assert user.endswith("Add 0 and 0")
+    assert made.base.text(made.base.prompt_ids(asked.prompt, asked.opening)).endswith("Price: extreme")
     assert 0 < asked.extra.prefix_tokens < asked.extra.prompt_tokens
 
 

@@ -1,4 +1,4 @@
-"""Background runs: they survive kill -9, a stop, and the loss of whoever carried them out."""
+"""Background runs: they survive kill -9, a stop, and the loss of the process that carried them out."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ async def test_a_row_of_an_older_format_ends_its_run_with_an_error_that_names_bo
     assert heard.purposes == [PURPOSE]
     assert (await store.get(begun.id)).error == ended.error
     assert await run_states.find(store, begun.id) is None
-    assert server.stub.calls == [], "nobody is asked"
+    assert server.stub.calls == [], "no worker is asked"
 
 
 async def change(store: Store, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""No request of 4 MiB keeps the server from everybody else: what is done for it grows as it does, not faster.
+"""No request of 4 MiB keeps the server from other callers: its work grows with its length, not faster.
 
 What grows with the square of its length takes minutes here, and the tests are ended.
 """

@@ -1,4 +1,4 @@
-"""`cache = true` of a worker, over the real server: it saves a key its own repetitions and tells it of no other's."""
+"""`cache = true` of a worker, over the real server: it saves a key its own repetitions and shows it no other key's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies: refused ones, announced ones, chunks, and what comes beside their content.
+"""Bodies: refused ones, announced ones, chunks, and the bytes beside their content.
 
 A reply to a request whose body has not arrived says `connection: close`. The rest of such a body is dropped for a
 while, so that the client can read the reply: closing a connection with unread bytes would reset it.

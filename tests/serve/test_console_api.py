@@ -1,4 +1,4 @@
-"""What the console reads beside runs: pool, comparisons, sets, spending by label, keys, audit log, its own files."""
+"""The console's data beside runs: pool, comparisons, sets, spending by label, keys, audit log, its own files."""
 
 from __future__ import annotations
 

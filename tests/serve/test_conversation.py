@@ -216,7 +216,7 @@ async def test_twenty_turns_with_tools_are_cached_as_with_one_worker_alone() -> 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The workers that each run is told are warm."""
+    """The warm workers that each run gets."""
     found: list[tuple[str, ...]] = []
     run = Conductor.run
 

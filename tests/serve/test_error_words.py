@@ -1,4 +1,4 @@
-"""What callers are told of a worker that failed: our own words. What the provider wrote is in the trace alone."""
+"""Callers read our own words about a failed worker. The provider's words are in the trace alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in: default deny over the whole table of routes, keys, roles, limits, budgets, loopback."""
+"""The gate: default deny over the whole table of routes, keys, roles, limits, budgets, loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around a run: a client that leaves ends it and nothing else does; bodies are bounded."""
+"""The request around a run: only a client that leaves ends the run early; bodies are bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dirigent.serve.http.errors import Problem
 
 
 class Runs:
-    """The parts of a service that count what is under way."""
+    """The parts of a service that count running requests."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[Any]] = set()
@@ -25,7 +25,7 @@ class Runs:
 
 
 class Client:
-    """The client's end of a connection: says what it is told to say, then waits until it leaves."""
+    """The client's end of a connection: sends the given bytes, then waits until it leaves."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.left = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Loops through servers end by themselves: a request says how many it has passed, and one too many is refused."""
+"""Loops through servers end by themselves: a request counts the servers it has passed, and too many are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server over a real PostgreSQL: what is kept, counted, replayed and deleted is as it is over SQLite."""
+"""One server over a real PostgreSQL: it stores, counts, replays and deletes as it does over SQLite."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_a_hanging_database_ends_running_runs_and_their_costs_are_entered_
         refused = await asyncio.wait_for(server.chat(headers=headers), 5)
         assert (refused.status, refused.error["code"]) == (503, "store_failed")
         assert (await asyncio.wait_for(server.get("/healthz"), 5)).status == 200
-    assert len(server.stub.calls) == 1, "nobody is paid for a run that cannot be written down"
+    assert len(server.stub.calls) == 1, "no call is paid for a run that cannot be stored"
 
     async def settled() -> bool:
         return (await usage(server.service.store)).held_usd == 0

@@ -207,7 +207,7 @@ LATER = json.dumps(
 
 
 def in_two_rounds(call: StubCall) -> str | StubReply:
-    """boss plans twice; alpha asks for the weather in its second step until it is told; beta joins."""
+    """boss plans twice; alpha asks for the weather in its second step until it knows it; beta joins."""
     if call.model == "boss":
         return LATER if "was carried out" in json.dumps(call.body) else PLAN
     if "subtask: look again" in call.text and call.body["messages"][-1]["role"] != "tool":

@@ -1,4 +1,4 @@
-"""`/v1/responses`: kept answers, chains of them, their events, tools, and what is refused."""
+"""`/v1/responses`: stored answers, chains of them, their events, tools, and refusals."""
 
 from __future__ import annotations
 

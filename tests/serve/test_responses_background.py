@@ -1,4 +1,4 @@
-"""Responses of the background: begun, polled, streamed, cancelled, and finished after their server was killed."""
+"""Background responses: begun, polled, streamed, cancelled, and finished after their server was killed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_cancelling_ends_its_calls_and_is_the_same_twice(server: Server) -
     assert [answer.object["status"] for answer in answers] == ["cancelled", "cancelled"]
     await asyncio.wait_for(call.ended.wait(), 5)
     assert call.aborted
-    assert answers[1].object["usage"]["total_tokens"] > 0  # what was done until then was paid
+    assert answers[1].object["usage"]["total_tokens"] > 0  # the work until then was paid
     assert (await server.get(f"/v1/responses/{id}")).object == answers[1].object
 
 

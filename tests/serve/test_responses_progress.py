@@ -1,4 +1,4 @@
-"""Responses of the background, told while they run: each step as it is asked, by any server, and again the same."""
+"""Background responses, streamed while they run: each step as it is asked, by any server, with the same replay."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_another_server_of_the_store_streams_it_too(start: Start) -> None:
 async def test_a_run_that_fails_after_a_step_keeps_its_events(server: Server) -> None:
     release = asyncio.Event()
     server.stub.answer = held(release, "alpha")
-    server.stub.faults = [None, None, "500", "500"]  # boss and alpha answer; beta and whoever takes over do not
+    server.stub.faults = [None, None, "500", "500"]  # boss and alpha answer; beta and its substitute do not
     id = await begun(server)
     async with told(server, id) as stream:
         await stream.until(SUMMARY)

@@ -1,4 +1,4 @@
-"""Runs that go on by themselves: started, watched from the start, cancelled, forked, with a plan of the caller's."""
+"""Runs without a waiting caller: started, watched from the start, cancelled, forked, with a plan of the caller's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller's schema cannot keep the server busy, and what others write as schemas is taken as before."""
+"""A caller's schema cannot keep the server busy, and schemas of other programs are accepted as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two server processes over one PostgreSQL: whatever one of them keeps, the other one finds, counts and goes on with.
+"""Two server processes over one PostgreSQL: each finds, counts and continues the runs of the other.
 
 Each process has a home of its own, as on two machines; what they share is the database and the pepper. A server looks
 after runs that others left every 15 s. Here it does so every 0.2 s, which is the one thing that is not as it is served.
@@ -209,7 +209,7 @@ async def test_a_tool_run_begun_by_one_server_continues_on_the_other(
     assert ended.headers["X-Dirigent-Trace-Id"] == began.headers["X-Dirigent-Trace-Id"]
     text = ended.streamed_text if stream else ended.object["choices"][0]["message"]["content"]
     assert text == "beta is done"
-    assert asked(stub) == ["boss", "alpha", "alpha", "beta"], "nobody plans or works twice"
+    assert asked(stub) == ["boss", "alpha", "alpha", "beta"], "no worker plans or works twice"
 
 
 async def test_a_request_sent_to_both_is_carried_out_once_and_replayed_byte_for_byte(

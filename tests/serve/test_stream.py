@@ -1,4 +1,4 @@
-"""Streams: early words, silent steps, faults before and after the first byte, clients that go away."""
+"""Streams: early words, silent steps, faults before and after the first byte, clients that leave."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_words_arrive_while_the_worker_still_writes(server: Server) -> Non
 
 
 class Bursting:
-    """Writes all its words before anybody else has a turn."""
+    """Writes all its words before any other task has a turn."""
 
     info = WorkerInfo("burst", price=Price())
 
@@ -179,7 +179,7 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     errors = [event for event in answer.events if "error" in event]
     assert errors == [answer.events[-1]]
     assert set(errors[0]["error"]) == {"message", "type", "param", "code"}
-    assert len(server.stub.calls) == 1  # nobody is paid to continue another's sentence
+    assert len(server.stub.calls) == 1  # no worker continues another's sentence
 
 
 async def test_a_fault_after_the_status_was_given_up_is_an_error_event(start: Start) -> None:
@@ -231,4 +231,4 @@ async def test_a_client_that_leaves_in_the_middle_of_the_words_cancels_too(
     (row,) = await server.service.store.list()
     trace = await server.service.store.get(row.id)
     assert trace.status == "cancelled"
-    assert trace.cost_usd > 0  # what was read and written is billed
+    assert trace.cost_usd > 0  # its input and output are billed

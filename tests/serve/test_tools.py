@@ -39,7 +39,7 @@ SIDE_BY_SIDE = json.dumps(
 
 
 def asking(*models: str, plan: str = PLAN) -> Callable[[StubCall], str | StubReply]:
-    """boss plans; these models ask for the weather until they are told it; everybody else just answers."""
+    """boss plans; these models ask for the weather until they know it; the others just answer."""
 
     def answer(call: StubCall) -> str | StubReply:
         if call.model == "boss":
@@ -86,7 +86,7 @@ async def test_a_tool_call_of_the_first_step_comes_back_and_its_result_resumes_t
     assert text_of(second) == "beta is done"
     assert second.headers["X-Dirigent-Resumed"] == "yes"
     assert second.headers["X-Dirigent-Trace-Id"] == trace_id
-    assert [c.model for c in server.stub.calls] == ["boss", "alpha", "alpha", "beta"], "nobody plans or works twice"
+    assert [c.model for c in server.stub.calls] == ["boss", "alpha", "alpha", "beta"], "no worker plans or works twice"
     *before, asked, told = server.stub.calls[2].body["messages"]
     assert before == server.stub.calls[1].body["messages"]
     assert asked["tool_calls"][0]["id"] == "up_1", "the provider sees the id it gave"

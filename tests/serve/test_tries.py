@@ -1,4 +1,4 @@
-"""Wrong keys: how many an address may send, and who is not to suffer for it."""
+"""Wrong keys: how many an address may send, and that other callers do not suffer for it."""
 
 from __future__ import annotations
 

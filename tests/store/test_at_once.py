@@ -1,4 +1,4 @@
-"""Commits on the spot: what is done there is done whole, and what would have to wait is left to the thread."""
+"""Commits on the spot: they are whole, and work that would have to wait is left to the thread."""
 
 from __future__ import annotations
 

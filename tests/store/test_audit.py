@@ -1,4 +1,4 @@
-"""The audit log: whatever is done to it afterwards is found, and named by its place."""
+"""The audit log: every later change to it is found, and named by its place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def fill(store: Store, rows: int = 5) -> None:
 
 
 async def tamper(store: Store, *statements: str) -> None:
-    """As somebody would who may change the tables themselves."""
+    """Changes the tables as a person with access to the database could."""
 
     def work(connection, _):
         for statement in (*TRIGGERS[connection.dialect.name], *statements):

@@ -1,4 +1,4 @@
-"""One connection hangs while the database works for all others: nobody waits for it for ever, and no money is lost."""
+"""One connection hangs while the database works for all others: no caller waits for ever, and no money is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims on a name: one of many wins, on either database; what is old or abandoned, or whose run was deleted, may be
+"""Claims on a name: one of many wins, on either database. An old or abandoned claim, or that of a deleted run, may be
 claimed anew."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys: shown once, kept as digests, checked at the same cost whoever asks, and closed within a second."""
+"""Keys: shown once, kept as digests, checked at the same cost for every caller, and closed within a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: written before the call, never overspent however many ask at once, and honest about what was lost."""
+"""The ledger: written before the call, never overspent however many ask at once, and honest about lost calls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_200_clients_with_budget_for_100_calls_get_100(url: str, period: s
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_spending_never_exceeds_the_budget_whatever_calls_turn_out_to_use(url: str, seed: int):
-    """Each client reserves, uses some of it, settles, and asks again, in an order nobody arranged."""
+    """Each client reserves, uses a part, settles, and asks again, in any order."""
     rng = random.Random(seed)
     caller = Caller("k", budget_day_usd=0.5, budget_total_usd=0.7)
 

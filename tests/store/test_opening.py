@@ -1,4 +1,4 @@
-"""Opening a store: where it lives, who may read it, what it was written by, and what can be wrong with it."""
+"""Opening a store: its place, its permissions, its version, and its faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: what has been kept long enough goes, by its key's days or everybody's; money and deeds stay."""
+"""Retention: old runs are deleted, by their key's days or the server's; the ledger and the audit log stay."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_all_rows_of_a_run_are_deleted_with_it(url: str) -> None:
         pruned = await prune(store, days=30, at=NOW)
         assert pruned == Pruned(responses=1, feedback=1, run_states=1, idempotency=1)
         running = select(func.count()).select_from(run_states).where(run_states.c.state == "running")
-        assert await store.read(lambda c: c.scalar(running)) == 2, "what is being carried out is not deleted"
+        assert await store.read(lambda c: c.scalar(running)) == 2, "a running run is not deleted"
 
 
 async def keep_reply(store: Store, name: str, *, run_id: str | None, days: float, key_id: str = "k") -> None:
@@ -240,7 +240,7 @@ async def test_forgetting_a_run_deletes_all_its_rows_in_one_commit_and_is_audite
         assert (row.actor, row.action) == ("cli", "trace.delete")
         told = {"run_id": "mine", "traces": 1, "responses": 2, "feedback": 1, "run_states": 1, "idempotency": 2}
         told |= {"comparisons": 1}
-        assert msgspec.json.decode(row.details) == told, "and nothing of what was asked"
+        assert msgspec.json.decode(row.details) == told, "and nothing of the request"
         assert not (await audit.verify(store)).problem
 
 

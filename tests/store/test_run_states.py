@@ -1,4 +1,4 @@
-"""Runs that have not ended: one process has each, and what it wrote last is what the next goes on from."""
+"""Unfinished runs: one process has each, and the next process resumes from its last state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What anyone who keeps runs relies on, the same on both databases."""
+"""The promises of a store of runs, the same on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many callers, one writer: what is shared, what is kept apart, and what a commit means."""
+"""Many callers, one writer: shared commits, separate failures, and the promise of a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: who gets which, and who waits."""
+"""Slots: the slot of each request, and the requests that wait."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ async def test_close_while_starting_leaves_no_child(weights_path: Path) -> None:
     task = asyncio.create_task(model.running())
     await asyncio.sleep(0.2)
     await model.close()
-    with pytest.raises(WorkerError):  # nobody cancelled the ask
+    with pytest.raises(WorkerError):  # no caller cancelled the ask
         await task
 
 
@@ -343,7 +343,7 @@ async def test_an_ask_that_waited_while_the_model_was_closed_starts_no_child(wei
     for task in (first, second):
         with pytest.raises(WorkerError) as caught:
             await task
-        assert not caught.value.retryable, "a second try would start what was closed"
+        assert not caught.value.retryable, "a second try would start the closed process"
     assert model._start is None
     assert (await worker.ask(ask("a", max_output_tokens=2))).text, "an ask after it starts the model again"
     await model.close()

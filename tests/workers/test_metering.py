@@ -231,7 +231,7 @@ async def test_a_bug_in_a_worker_propagates_and_leaves_no_hold():
 
 
 class Door:
-    """A ledger that lets nobody through, as a database that hangs."""
+    """A ledger that admits no call, like a hanging database."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -278,7 +278,7 @@ class Uncounted:
     info = WorkerInfo("uncounted", price=PRICE)
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        assert observe is ignore, "nobody watches, so nothing need be streamed"
+        assert observe is ignore, "there is no observer, so nothing need be streamed"
         return Reply("12345678")
 
 
@@ -342,7 +342,7 @@ async def test_half_a_character_in_a_reply_becomes_a_mark():
 
 
 class Own:
-    """A worker of somebody's own, which nobody has checked."""
+    """A user's own worker, which no test of ours has checked."""
 
     info = WorkerInfo("w", price=PRICE)
 

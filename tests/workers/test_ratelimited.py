@@ -30,7 +30,7 @@ async def test_no_window_of_a_minute_sees_more_requests_than_allowed():
     for _ in range(23):
         await worker.ask(asked())
     assert all(later - start >= 60.0 for start, later in zip(starts, starts[5:], strict=False))
-    assert starts[4] < starts[0] + 10.0, "what is allowed is not spread out needlessly"
+    assert starts[4] < starts[0] + 10.0, "allowed calls are not spread out needlessly"
     assert starts[-1] < starts[0] + 5 * 60.0
 
 

@@ -1,4 +1,4 @@
-"""A role is a model with an instruction; one that writes programs replies with what they print."""
+"""A role is a model with an instruction; a role that writes programs replies with their output."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def tiny(*sources: Source, sha256: str = SHA256) -> Weights:
 
 
 class Hub:
-    """A file server with ranges that can be told to misbehave, and that remembers what it was asked."""
+    """A file server with ranges that can misbehave on request, and that records its requests."""
 
     def __init__(self) -> None:
         self.ranges: list[str | None] = []

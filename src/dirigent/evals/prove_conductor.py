@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 
@@ -41,6 +40,10 @@ def prove_conductor(
     `base` is read from the weights' cache unless it is given.
     """
     saved = SavedConductor.load(folder)
+    if saved.environment != "plan-first":
+        raise ConfigError(
+            f"{folder} holds a conductor of the environment {saved.environment}; only plan-first is replayed"
+        )
     known = {worker.name for worker in table.workers}
     if missing := [worker.name for worker in saved.pool.workers if not known & {worker.name, worker.source}]:
         raise ConfigError(
@@ -134,9 +137,10 @@ def packaged_base(name: str) -> Base:
 
 def _recorded(rows: list[Answered], saved: SavedConductor, selector: Selector) -> RecordedQuestions:
     values = valued(rows, saved.pool, selector)
-    arrays = {
-        name: torch.from_numpy(getattr(values, name).astype(np.float32)) for name in msgspec.structs.asdict(values)
-    }
+
+    def tensor(array: Floats) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.float32))
+
     return RecordedQuestions(
         ids=[row.id for row in rows],
         texts=[row.text for row in rows],
@@ -144,7 +148,11 @@ def _recorded(rows: list[Answered], saved: SavedConductor, selector: Selector) -
         splits=["test"] * len(rows),
         folds=[-1] * len(rows),
         pool=saved.pool,
-        **arrays,
+        right=tensor(values.right),
+        confidence=tensor(values.confidence),
+        vote=tensor(values.vote),
+        single=tensor(values.single),
+        cost=tensor(values.cost),
     )
 
 

@@ -30,7 +30,8 @@ from dirigent.learn.grpo import GrpoSettings, greedy_plans, train
 from dirigent.learn.imitate import ImitationSettings, imitate
 from dirigent.learn.policy import mark_of
 from dirigent.learn.sampler import BatchedSampler
-from dirigent.learn.saved_conductor import SavedConductor
+from dirigent.learn.saved_conductor import Environment, SavedConductor
+from dirigent.learn.table_follow_up import FollowUpTask
 from dirigent.learn.table_plans import PRICES, RecordedQuestions, TableTask, TableTaskSettings
 
 
@@ -42,6 +43,7 @@ class RealRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_plan_tokens: int = 24
     warm_start: ImitationSettings = ImitationSettings()
     grpo: GrpoSettings = GrpoSettings()
+    environment: Environment = "plan-first"
     task: TableTaskSettings = TableTaskSettings()
 
 
@@ -64,7 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise ConfigError(f"--outcomes names {sorted(unknown)}; the splits are dev, train and test")
     base = Base.load(options.base) if options.base.is_dir() else Base.from_gguf(options.base)
     recorded = RecordedQuestions.load(options.values, device=str(base.weights["model.norm.weight"].device))
-    task = TableTask(recorded, base, recipe.task)
+    task: TableTask | FollowUpTask
+    if recipe.environment == "plan-first":
+        task = TableTask(recorded, base, recipe.task)
+    elif options.without_worker:
+        raise ConfigError("--without-worker is for plan-first conductors: the policy's orders hold every worker")
+    else:
+        task = FollowUpTask(recorded, base, recipe.task)
     sampler = BatchedSampler(end=base.end, max_tokens=recipe.max_plan_tokens)
     options.out.mkdir(parents=True, exist_ok=True)
     start = warm_start(base, task, recipe.warm_start, options.out / "warm-start")
@@ -84,11 +92,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for split, questions in places.items():
             name = f"{split}-without-{without}" if without else split
             with gzip.open(options.out / f"{name}.jsonl.gz", "wb") as file:
-                for outcome in task.outcomes(write, questions, without_worker=without):
+                lacking = {"without_worker": without} if without else {}
+                for outcome in task.outcomes(write, questions, **lacking):
                     file.write(msgspec.json.encode(outcome) + b"\n")
     shutil.copytree(options.values / "selector", options.out / "selector", dirs_exist_ok=True)
     seen = tuple(sorted({int(mark_of(recorded.texts[q])) for q in recorded.places("train")}))
-    SavedConductor(base.name, recorded.pool, task.cards, recipe.max_plan_tokens, recipe.name, seen).save(options.out)
+    SavedConductor(
+        base=base.name,
+        pool=recorded.pool,
+        cards=task.cards if isinstance(task, TableTask) else {},
+        max_plan_tokens=recipe.max_plan_tokens,
+        recipe=recipe.name,
+        environment=recipe.environment,
+        seen=seen,
+    ).save(options.out)
 
 
 def opened(file: Path, *, seed: int | None, changes: Sequence[str], steps: int | None = None) -> RealRecipe:
@@ -103,11 +120,14 @@ def opened(file: Path, *, seed: int | None, changes: Sequence[str], steps: int |
             content.setdefault(table, {})["seed"] = seed
     if steps is not None:
         content.setdefault("grpo", {})["steps"] = steps
-    recipe = msgspec.convert(content, RealRecipe)
+    try:
+        recipe = msgspec.convert(content, RealRecipe)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file}: {error}") from None
     return msgspec.structs.replace(recipe, task=msgspec.structs.replace(recipe.task, steps=recipe.grpo.steps))
 
 
-def warm_start(base: Base, task: TableTask, settings: ImitationSettings, folder: Path) -> Adapter:
+def warm_start(base: Base, task: TableTask | FollowUpTask, settings: ImitationSettings, folder: Path) -> Adapter:
     """The adapter that speaks the language of plans: read from the folder, or fitted and written there."""
     device = str(base.weights["model.norm.weight"].device)
     if (folder / "adapter_config.json").is_file():

@@ -8,12 +8,16 @@ conductor.json     its base, the pool with the workers' cards, and marks of the 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from dirigent.errors import ConfigError
 from dirigent.learn.values import RecordedPool
 from dirigent.workers.adapters import folders
+
+Environment = Literal["plan-first", "policy-first"]
+"""Whether the conductor plans first, or reads the replies where the policy has stopped unsure."""
 
 
 class SavedConductor(msgspec.Struct, frozen=True):
@@ -26,6 +30,7 @@ class SavedConductor(msgspec.Struct, frozen=True):
     """By worker, as every question outside training saw them."""
     max_plan_tokens: int
     recipe: str = ""
+    environment: Environment = "plan-first"
     seen: tuple[int, ...] = ()
     """Marks of the questions that it learned from (`policy.mark_of`)."""
 

@@ -100,6 +100,8 @@ class RecordedQuestions(msgspec.Struct, frozen=True):
     single: torch.Tensor
     cost: torch.Tensor
     pool: RecordedPool = QWEN_IN_ROLES
+    said: list[list[str]] = []
+    """Each question's final answers by sample, empty where a reply has none."""
 
     @classmethod
     def load(cls, folder: Path, *, device: str) -> RecordedQuestions:
@@ -118,6 +120,7 @@ class RecordedQuestions(msgspec.Struct, frozen=True):
             splits=[row["split"] for row in rows],
             folds=[row["fold"] for row in rows],
             pool=pool,
+            said=[row.get("said", []) for row in rows],
             **tensors,
         )
 
@@ -158,9 +161,12 @@ class PlanValues:
             ]
 
     def of(
-        self, questions: Sequence[int], plans: Sequence[TablePlan]
+        self, questions: Sequence[int], plans: Sequence[TablePlan], *, held: Sequence[int] = ()
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(right, cost, calls) of each plan for its question, as means over all ways to deal samples to steps."""
+        """(right, cost, calls) of each plan for its question, as means over all ways to deal samples to steps.
+
+        `held` are sets of samples that were dealt before: they are paid already, and the choice is among them as well.
+        """
         recorded = self.recorded
         device = recorded.cost.device
         if not plans:
@@ -168,7 +174,8 @@ class PlanValues:
         at = torch.tensor(list(questions), device=device, dtype=torch.long)
         rows = len(plans)
         chance = torch.zeros(rows, recorded.right.shape[1], device=device)
-        chance[:, 0] = 1.0
+        start = torch.tensor(list(held) or [0] * rows, device=device)
+        chance[torch.arange(rows, device=device), start] = 1.0
         threshold = torch.tensor([2.0 if p.until is None else p.until for p in plans], device=device)
         asking = recorded.confidence[at] < threshold[:, None]
         asking[:, 0] = True
@@ -326,7 +333,8 @@ class TableTask:
     def lessons(self, count: int, rng: random.Random) -> list[Lesson]:
         """Random valid plans for training questions: the language, and no hint which plan suits which question."""
         asked = self.draw(count, step=0, rng=rng)
-        return [Lesson(a.prompt, write_plan(random_plan(a.extra.pool, rng), a.extra.pool)) for a in asked]
+        plans = [write_plan(random_plan(one.extra.pool, rng), one.extra.pool) for one in asked]
+        return [Lesson(one.prompt, f" {plan}", one.opening) for one, plan in zip(asked, plans, strict=True)]
 
     def asked(self, question: int, *, price: str, pool: Sequence[Seat] | None = None) -> Asked:
         """The question as the conductor reads it; the whole pool under its own names unless another is given."""
@@ -339,12 +347,14 @@ class TableTask:
         if len(text) > MAX_QUESTION_CHARS:
             half = MAX_QUESTION_CHARS // 2
             text = f"{text[:half]} […] {text[-half:]}"
-        # Workers first, so that their part can be cached; the price last, where a small model looks first.
-        opening = f"Workers:\n{shown}\nQuestion:\n"
-        prompt = (Message("system", SYSTEM), Message("user", f"{opening}{text}\nPrice: {price}"))
-        asked = len(self.base.prompt_ids(prompt))
-        row = Row(question, seats, price, asked, asked - self._length(f"{text}\nPrice: {price}"))
-        return Asked(recorded.ids[question], prompt, row)
+        # Workers first, so that their part can be cached. The price is the word after which the reply goes on: asked
+        # for at the end of the question, it was not read (docs/design/LOG.md, 2026-11-19).
+        workers = f"Workers:\n{shown}\nQuestion:\n"
+        prompt = (Message("system", SYSTEM), Message("user", f"{workers}{text}"))
+        opening = f"Price: {price}"
+        length = len(self.base.prompt_ids(prompt, opening))
+        row = Row(question, seats, price, length, length - self._length(f"{text}{opening}"))
+        return Asked(recorded.ids[question], prompt, row, opening)
 
     async def score(
         self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int

@@ -4,8 +4,9 @@
     python -m dirigent.learn.values --table FOLDER --out FOLDER
 
 `--data` reads recorded replies of one model in roles, `--table` a table of your own pool. Writes `pool.json` (whose
-answers these are), `questions.jsonl` (id, text, set, split, fold), `values.npz` and `selector/`. A set of samples is a
-number of at most ten bits, in the order of the pool's slots; for each question and set, `values.npz` holds
+answers these are), `questions.jsonl` (id, text, set, split, fold, the samples' final answers), `values.npz` and
+`selector/`. A set of samples is a number of at most ten bits, in the order of the pool's slots; for each question and
+set, `values.npz` holds
 
     right       is the answer that the selector picks right; the mean over exact ties
     confidence  the selector's chance for the answer it picks
@@ -330,7 +331,17 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pool.json").write_bytes(msgspec.json.format(msgspec.json.encode(pool), indent=1) + b"\n")
     lines = [
-        msgspec.json.encode({"id": one.id, "text": one.text, "set": one.set, "split": split, "fold": fold}) + b"\n"
+        msgspec.json.encode(
+            {
+                "id": one.id,
+                "text": one.text,
+                "set": one.set,
+                "split": split,
+                "fold": fold,
+                "said": [one.answers[same] if same >= 0 else "" for same in one.classes],
+            }
+        )
+        + b"\n"
         for one, split, fold in zip(table, splits, folds, strict=True)
     ]
     (folder / "questions.jsonl").write_bytes(b"".join(lines))

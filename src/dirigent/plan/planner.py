@@ -118,6 +118,7 @@ class Shape:
         raise NotImplementedError
 
     def at_once(self, brief: Brief) -> Draft:
+        """The draft, without waiting: the conductor needs no timer for it."""
         return Draft(plan=self.plan(brief) if brief.previous is None else Plan())
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:

@@ -13,7 +13,7 @@ from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent_gym.questions import frames as gym_frames
-from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES, Telling
+from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES, SequenceFrame
 from dirigent_gym.questions.phrasing import LEADS
 from dirigent_gym.questions.recognition import Reading, recognise
 from dirigent_gym.questions.split import generate
@@ -180,7 +180,7 @@ def test_noun_phrases_may_come_later_where_the_frame_makes_sentences_of_them(
     file.write_text(later_nouns(WHOLE, "Next, find {c}."), encoding="utf-8")
     frame = read_frames(file)["train"].sequences[0]
     assert (frame.later_mood, frame.later) == ("noun", ("Next, find {c}.",))
-    monkeypatch.setattr(gym_frames, "SEQUENCES", (Telling(**asdict(frame)),))
+    monkeypatch.setattr(gym_frames, "SEQUENCES", (SequenceFrame(**asdict(frame)),))
     told = [task.question for task in generate("train", 60, seed=3, shapes=("chain",), depths=(2,))]
     later = [question.partition("Next, find ")[2] for question in told if "Next, find " in question]
     assert len(later) > 10

@@ -111,7 +111,7 @@ def build_app(service: Service) -> ASGIApp:
 
 
 class App:
-    """One request after another, from its header to its reply."""
+    """Takes each request from its header to its reply."""
 
     def __init__(self, service: Service) -> None:
         self.service = service

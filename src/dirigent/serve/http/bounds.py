@@ -35,7 +35,7 @@ LINGER_S = 2.0
 """Seconds for which the rest of an unread body is dropped. Closing a connection with unread bytes resets it, and the
 client may then lose the reply."""
 
-_ONCE = frozenset({b"authorization", b"x-api-key"})
+_ONCE = (b"authorization", b"x-api-key")
 _CLOSE = (b"connection", b"close")
 _HOPS = HOPS_HEADER.lower().encode()
 
