@@ -54,21 +54,20 @@ def main() -> None:
     for name in FILES:
         (FOLDER / name).unlink(missing_ok=True)
     policy.save(FOLDER, selector)
-    known = sum(not policy.novel(hashed_words(question.text)) for question in test.questions) / len(test.questions)
+    handed = sum(policy.handed_over(hashed_words(question.text)) for question in test.questions) / len(test.questions)
     proof = prove(FOLDER, test, where="the test questions")
-    (FOLDER / "README.md").write_text(card(policy, proof, known=known), encoding="utf-8")
+    (FOLDER / "README.md").write_text(card(policy, proof, handed=handed), encoding="utf-8")
 
 
 def limited(policy: Policy, everyday: list[str]) -> Policy:
-    """The policy that calls every everyday question of these novel, and so all that are as far from its clusters.
+    """The policy that hands every one of these everyday questions over, and so all that are as far from its clusters.
 
     It was fitted on questions of tests. Short everyday questions with a number in them look much like those, and its
-    workers do worse on them than the pool's calculator and its plain model.
+    workers do worse on them than the pool's calculator and its plain model, which the planner `program` asks.
     """
     hashed = np.stack([hashed_words(question) for question in everyday]).astype(np.float32)
     nearest = float(novelty(hashed, policy.familiar, policy.centres)[:, 1].min())
-    outside, angle = policy.novel_above
-    return msgspec.structs.replace(policy, novel_above=(outside, min(angle, round(nearest - 0.005, 4))))
+    return msgspec.structs.replace(policy, hand_over_above=round(nearest - 0.005, 4))
 
 
 async def embedded_fingerprints() -> dict[str, str]:
@@ -113,7 +112,7 @@ def _part(table: Table, *, test: bool) -> Table:
     return Table(table.workers, questions, answers, table.unit)
 
 
-def card(policy: Policy, proof: Proof, *, known: float) -> str:
+def card(policy: Policy, proof: Proof, *, handed: float) -> str:
     """The card: what it was fitted on, and what it was worth on questions that it did not learn from."""
     rows = [
         f"| {row.price:g} | {100 * row.accuracy:.1f} | {row.cost:.0f} | {row.calls:.1f} | "
@@ -140,11 +139,11 @@ def card(policy: Policy, proof: Proof, *, known: float) -> str:
             "|---|---|---|---|---|",
             *rows,
             "",
-            "It knows short questions with one answer that can be compared. Questions unlike those get the plain plan "
-            f"here, and in the embedded pool the planner `program`; {known:.0%} of the test questions are known. No "
-            "question of `benchmarks/everyday_questions.jsonl` is, because its limit of novelty was set by them. The "
-            "policy holds for these workers only: another model, instruction or sampling is another worker. Licence: "
-            "Apache-2.0; the questions keep their own terms.",
+            "It knows short questions with one answer that can be compared. Questions unlike those get the plain plan. "
+            "In the embedded pool the planner `program` plans for them, and for all that are no nearer to the known "
+            f"questions than those of `benchmarks/everyday_questions.jsonl`: for {handed:.0%} of the test questions. "
+            "The policy holds for these workers only: another model, instruction or sampling is another worker. "
+            "Licence: Apache-2.0; the questions keep their own terms.",
             "",
         ]
     )

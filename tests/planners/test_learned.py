@@ -54,7 +54,7 @@ class Decided(msgspec.Struct):
     until: float | None = 0.7
     why: str = "sums are best asked of quick"
     baseline: str = "strong"
-    novel: bool = False
+    hand_over: bool = False
 
 
 class Policy:
@@ -65,7 +65,7 @@ class Policy:
         *order: str,
         end: Literal["last", "vote", "select"] = "select",
         selector: Sure | None = None,
-        novel: bool = False,
+        hand_over: bool = False,
     ) -> None:
         self.fingerprints = {"quick": "q1", "strong": "s1"}
         self.selector = selector or Sure(0.9, 0.9)
@@ -73,7 +73,7 @@ class Policy:
         self.told: list[tuple[str, int | None, str]] = []
         self._order = order or ("quick", "strong")
         self._end = end
-        self._novel = novel
+        self._hand_over = hand_over
 
     def plan_for(
         self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
@@ -81,7 +81,7 @@ class Policy:
         self.asked.append((question, tuple(workers)))
         self.told.append((prefer, most_calls, at))
         until = 0.7 if prefer == "cost" else None
-        return Decided(self._order[:most_calls], end=self._end, until=until, novel=self._novel)
+        return Decided(self._order[:most_calls], end=self._end, until=until, hand_over=self._hand_over)
 
 
 def pool_of(policy: Policy, *, quick: str = "q1", strong: str = "s1", new: bool = False) -> Pool:
@@ -169,8 +169,8 @@ async def test_a_second_round_accepts() -> None:
 
 
 async def test_a_question_unlike_all_that_was_measured_is_planned_by_another_planner() -> None:
-    for novel, worker in ((True, "new"), (False, "quick")):
-        policy = Policy("quick", end="last", novel=novel)
+    for hand_over, worker in ((True, "new"), (False, "quick")):
+        policy = Policy("quick", end="last", hand_over=hand_over)
         pool = pool_of(policy, new=True)
         draft = await Learned(policy, unlike=Single("new")).draft(Brief(conversation("2+2?"), pool, Limits()))
         assert draft.plan == Plan((Step(worker, ANSWER),))

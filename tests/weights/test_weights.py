@@ -76,7 +76,7 @@ def test_a_question_like_those_it_was_fitted_on_is_planned_within_milliseconds(e
 def test_everyday_questions_are_unlike_all_that_it_was_fitted_on(embedded: Policy) -> None:
     """Its workers do worse on them than the calculator and the plain model, which the embedded pool asks then."""
     lines = (ROOT / "benchmarks" / "everyday_questions.jsonl").read_text().splitlines()
-    assert all(embedded.plan_for(json.loads(line)["question"], POOL).novel for line in lines)
+    assert all(embedded.plan_for(json.loads(line)["question"], POOL).hand_over for line in lines)
 
 
 def test_the_selector_believes_what_two_programs_agree_on() -> None:

@@ -56,6 +56,9 @@ class Decision(msgspec.Struct, frozen=True):
     baseline_cost: float
     novel: bool = False
     """The question is unlike anything the policy was fitted on."""
+    hand_over: bool = False
+    """Another planner should plan, if the profile has one: the question is novel, or less familiar than that planner's
+    limit."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -131,6 +134,8 @@ class PolicyFacts(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     fixed: tuple[FixedPlan, ...] = ()
     """Fixed plans over the same questions, to compare the points with."""
+    hand_over_above: float = 1.0
+    """Beyond this distance from the nearest cluster another planner, if the profile has one, plans better."""
     format: int = FORMAT
 
 
@@ -244,6 +249,7 @@ class Policy(PolicyFacts, frozen=True):
         hashed = hashed_words(question)
         if self.novel(hashed):
             return self._plain(point, workers, most_calls)
+        hand_over = self.handed_over(hashed)
         place = int(self.kind_of(hashed[None])[0])
         kind = (point.at_once if prefer == "speed" else point.kinds)[place]
         order = tuple(self.workers[i] for i in kind.order if self.workers[i] in workers)[:most_calls]
@@ -264,12 +270,18 @@ class Policy(PolicyFacts, frozen=True):
             baseline=self.baseline,
             baseline_accuracy=self.baseline_accuracy,
             baseline_cost=self.baseline_cost,
+            hand_over=hand_over,
         )
 
     def novel(self, hashed: Floats) -> bool:
         """Whether the question's words lie outside what the policy was fitted on."""
         measured = novelty(hashed[None].astype(np.float32), self.familiar, self.centres)[0]
         return bool((measured > np.array(self.novel_above)).any())
+
+    def handed_over(self, hashed: Floats) -> bool:
+        """Whether another planner, if there is one, should plan for the question."""
+        distance = novelty(hashed[None].astype(np.float32), self.familiar, self.centres)[0, 1]
+        return self.novel(hashed) or bool(distance > self.hand_over_above)
 
     def kind_of(self, hashed: Floats) -> npt.NDArray[np.int64]:
         """The cluster of each row of hashed words."""
@@ -302,8 +314,10 @@ class Policy(PolicyFacts, frozen=True):
         why = "unlike the questions that the policy was fitted on: a plain fixed plan"
         one = self._one_call(workers, why)
         if len(order) < 2:
-            return msgspec.structs.replace(one, novel=True, accuracy=None, cost=None)
-        return msgspec.structs.replace(one, order=order, end="vote", novel=True, accuracy=None, cost=None)
+            return msgspec.structs.replace(one, novel=True, hand_over=True, accuracy=None, cost=None)
+        return msgspec.structs.replace(
+            one, order=order, end="vote", novel=True, hand_over=True, accuracy=None, cost=None
+        )
 
 
 def policy_folder(name: str, base: Path) -> Path:

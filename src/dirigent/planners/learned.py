@@ -65,8 +65,8 @@ class Decision(Protocol):
         ...
 
     @property
-    def novel(self) -> bool:
-        """The question is unlike anything the policy was fitted on."""
+    def hand_over(self) -> bool:
+        """Another planner should plan for the question, if there is one."""
         ...
 
 
@@ -128,7 +128,7 @@ class Learned:
         )
         if brief.needs & UNMEASURED:
             return self._alone(brief, decision, known, missing)
-        if decision.novel and self._unlike is not None:
+        if decision.hand_over and self._unlike is not None:
             return await self._unlike.draft(brief, observe=observe)
         order, why, switch_cost_usd = decision.order, decision.why, None
         warm = next((name for name in _warm(brief) if name in known), "")
