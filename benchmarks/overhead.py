@@ -1,4 +1,4 @@
-"""Measure what the server costs on top of a call: CPU and latency against other proxies, and a kill -9.
+"""Measures the server's cost on top of a call: CPU and latency against other proxies, and a kill -9.
 
     python benchmarks/overhead.py [--requests 200] [--rounds 21] [--concurrency 1,16,64] [--json] [--profile]
     python benchmarks/overhead.py --peers litellm,switchyard [--out docs/results/overhead.json]
@@ -17,8 +17,8 @@ with ours: LiteLLM's proxy (Python), and NVIDIA's Switchyard (Rust, the package 
 anything. `peer_ratio` is a peer's CPU as a multiple of ours with `worker/NAME`.
 
 The last line is one JSON object. `--json` prints that line only, and `--out` also writes it to a file, for
-docs/benchmarks.md. `--profile` says where our CPU goes, by library. `--soak N` sends N requests and compares the
-server's memory at the end with that after a tenth of them.
+docs/benchmarks.md. `--profile` shows our CPU by library. `--soak N` sends N requests and compares the server's memory
+at the end with that after a tenth of them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--concurrency", default="1,16,64")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
-    parser.add_argument("--profile", action="store_true", help="also print where the CPU of a plan goes")
+    parser.add_argument("--profile", action="store_true", help="also print the CPU of a plan by library")
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare memory after N/10 and N requests")
     parser.add_argument("--peers", default="", metavar="NAMES", help=f"also measure these: {','.join(PEERS)}")
     parser.add_argument("--peers-folder", type=Path, default=Path.home() / ".cache" / "dirigent" / "peers")
@@ -283,7 +283,7 @@ async def _measure_all(levels: list[int], args: argparse.Namespace) -> dict[str,
 
 
 def _circumstances(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader must know of the figures: their source, how they were taken, and the peers' versions."""
+    """The facts that a reader needs beside the figures: their source, the method, and the peers' versions."""
     from dirigent.evals.record import source_commit
 
     versions = {}
@@ -309,7 +309,9 @@ async def _rounds(
     """For each server (CPU ms a request, median latency in ms), round by round."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     turns = list(contest.items())
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    # Servers close a connection that was idle for 5 s: on a busy machine the others' turns take longer.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+    async with aiohttp.ClientSession(connector=connector) as session:
         for number in range(-1, args.rounds):
             turns = [*turns[1:], turns[0]]
             for name, (process, url, model) in turns:
@@ -376,7 +378,7 @@ def _summary(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> dict[
     }
 
 
-# ---- where it goes ----------------------------------------------------------------------------------------
+# ---- the CPU by library -----------------------------------------------------------------------------------
 
 
 async def _profile(home: Path, level: int, requests: int) -> None:
@@ -436,7 +438,7 @@ def _layer(file: str, name: str) -> str:
     return "asyncio" if "asyncio" in parts else "sqlite3" if "sqlite3" in name else "Python and the system"
 
 
-# ---- nothing is lost --------------------------------------------------------------------------------------
+# ---- no answered run is lost ------------------------------------------------------------------------------
 
 
 async def _killed(serve: tuple[str, ...], home: Path, upstream: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python benchmarks/torture_sandbox.py [--rounds 100] [--data FOLDER --grader-rounds 3 --limit N] [--json]
 
-Row G1: every attack of `sandbox/attacks.py` (without landlock those it alone contains are left out), so many
-times. Row G3, with FOLDER as `grader.py` wants it: all reference solutions pass and all known-wrong programs fail, in
+Row G1: every attack of `sandbox/attacks.py`, N times (without landlock, attacks that only landlock contains are left
+out). Row G3, with FOLDER as `grader.py` wants it: all reference solutions pass and all known-wrong programs fail, in
 every round alike. Prints one line a row, "N of N", and exits 1 if an N falls short.
 """
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="how often every attack is tried")
     parser.add_argument("--data", type=Path, default=None, help="folder with HumanEval and MBPP, for row G3")
     parser.add_argument("--grader-rounds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=None, help="rows of each set in row G3; all of them")
+    parser.add_argument("--limit", type=int, default=None, help="rows of each set in row G3; all by default")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     args = parser.parse_args()
     figures = asyncio.run(

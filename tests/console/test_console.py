@@ -72,7 +72,7 @@ async def test_signing_out_leaves_nothing_behind(start: Start, browse: Open) -> 
     assert await browser.page.context.cookies() == []
 
 
-async def test_what_is_for_admins_is_not_in_a_callers_menu(start: Start, browse: Open) -> None:
+async def test_pages_for_admins_are_not_in_a_callers_menu(start: Start, browse: Open) -> None:
     server = await start(keys_required=True)
     made = await create_key(server.service.store, Caller("", label="team"))
     browser = await browse(server)
@@ -93,7 +93,7 @@ async def test_a_plan_is_edited_before_it_is_paid_and_lights_up(server: Server, 
     await page.get_by_label("Plan first").check()
     await ask(browser, "Why does it fail?", button="Plan")
     await page.get_by_text("Plan, not paid yet").wait_for()
-    assert [call.model for call in server.stub.calls] == ["boss"]  # nobody but the planner was asked
+    assert [call.model for call in server.stub.calls] == ["boss"]  # only the planner was asked
     nodes = page.locator(".svelte-flow__node")
     assert await nodes.count() == 3
     await page.get_by_role("log").click()
@@ -166,7 +166,7 @@ async def test_graph_and_waterfall_share_one_selection(server: Server, browse: O
     assert browser.faults == []
 
 
-async def test_a_fork_pays_only_what_is_after_and_stands_beside_the_run(server: Server, browse: Open) -> None:
+async def test_a_fork_pays_only_later_steps_and_is_shown_beside_the_run(server: Server, browse: Open) -> None:
     id = (await furnish(server))[0]
     calls = len(server.stub.calls)
     browser = await browse(server)
@@ -285,7 +285,7 @@ async def counted(rows: Any, count: int) -> None:
     raise AssertionError(f"{await rows.count()} rows, not {count}")
 
 
-async def test_a_conversation_goes_on_and_its_cost_is_in_view(server: Server, browse: Open) -> None:
+async def test_a_conversation_continues_and_shows_its_cost(server: Server, browse: Open) -> None:
     browser = await browse(server)
     page = browser.page
     await browser.open("/play")
@@ -323,7 +323,7 @@ async def test_files_and_images_are_attached(server: Server, browse: Open, tmp_p
     assert "image/png;base64" in sent
 
 
-async def test_a_run_is_stopped_and_what_failed_says_so(server: Server, browse: Open) -> None:
+async def test_a_run_is_stopped_and_failures_are_shown(server: Server, browse: Open) -> None:
     browser = await browse(server)
     page = browser.page
     await browser.open("/play")
@@ -415,7 +415,7 @@ async def test_a_worker_is_switched_off_and_on(server: Server, browse: Open) -> 
     assert (await server.chat(model="worker/beta")).status == 200
 
 
-async def test_spending_is_shown_by_what_the_reader_chooses(server: Server, browse: Open) -> None:
+async def test_spending_is_shown_by_the_chosen_group(server: Server, browse: Open) -> None:
     await furnish(server)
     browser = await browse(server)
     page = browser.page

@@ -11,6 +11,7 @@ import torch
 from dirigent.errors import ConfigError
 from dirigent.learn.decoder import Adapter, Decoder, Shape, logprobs
 from dirigent.learn.sampler import BatchedSampler
+from tests.learn.tiny_base import tiny_base
 
 END = 7
 
@@ -138,3 +139,14 @@ def test_a_family_the_decoder_does_not_compute_is_refused_by_name() -> None:
 
     with pytest.raises(ConfigError, match="gpt2"):
         Shape.of(Config())
+
+
+def test_prompts_that_end_differently_are_read_together_and_written_as_if_alone() -> None:
+    base = tiny_base()
+    decoder = Decoder(base.weights, base.shape)
+    sampler = BatchedSampler(end=base.end, max_tokens=6)
+    opening = list(range(20))
+    prompts = [[*opening, 1], [*opening, 2], [*opening, 3, 4], [7, 8, 9], [*opening[:-1], 5, 1]]
+    together = sampler.greedy(decoder, prompts)
+    assert together == [sampler.greedy(decoder, [prompt])[0] for prompt in prompts]
+    assert together == [sampler._batches(decoder, [prompt], 1, None)[0][0] for prompt in prompts]

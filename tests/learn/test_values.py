@@ -25,8 +25,10 @@ from dirigent.learn.roles_table import (
     normal_form,
 )
 from dirigent.learn.selector import Row, Selector, SelectorSettings, features, fit, worker_scores
+from dirigent.learn.table import TableWorker
 from dirigent.learn.table_plans import PlanValues, RecordedQuestions, TablePlan
 from dirigent.tasks.task import Grader
+from tests.learn.made_tables import two_kinds
 
 ROLES = ("direct", "think", "code")
 QUICK = SelectorSettings(subsets=10, trees=12, depth=3)
@@ -186,7 +188,7 @@ def test_a_saved_selector_gives_the_same_chances_and_a_missing_one_is_refused(tm
 def test_many_rows_and_few_rows_get_the_same_chances() -> None:
     rows = [row_of_classes(i, (0, 1, 0, 0, 1, -1, 0, -1, 1, 0)) for i in range(20)]
     selector = fit(rows, ROLES, settings=QUICK)
-    found, present = features(rows[0], values.SETS, selector.prior(rows[0].question), ROLES)
+    found, present = features(rows[0], values.sets_of(10), selector.prior(rows[0].question), ROLES)
     flat = found[present]
     assert len(flat) > 64
     np.testing.assert_allclose(selector.chance_of(flat)[:40], selector.chance_of(flat[:40]), rtol=0, atol=1e-12)
@@ -228,7 +230,7 @@ def test_the_values_of_sets_by_hand() -> None:
     question = msgspec.structs.replace(
         answered("q", "bbh"), classes=(0, 1, 0, 0, 1, -1, -1, -1, -1, -1), right=(True, False, True, True, *[False] * 6)
     )
-    counts = values.SETS.astype(int) @ (np.array(question.classes)[:, None] == np.arange(2))
+    counts = values.sets_of(10).astype(int) @ (np.array(question.classes)[:, None] == np.arange(2))
     right, confidence, vote = values.picked(np.where(counts > 0, np.array([0.4, 0.6]), -1.0), question)
     only_7, only_8, both, majority_7, silent = 0b1, 0b10, 0b11, 0b111, 0b100000
     assert [right[s] for s in (0, silent, only_7, only_8, both)] == [0, 0, 1, 0, 0]
@@ -249,24 +251,24 @@ def test_a_training_question_is_valued_by_a_selector_that_never_saw_it(monkeypat
         return real(rows, workers, settings=QUICK)
 
     monkeypatch.setattr(values, "fit", watched)
-    values.cross_fitted(table, folds, without=None, seed=1)
+    values.cross_fitted(table, folds, values.QWEN_IN_ROLES, without=None, seed=1)
     whole, *others = fitted
     assert whole == {f"question q{i}" for i in range(10)}
     for fold, seen in enumerate(others):
         assert seen == {f"question q{i}" for i in range(10) if folds[i] != fold}
     fitted.clear()
-    values.cross_fitted(table, folds, without="bbh", seed=1)
+    values.cross_fitted(table, folds, values.QWEN_IN_ROLES, without="bbh", seed=1)
     assert all(int(question.split("q")[-1]) % 2 for seen in fitted for question in seen)
 
 
-def test_test_questions_are_told_by_set_and_by_hash() -> None:
+def test_test_questions_are_identified_by_set_and_by_hash() -> None:
     assert values.split_of(answered("any", "gsm8k_test")) == values.split_of(answered("any", "math500")) == "test"
     assert {values.split_of(answered(f"q{i}", "gsm8k_train")) for i in range(100)} == {"train", "dev"}
     assert values.split_of(answered("bbh-navigate-5", "bbh")) in ("train", "dev", "test")
     assert 0.4 < np.mean([values.split_of(answered(f"q{i}", "bbh")) == "test" for i in range(300)]) < 0.6
 
 
-def test_the_command_writes_what_plans_are_valued_on(
+def test_the_command_writes_the_questions_that_plans_are_valued_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = values.fit
@@ -279,13 +281,53 @@ def test_the_command_writes_what_plans_are_valued_on(
     assert "development" in capsys.readouterr().out
     recorded = RecordedQuestions.load(tmp_path / "out", device="cpu")
     right, cost, calls = PlanValues(recorded).of(
-        [0, 0], [TablePlan(("direct",)), TablePlan(("think", "think"), "vote")]
+        [0, 0], [TablePlan(("quick",)), TablePlan(("thinker", "thinker"), "vote")]
     )
     # Thinks say 7, 7, 9 and nothing: of the six pairs, 7 wins alone in three (7 and 7; 7 and nothing, twice), ties
     # with 9 in two, and is absent in one.
     assert right.tolist() == pytest.approx([0.5, (1 + 2 + 2 * 0.5) / 6])
     assert cost.tolist() == pytest.approx([30, 60])
     assert calls.tolist() == [1, 2]
+
+
+def test_a_table_of_an_own_pool_is_valued_on_the_same_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = values.fit
+    monkeypatch.setattr(values, "fit", lambda rows, workers, **_: real(rows, workers, settings=QUICK))
+    two_kinds(80).save(tmp_path / "table")
+    values.main(["--table", str(tmp_path / "table"), "--out", str(tmp_path / "out")])
+    recorded = RecordedQuestions.load(tmp_path / "out", device="cpu")
+    assert [(one.name, one.samples) for one in recorded.pool.workers] == [("cheap", 2), ("dear", 1)]
+    assert set(recorded.pool.kinds) == {"sums", "riddles"}
+    # `dear` is the best single worker; its answer of 10 is what a price word counts as 176 units.
+    assert recorded.pool.cost_scale == pytest.approx(17.6)
+    riddle = recorded.families.index("riddles")
+    right, cost, _ = PlanValues(recorded).of([riddle], [TablePlan(("cheap", "cheap"), "vote")])
+    assert (right.item(), cost.item()) == (0.0, pytest.approx(35.2))
+
+
+def test_a_family_left_out_is_neither_trained_nor_developed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = values.fit
+    monkeypatch.setattr(values, "fit", lambda rows, workers, **_: real(rows, workers, settings=QUICK))
+    two_kinds(120).save(tmp_path / "table")
+    values.main(["--table", str(tmp_path / "table"), "--out", str(tmp_path / "out"), "--without", "riddles"])
+    recorded = RecordedQuestions.load(tmp_path / "out", device="cpu")
+    splits = {recorded.splits[i] for i, kind in enumerate(recorded.families) if kind == "riddles"}
+    assert splits == {"left out"}
+    with pytest.raises(ConfigError, match="sums, riddles"):
+        values.main(["--table", str(tmp_path / "table"), "--out", str(tmp_path / "out"), "--without", "poems"])
+
+
+def test_a_table_without_grades_or_with_too_many_workers_cannot_be_valued() -> None:
+    table = two_kinds(10)
+    bare = msgspec.structs.replace(table, answers=tuple(msgspec.structs.replace(a, right=None) for a in table.answers))
+    with pytest.raises(ConfigError, match="calibrate again"):
+        values.from_table(bare, where="here")
+    many = tuple(TableWorker(f"w{i}") for i in range(11))
+    answers = tuple(
+        msgspec.structs.replace(a, worker=w.name) for a in table.answers if a.worker == "dear" for w in many
+    )
+    with pytest.raises(ConfigError, match="11 workers"):
+        values.from_table(msgspec.structs.replace(table, workers=many, answers=answers), where="here")
 
 
 # ---- helpers ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the console reads beside runs: pool, comparisons, sets, spending by label, keys, audit log, its own files."""
+"""The console's data beside runs: pool, comparisons, sets, spending by label, keys, audit log, its own files."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_a_key_sees_its_own_workers_only(start: Start) -> None:
     assert refused.status == 403
 
 
-async def test_a_worker_that_is_off_is_asked_by_nobody(server: Server) -> None:
+async def test_a_worker_that_is_off_is_not_asked(server: Server) -> None:
     assert (await server.chat(model="ultra")).status == 200
     off = await server.request("POST", "/v1/pool/beta", json={"on": False})
     assert (off.status, off.object["on"]) == (200, False)
@@ -190,7 +190,7 @@ async def test_models_are_compared_and_the_vote_is_kept_as_feedback(server: Serv
     assert await found(server, "feedback=down") == [sides[0]["run_id"]]
 
 
-async def test_what_cannot_be_compared_says_why(server: Server) -> None:
+async def test_the_error_for_an_impossible_comparison_names_the_reason(server: Server) -> None:
     for body, status, said in (
         ({"models": ["worker/alpha"], "request": ASK}, 400, "length"),
         ({"models": ["worker/alpha", "worker/alpha"], "request": ASK}, 400, "same model"),
@@ -271,7 +271,7 @@ async def test_an_admin_makes_rotates_and_revokes_keys(start: Start) -> None:
         assert (await server.request("POST", path, headers=admin)).status == 404
 
 
-async def test_what_is_for_admins_is_closed_to_others(start: Start) -> None:
+async def test_routes_for_admins_are_closed_to_others(start: Start) -> None:
     server = await start(keys_required=True)
     user = await key(server)
     for method, path in (

@@ -1,4 +1,4 @@
-"""What was learned is shown to admins, and a policy's operating point is switched and brought back."""
+"""Admins see the learned policy, and switch its operating point there and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that go on by themselves: started, watched from the start, cancelled, forked, with a plan of the caller's."""
+"""Runs without a waiting caller: started, watched from the start, cancelled, forked, with a plan of the caller's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_second_watcher_sees_all_that_has_happened(server: Server) -> No
     assert text == "beta says hello there"
 
 
-async def test_a_run_goes_on_when_its_watcher_leaves(server: Server) -> None:
+async def test_a_run_continues_when_its_watcher_leaves(server: Server) -> None:
     server.stub.delay_s = 0.3
     id = (await start_run(server)).object["id"]
     async with server.session.get(f"{server.url}/v1/runs/{id}/events") as response:
@@ -233,7 +233,7 @@ GIVEN = {
 }
 
 
-async def test_an_edited_plan_is_carried_out_and_nobody_plans(server: Server) -> None:
+async def test_an_edited_plan_is_carried_out_and_no_worker_plans(server: Server) -> None:
     answer = await server.chat(model="ultra", dirigent={"plan": GIVEN, "trace": True})
     assert answer.status == 200
     steps = answer.object["dirigent"]["steps"]
@@ -242,7 +242,7 @@ async def test_an_edited_plan_is_carried_out_and_nobody_plans(server: Server) ->
     assert "the caller gave the plan" in answer.object["dirigent"]["notes"]
 
 
-async def test_a_dry_run_prices_an_edited_plan_and_asks_nobody(server: Server) -> None:
+async def test_a_dry_run_prices_an_edited_plan_and_makes_no_call(server: Server) -> None:
     answer = await server.chat(model="ultra", dirigent={"plan": GIVEN, "dry_run": True})
     assert [step["worker"] for step in answer.object["steps"]] == ["beta", "alpha"]
     assert answer.object["estimate"]["high_usd"] > 0
@@ -285,7 +285,7 @@ async def forked(server: Server, id: str, **change: Any) -> tuple[Answer, Any]:
     return answer, (await server.get(f"/v1/traces/{answer.object['id']}")).object
 
 
-async def test_a_run_is_replayed_from_its_record_and_nobody_is_asked(server: Server) -> None:
+async def test_a_run_is_replayed_from_its_record_without_asking_a_worker(server: Server) -> None:
     id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
     calls = len(server.stub.calls)
     answer = await server.request("POST", f"/v1/traces/{id}/replay")
@@ -307,7 +307,7 @@ async def test_a_run_is_replayed_from_its_record_and_nobody_is_asked(server: Ser
     assert (refused.status, refused.error["code"]) == (400, "not_possible")
 
 
-async def test_a_fork_keeps_what_is_before_and_pays_only_what_is_after(server: Server) -> None:
+async def test_a_fork_keeps_earlier_steps_and_pays_only_later_ones(server: Server) -> None:
     id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
     calls = len(server.stub.calls)
     started, fork = await forked(server, id, step=1, worker="alpha", subtask="say it better")
@@ -347,7 +347,7 @@ async def test_a_fork_of_a_fork_and_of_two_rounds(server: Server) -> None:
     assert [step["worker"] for step in again["rounds"][0]["steps"]] == ["alpha", "beta"]
 
 
-async def test_what_cannot_be_forked_says_why(server: Server) -> None:
+async def test_the_error_for_an_impossible_fork_names_the_reason(server: Server) -> None:
     id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
     for change, said in (
         ({"step": 7}, "has no step 7"),

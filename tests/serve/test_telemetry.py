@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans named after runs and steps, with no word of what was asked; off unless it is wanted."""
+"""OpenTelemetry: spans named after runs and steps, without any text of a request; off by default."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_it_is_off_unless_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("by", ["setting", "variable"])
-def test_wanted_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+def test_the_error_for_telemetry_without_its_extra_names_the_package(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     if by == "variable":
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")

@@ -41,10 +41,11 @@ class Base:
     def parameters(self) -> int:
         return sum(tensor.numel() for tensor in self.weights.values())
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The conversation as the model reads it, up to where its reply begins."""
+    def prompt_ids(self, messages: Sequence[Message], opening: str = "") -> list[int]:
+        """The conversation as the model reads it, up to where its reply begins, or goes on after `opening`."""
         turns = [{"role": message.role, "content": message.text} for message in messages]
-        return list(self._ids(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)))
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return list(self._ids(text + opening))
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

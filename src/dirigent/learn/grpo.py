@@ -41,6 +41,8 @@ class Asked(msgspec.Struct, frozen=True):
     prompt: tuple[Message, ...]
     extra: Any = None
     """The task's own: whatever it needs to score a plan for this question."""
+    opening: str = ""
+    """How the reply begins: given, not written, and not learned."""
 
 
 class Rollout(msgspec.Struct, frozen=True):
@@ -153,7 +155,7 @@ def train(
                 group["lr"] = settings.learning_rate * rate_factor(step, settings)
 
             asked = task.draw(settings.questions, step=step, rng=random.Random(f"{settings.seed}-{step}"))
-            prompts = [base.prompt_ids(one.prompt) for one in asked]
+            prompts = [base.prompt_ids(one.prompt, one.opening) for one in asked]
             with torch.no_grad():
                 writer = Decoder(base.weights, base.shape, policy)
             tokens_PG = sampler.sample(writer, prompts, group=settings.rollouts, seed=settings.seed * 1_000_003 + step)
@@ -201,7 +203,8 @@ def greedy_plans(base: Base, policy: Adapter, sampler: Sampler) -> Callable[[Seq
     def write(asked: Sequence[Asked]) -> list[str]:
         with torch.no_grad():
             decoder = Decoder(base.weights, base.shape, policy)
-        return [base.text(ids) for ids in sampler.greedy(decoder, [base.prompt_ids(one.prompt) for one in asked])]
+        prompts = [base.prompt_ids(one.prompt, one.opening) for one in asked]
+        return [base.text(ids) for ids in sampler.greedy(decoder, prompts)]
 
     return write
 

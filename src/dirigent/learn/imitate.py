@@ -20,6 +20,8 @@ from dirigent.messages import Message
 class Lesson(msgspec.Struct, frozen=True):
     prompt: tuple[Message, ...]
     reply: str
+    opening: str = ""
+    """How the reply begins: given, and not learned."""
 
 
 class ImitationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +55,7 @@ def imitate(
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate * min(1.0, 20 * share + 0.05) * 0.5 * (1 + math.cos(math.pi * share))
         lessons = draw(settings.batch, rng)
-        prompts = [base.prompt_ids(lesson.prompt) for lesson in lessons]
+        prompts = [base.prompt_ids(lesson.prompt, lesson.opening) for lesson in lessons]
         replies = [[base.reply_ids(lesson.reply)] for lesson in lessons]
         loss = -logprobs(Decoder(base.weights, base.shape, adapter), prompts, replies).mean()
         optimiser.zero_grad(set_to_none=True)

@@ -37,10 +37,13 @@ from dirigent.learn.policy import (
     marks_of,
     novelty,
 )
-from dirigent.learn.selector import Floats, Selector, SelectorSettings, cross_fitted_prior
+from dirigent.learn.selector import Floats, Selector, SelectorSettings, cross_fitted_ridge
 from dirigent.learn.table import Table
 
-PRICES = (0.0, 0.005, 0.012, 0.02, 0.03, 0.045, 0.06, 0.08, 0.11, 0.15, 0.22, 0.35, 0.7)
+PRICES = (
+    *(0.0, 0.005, 0.012, 0.02, 0.03, 0.037, 0.045, 0.052, 0.06, 0.07, 0.08),
+    *(0.095, 0.11, 0.13, 0.15, 0.18, 0.22, 0.28, 0.35, 0.5, 0.7),
+)
 """Right answers that one call of the best single worker must be worth."""
 THRESHOLDS = (
     *(0.1, 0.15, 0.2, 0.27, 0.34, 0.41, 0.48, 0.55, 0.62, 0.69, 0.76, 0.83, 0.88, 0.92, 0.95, 0.97, 0.985),
@@ -51,10 +54,12 @@ MARGIN = 0.01
 """`same` may be at most so much worse than the best single worker."""
 Z_ONE_SIDED = 1.644854
 Z_TWO_SIDED = 1.959964
-FAMILIAR_SHARE = 0.975
+FAMILIAR_SHARE = 0.95
 """Of the questions a policy was fitted on, so many are below each limit of novelty."""
 VOTES = (2, 3, 5)
 """Calls of the fixed plans that are compared with the policy."""
+HEDGE = 1.4
+"""A plain plan for a question of an unknown kind may cost so many times what the point costs."""
 MOST_LABELS = 100_000
 """A need for more labels than this is reported as none being enough."""
 
@@ -71,7 +76,10 @@ class PolicySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     standard_errors: float = 0.0
     """By how many a cluster's own order must gain over that of the clusters above it."""
     prices: tuple[float, ...] = PRICES
-    selector: SelectorSettings = SelectorSettings(subsets=20, trees=120, rows=8_000, learning_rate=0.15, columns=0.3)
+    selector: SelectorSettings = SelectorSettings(subsets=20, trees=240, rows=8_000, learning_rate=0.08, columns=0.3)
+    few: int = 1_000
+    """With fewer questions than this the selector's trees have at most `few_depth` levels."""
+    few_depth: int = 3
     blind: tuple[str, ...] = ()
     """Features that selectors may not see; for ablations."""
     plurality: bool = False
@@ -187,8 +195,11 @@ class CrossFitted:
         first, last = min(without), max(without)
         if (first, last) not in self._selectors:
             rest = np.flatnonzero((self.folds >= 0) & ~np.isin(self.folds, without))
+            settings = self.settings.selector
+            if (self.folds >= 0).sum() < self.settings.few:
+                settings = msgspec.structs.replace(settings, depth=min(settings.depth, self.settings.few_depth))
             self._selectors[first, last] = fit_selector(
-                self.table, rest, seed=self.settings.seed, settings=self.settings.selector, blind=self.settings.blind
+                self.table, rest, seed=self.settings.seed, settings=settings, blind=self.settings.blind
             )
             self.say(f"fitted selector {len(self._selectors)}")
         return self._selectors[first, last]
@@ -266,7 +277,7 @@ def fit_kinds(
     """For every price the orders and thresholds of the clusters, chosen by replay on these questions."""
     hashed = table.hashed[questions].astype(np.float64)
     # In-sample, the ridge would be too sure.
-    prior = cross_fitted_prior(hashed, table.targets[questions], np.random.default_rng(settings.seed))
+    prior = cross_fitted_ridge(hashed, table.targets[questions], np.random.default_rng(settings.seed))[0]
     coarse = clusters(
         prior.astype(np.float32), _count(len(questions), settings.coarse, settings.per_coarse), seed=settings.seed
     )
@@ -377,7 +388,7 @@ def _with_points(
                 price=price,
                 kinds=both[0],
                 at_once=both[1],
-                plain=plain_vote(table, max(cost, policy.baseline_cost)),
+                plain=plain_plan(table, cost),
                 accuracy=float(outcomes.right[p].mean()),
                 cost=cost,
                 calls=float(outcomes.calls[p].mean()),
@@ -430,6 +441,15 @@ def _kinds(
         right, cost = (float(worth.right[own].mean()), float(worth.cost[own].mean())) if own.any() else overall
         found.append(Kind(order, threshold, round(right, 4), cost))
     return tuple(found)
+
+
+def plain_plan(table: DealtTable, cost: float) -> Order:
+    """The plain vote for questions of an unknown kind, at a point of such a cost.
+
+    Which worker is good at them is unknown, so the plan may cost somewhat more than the point.
+    """
+    best = float(single_cost(table, best_single(table, np.arange(len(table)))).mean())
+    return plain_vote(table, max(HEDGE * cost, best))
 
 
 def plain_vote(table: DealtTable, most_cost: float) -> Order:

@@ -2,14 +2,20 @@
 
     python -m dirigent.learn.run recipes/real-135m.toml --values FOLDER --base BASE --out FOLDER [--seed 2]
 
-`--values` is what `dirigent.learn.values` wrote, `--base` a GGUF file or a folder written by an earlier run. Started
-again with the same `--out`, it goes on from its last checkpoint; `--seconds` ends it early, to be resumed.
+`--values` is what `dirigent.learn.values` wrote, `--base` a GGUF file or a folder that `Base.save` wrote. Started again
+with the same `--out`, it goes on from its last checkpoint; `--seconds` ends training early, to be resumed.
+
+Writes, besides what `grpo.train` writes: `warm-start/`, the adapter that training begins with; `conductor.json` and
+`selector/`, with which `dirigent prove --planner conductor` replays `adapter/` on other tables; and `SPLIT.jsonl.gz`
+for each split named by `--outcomes`: every question at every price, its greedy plan and what that is worth. With
+`--steps 0` the outcomes are those of the warm start.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,11 +23,15 @@ from pathlib import Path
 
 import msgspec
 
+from dirigent.errors import ConfigError
 from dirigent.learn.base import Base
 from dirigent.learn.decoder import Adapter
 from dirigent.learn.grpo import GrpoSettings, greedy_plans, train
 from dirigent.learn.imitate import ImitationSettings, imitate
+from dirigent.learn.policy import mark_of
 from dirigent.learn.sampler import BatchedSampler
+from dirigent.learn.saved_conductor import Environment, SavedConductor
+from dirigent.learn.table_follow_up import FollowUpTask
 from dirigent.learn.table_plans import PRICES, RecordedQuestions, TableTask, TableTaskSettings
 
 
@@ -30,9 +40,10 @@ class RealRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     about: str = ""
-    max_plan_tokens: int = 100
+    max_plan_tokens: int = 24
     warm_start: ImitationSettings = ImitationSettings()
     grpo: GrpoSettings = GrpoSettings()
+    environment: Environment = "plan-first"
     task: TableTaskSettings = TableTaskSettings()
 
 
@@ -44,13 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, help="in place of the recipe's")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one setting")
-    parser.add_argument("--outcomes", default="dev", choices=("dev", "test"), help="questions whose plans are written")
+    parser.add_argument("--steps", type=int, help="in place of the recipe's")
+    parser.add_argument("--outcomes", default="dev,train", help="splits whose plans are written: dev, train, test")
+    parser.add_argument("--without-worker", default="", help="write outcomes for a pool without this worker as well")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end early, to be resumed")
     options = parser.parse_args(arguments)
-    recipe = opened(options.recipe, seed=options.seed, changes=options.set)
+    recipe = opened(options.recipe, seed=options.seed, steps=options.steps, changes=options.set)
+    splits = options.outcomes.split(",")
+    if unknown := set(splits) - {"dev", "train", "test"}:
+        raise ConfigError(f"--outcomes names {sorted(unknown)}; the splits are dev, train and test")
     base = Base.load(options.base) if options.base.is_dir() else Base.from_gguf(options.base)
     recorded = RecordedQuestions.load(options.values, device=str(base.weights["model.norm.weight"].device))
-    task = TableTask(recorded, base, recipe.task)
+    task: TableTask | FollowUpTask
+    if recipe.environment == "plan-first":
+        task = TableTask(recorded, base, recipe.task)
+    elif options.without_worker:
+        raise ConfigError("--without-worker is for plan-first conductors: the policy's orders hold every worker")
+    else:
+        task = FollowUpTask(recorded, base, recipe.task)
     sampler = BatchedSampler(end=base.end, max_tokens=recipe.max_plan_tokens)
     options.out.mkdir(parents=True, exist_ok=True)
     start = warm_start(base, task, recipe.warm_start, options.out / "warm-start")
@@ -64,12 +86,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
     policy = train(base, start, task, sampler, recipe.grpo, options.out, observe=show, stop_after_s=options.seconds)
-    outcomes = task.outcomes(greedy_plans(base, policy, sampler), recorded.places(options.outcomes))
-    with gzip.open(options.out / f"{options.outcomes}.jsonl.gz", "wb") as file:
-        file.writelines(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes)
+    write = greedy_plans(base, policy, sampler)
+    places = {split: task.some_training() if split == "train" else recorded.places(split) for split in splits}
+    for without in ("", options.without_worker) if options.without_worker else ("",):
+        for split, questions in places.items():
+            name = f"{split}-without-{without}" if without else split
+            with gzip.open(options.out / f"{name}.jsonl.gz", "wb") as file:
+                lacking = {"without_worker": without} if without else {}
+                for outcome in task.outcomes(write, questions, **lacking):
+                    file.write(msgspec.json.encode(outcome) + b"\n")
+    shutil.copytree(options.values / "selector", options.out / "selector", dirs_exist_ok=True)
+    seen = tuple(sorted({int(mark_of(recorded.texts[q])) for q in recorded.places("train")}))
+    SavedConductor(
+        base=base.name,
+        pool=recorded.pool,
+        cards=task.cards if isinstance(task, TableTask) else {},
+        max_plan_tokens=recipe.max_plan_tokens,
+        recipe=recipe.name,
+        environment=recipe.environment,
+        seen=seen,
+    ).save(options.out)
 
 
-def opened(file: Path, *, seed: int | None, changes: Sequence[str]) -> RealRecipe:
+def opened(file: Path, *, seed: int | None, changes: Sequence[str], steps: int | None = None) -> RealRecipe:
     """The recipe with these changes; the task learns how many steps there are."""
     content = msgspec.toml.decode(file.read_bytes())
     for change in changes:
@@ -79,11 +118,16 @@ def opened(file: Path, *, seed: int | None, changes: Sequence[str]) -> RealRecip
     if seed is not None:
         for table in ("warm_start", "grpo"):
             content.setdefault(table, {})["seed"] = seed
-    recipe = msgspec.convert(content, RealRecipe)
+    if steps is not None:
+        content.setdefault("grpo", {})["steps"] = steps
+    try:
+        recipe = msgspec.convert(content, RealRecipe)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file}: {error}") from None
     return msgspec.structs.replace(recipe, task=msgspec.structs.replace(recipe.task, steps=recipe.grpo.steps))
 
 
-def warm_start(base: Base, task: TableTask, settings: ImitationSettings, folder: Path) -> Adapter:
+def warm_start(base: Base, task: TableTask | FollowUpTask, settings: ImitationSettings, folder: Path) -> Adapter:
     """The adapter that speaks the language of plans: read from the folder, or fitted and written there."""
     device = str(base.weights["model.norm.weight"].device)
     if (folder / "adapter_config.json").is_file():

@@ -15,6 +15,9 @@ import torch
 
 from dirigent.learn.decoder import Decoder, Read
 
+TAIL = 16
+"""Tokens at the end of a prompt in which prompts about one question may differ."""
+
 
 class Sampler(Protocol):
     def sample(
@@ -47,10 +50,26 @@ class BatchedSampler:
 
     @torch.no_grad()
     def greedy(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [rows[0] for rows in self._batches(decoder, prompts, 1, None)]
+        """Prompts that differ in their last tokens only, as by a price, are read together up to there."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for i, prompt in enumerate(prompts):
+            alike.setdefault(tuple(prompt[: max(1, len(prompt) - TAIL)]), []).append(i)
+        found: dict[int, list[int]] = {}
+        for size in {len(places) for places in alike.values()}:
+            own = [(opening, places) for opening, places in alike.items() if len(places) == size]
+            tails = [[list(prompts[i][len(opening) :]) for i in places] for opening, places in own]
+            rows = self._batches(decoder, [opening for opening, _ in own], size, None, tails)
+            for (_, places), group in zip(own, rows, strict=True):
+                found |= dict(zip(places, group, strict=True))
+        return [found[i] for i in range(len(prompts))]
 
     def _batches(
-        self, decoder: Decoder, prompts: Sequence[Sequence[int]], group: int, generator: torch.Generator | None
+        self,
+        decoder: Decoder,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        generator: torch.Generator | None,
+        tails_PG: Sequence[Sequence[list[int]]] = (),
     ) -> list[list[list[int]]]:
         at_once = max(1, self.rows // group)
         # Prompts of like length share a batch, so that little is padded; the order of the answer is the caller's.
@@ -58,27 +77,51 @@ class BatchedSampler:
         found: dict[int, list[list[int]]] = {}
         for at in range(0, len(order), at_once):
             places = order[at : at + at_once]
-            completions = self._complete(decoder, [prompts[i] for i in places], group, generator)
+            tails = [tail for i in places for tail in tails_PG[i]] if tails_PG else []
+            completions = self._complete(decoder, [prompts[i] for i in places], group, generator, tails)
             found.update(zip(places, completions, strict=True))
         return [found[i] for i in range(len(prompts))]
 
     def _complete(
-        self, decoder: Decoder, prompts: Sequence[Sequence[int]], group: int, generator: torch.Generator | None
+        self,
+        decoder: Decoder,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        generator: torch.Generator | None,
+        tails_B: Sequence[list[int]],
     ) -> list[list[list[int]]]:
+        """Rows of a prompt may end it in a tail of their own, which is read and not written."""
         read = decoder.read(prompts)
         rows = len(prompts) * group
+        lengths = [len(tail) for tail in tails_B] or [0] * rows
+        longest = max(lengths)
+        width = longest + self.max_tokens
+        given_BC = torch.full((rows, width), -1)
+        for row, tail in enumerate(tails_B):
+            given_BC[row, : len(tail)] = torch.tensor(tail)
+        given_BC = given_BC.to(decoder.device)
         running = torch.ones(rows, dtype=torch.bool, device=decoder.device)
-        tokens_BC = torch.full((rows, self.max_tokens), self.end, device=decoder.device)
+        tokens_BC = torch.full((rows, width), self.end, device=decoder.device)
         hidden = read.last_PM.repeat_interleave(group, 0)
-        following = _Following(decoder, read, rows, self.max_tokens)
-        for column in range(self.max_tokens):
-            token = torch.where(running, self._choose(decoder.logits(hidden), generator), self.end)
+        following = _Following(decoder, read, rows, width)
+        for column in range(width):
+            if column < longest:
+                given = given_BC[:, column]
+                token = given
+                if bool((given < 0).any()):
+                    token = torch.where(given < 0, self._choose(decoder.logits(hidden), generator), given)
+                running = running & ((given >= 0) | (token != self.end))
+            else:
+                token = torch.where(running, self._choose(decoder.logits(hidden), generator), self.end)
+                running = running & (token != self.end)
             tokens_BC[:, column] = token
-            running = running & (token != self.end)
-            if column + 1 == self.max_tokens or (column % 8 == 7 and not bool(running.any())):
+            if column + 1 == width or (column >= longest and column % 8 == 7 and not bool(running.any())):
                 break
             hidden = following.hidden(token, column)
-        rows_of_tokens = [self._until_end(row) for row in tokens_BC.tolist()]
+        rows_of_tokens = [
+            self._until_end(row[length : length + self.max_tokens])
+            for row, length in zip(tokens_BC.tolist(), lengths, strict=True)
+        ]
         return [rows_of_tokens[i : i + group] for i in range(0, rows, group)]
 
     def _choose(self, logits_BV: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

@@ -118,8 +118,11 @@ class StoreLedger:
         is cancelled, the reservation is ended afterwards."""
         wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()), self._labels)
         try:
-            if not self._budgeted:
-                return await self._reserve_freely(wanted)
+            if not self._budgeted:  # nothing need be looked up: a row is all
+                nusd = to_nusd(quote.input_usd + (quote.max_output_tokens or 0) * quote.output_token_usd)
+                row = _row(wanted, day=wanted.at[:10], nusd=nusd)
+                number: int = await self._store.write(_RESERVE_FREELY, prepare=lambda: row)
+                return Hold(number, nusd / NUSD, quote.max_output_tokens)
             outcome = await self._store.write(_reserve, prepare=lambda: wanted)
         except StoreError:
             mend(self._store, _withdraw, prepare=lambda: wanted)
@@ -150,14 +153,6 @@ class StoreLedger:
         for error in [one.exception() for one in settling]:
             if error is not None:
                 raise error
-
-    async def _reserve_freely(self, wanted: _Wanted) -> Hold:
-        """Without a budget nothing need be looked up: a row is all."""
-        quote = wanted.quote
-        nusd = to_nusd(quote.input_usd + (quote.max_output_tokens or 0) * quote.output_token_usd)
-        row = _row(wanted, day=wanted.at[:10], nusd=nusd)
-        number: int = await self._store.write(_RESERVE_FREELY, prepare=lambda: row)
-        return Hold(number, nusd / NUSD, quote.max_output_tokens)
 
     def _hand_over(self, work: Callable[[Connection, P], None] | Statement, prepared: P) -> None:
         """Writes it with the next commit, after all earlier writes."""

@@ -210,7 +210,7 @@ _KEY = msgspec.json.Decoder(KeyRequest)
 
 
 def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     return service
 
 

@@ -179,14 +179,14 @@ class PolicySwitch(Strict, frozen=True):
 async def learning(request: Request) -> Response:
     """Policies with their fronts and versions, cards, evaluations and training runs, for admins."""
     require_admin(request)
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     return _json(await asyncio.to_thread(_learning, service.runtime, service.settings.reports))
 
 
 async def switch_policy(request: Request) -> Response:
     """Switch the operating point of a profile's policy, or bring its last version back, for admins."""
     require_admin(request)
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     try:
         wanted = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _SWITCH)

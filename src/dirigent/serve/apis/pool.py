@@ -167,7 +167,7 @@ _SWITCH = msgspec.json.Decoder(Switch)
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
 
 
 def _json(value: msgspec.Struct) -> Response:

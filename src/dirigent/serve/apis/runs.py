@@ -40,6 +40,7 @@ from dirigent.run.trace import (
 )
 from dirigent.serve.apis.chat.wire import read
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
+from dirigent.serve.http.auth import still_open
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.admission import Place
@@ -152,7 +153,7 @@ class _Stream:
 
     def __init__(self, request: Request) -> None:
         self._service, self._caller = _parts(request)
-        self._still_open = request.scope["still_open"]
+        self._headers = dict(request.scope["headers"])
         self._news: asyncio.Queue[Any] = asyncio.Queue()
         self._number = 0
 
@@ -202,7 +203,7 @@ class _Stream:
                 out = await self._idle()
             if time.monotonic() - looked_at >= KEY_S:
                 looked_at = time.monotonic()
-                more = more and await self._still_open()
+                more = more and await still_open(self._service, self._headers)
 
     def _said(self, kind: str, data: Any) -> bytes:
         self._number += 1
@@ -413,4 +414,4 @@ def _own_run(service: Service, caller: Caller, id: str) -> Run | None:
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]

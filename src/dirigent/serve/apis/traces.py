@@ -188,7 +188,7 @@ _FORK = msgspec.json.Decoder(ForkRequest)
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -97,7 +97,7 @@ class Run:
         """The task that carries it out."""
         self._stored = asyncio.Event()
         self._paused: RunState | None = None
-        self._watchers: list[Observe] = []
+        self._watchers: list[Observe] = list(service.observers)
         self._events: list[Event | _Words] = []
         self._words: dict[tuple[int, int], _Words] = {}
 
@@ -208,7 +208,7 @@ class Run:
                 self._note(event.state)
         elif isinstance(event, StepReassigned):
             self._words.pop((event.round, event.index), None)
-        for look in (*self.service.observers, *self._watchers):
+        for look in self._watchers.copy():
             look(event)
 
     def _join(self) -> None:
