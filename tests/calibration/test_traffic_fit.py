@@ -67,7 +67,7 @@ def chance_of(selector: Selector, worker: str) -> float:
 
 def test_partial_rows_refit_the_selector_if_it_then_judges_unseen_traffic_better(base: Table) -> None:
     old = selector_of(base)
-    live = answered(80, {"y": 0.95}, seed=2, prefix="t")  # nobody asked x; y has become much better
+    live = answered(80, {"y": 0.95}, seed=2, prefix="t")  # x was not asked; y has become much better
     joined = with_traffic(base, live)
     assert (len(joined.table.questions), len(joined.live)) == (80, 80)
     new, why = refitted(old, joined.rows, traffic=joined.live, settings=QUICK)

@@ -153,7 +153,8 @@ async def test_the_whole_way_of_a_new_user(way: Way, monkeypatch: pytest.MonkeyP
         await judge(base_url, trace_id=ids[1], label="700")
 
     traffic = (await way.ran("table", "from-traffic", "--out", "traffic", "--json")).object
-    assert (traffic["questions"], traffic["graded"]) == (2, 2)
+    assert traffic["questions"] == 2
+    assert traffic["graded"] >= 2  # a question unlike those that were learned from may be asked of several workers
     relearned = await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")
     assert relearned.object["version"] == 2
     assert says(relearned.err, "2 judged questions cards no order")  # only the best single worker was asked

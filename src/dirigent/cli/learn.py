@@ -66,6 +66,7 @@ def fit(
             print_text(told(policy, out))
         if policy.points:
             say(f"next:  dirigent prove {out} --live --questions OTHERS.jsonl")
+        if policy.on:
             say(f'and in a profile of dirigent.toml:  planner = "learned", policy = "{out}"')
 
     carry_out(work, as_json=as_json)
@@ -288,7 +289,7 @@ async def proved_live(
     from dirigent.show.words import count_text, usd_text
 
     rows = checked(chosen_questions(questions, None, limit, 1), Policy.load(folder), planners)
-    say(f"first every worker answers, then {', '.join(planners)} answer the same {count_text(len(rows), 'question')}:")
+    say(f"the same {count_text(len(rows), 'question')} for every worker, then for the planners: {', '.join(planners)}")
     done = await calibrated(rows, Settings(samples=samples), out=out, max_cost=max_cost, yes=yes, config=config)
     if done is None:
         return None

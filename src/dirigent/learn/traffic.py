@@ -159,8 +159,8 @@ def with_traffic(table: Table, traffic: Table) -> Joined:
         )
         if not any(answer.propensity is not None for answer in answers):
             left_out.append(
-                "no run explored, so nobody knows what the workers would have answered that were not asked; "
-                "`explore = 0.05` in the profile measures them"
+                "no run explored, so the worth of workers that were not asked is unknown; `explore = 0.05` in the "
+                "profile measures it"
             )
     fitted = _joined(table, traffic, [answer for answer in answers if answer.question in whole])
     return Joined(
