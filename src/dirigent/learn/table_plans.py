@@ -270,8 +270,9 @@ class TableTaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     invalid: float = -0.1
     """What a text that is no plan earns, added to the worst plan of its group if that earned less than 0. Without that,
     saying nothing would beat a costly wrong plan at the higher prices."""
-    price_whole: float = 0.1
-    """Share of the steps after which it counts in full."""
+    price_whole: float = 0.0
+    """Share of the steps after which the price counts in full. While it does not, dear plans win for every price word,
+    and a small model has stopped trying others by the time it counts."""
     neutral_names: float = 0.15
     """Share of the questions whose workers have names that say nothing."""
     smaller_pools: float = 0.25
@@ -472,7 +473,7 @@ class TableTask:
         return cards
 
     def _price_scale(self, step: int) -> float:
-        return min(1.0, step / max(1.0, self.settings.price_whole * self.settings.steps))
+        return min(1.0, (step + 1) / max(1.0, self.settings.price_whole * self.settings.steps))
 
     def _length(self, text: str) -> int:
         if text not in self._lengths:
